@@ -19,7 +19,7 @@ use forebay_bench::dice::Dice;
 use forebay_benches::MEMBER;
 use forebay_shard::Member;
 use forebay_source::Options;
-use forebay_store::{Lease, Shard, Urgency};
+use forebay_store::{Shard, ShardHandle, Urgency};
 use forebay_uring::{Arena, Region, Span};
 
 /// Compares the memory tier with memcpy.
@@ -104,7 +104,7 @@ async fn main() {
 }
 
 /// Every member of the shard, in an order that no prefetcher guesses.
-fn members(lease: &Lease) -> Vec<Member> {
+fn members(lease: &ShardHandle) -> Vec<Member> {
     let mut members = lease.index().index().members;
     let mut dice = Dice::new(3);
     for at in (1..members.len()).rev() {

@@ -90,7 +90,7 @@ async fn main() {
     }
 }
 
-async fn read_first(lease: &forebay_store::Lease) -> Vec<u8> {
+async fn read_first(lease: &forebay_store::ShardHandle) -> Vec<u8> {
     lease.wait(1).await.unwrap();
     let first = lease.index().sample(0).unwrap();
     let member = lease.index().members_of(&first)[0];

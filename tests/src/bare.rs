@@ -8,8 +8,9 @@ use forebay_config::settings::LOOK_AFTER;
 use forebay_error::{ErrorKind, Result};
 use forebay_source::{Limits, Options, Rules, Sources};
 use forebay_store::{
-    Class, Dataset, DiskConfig, Effects, FRAME_BYTES, Files, KeepFree, Lease, LocalFiles, Shard,
-    Store, StoreConfig, StoreRules, Tenant, TierConfig, TierLimits, Urgency, Watermarks,
+    Class, Dataset, DiskConfig, Effects, FRAME_BYTES, Files, KeepFree, LocalFiles, Shard,
+    ShardHandle, Store, StoreConfig, StoreRules, Tenant, TierConfig, TierLimits, Urgency,
+    Watermarks,
 };
 use forebay_uring::{Arena, Engine, EngineConfig, Faults, Region};
 use tokio::runtime::Runtime;
@@ -175,10 +176,10 @@ impl Bare {
             tries += 1;
             let outcome = self.runtime.block_on(async {
                 let lease = store.shard(url, &Options::default(), Urgency::Needed).await?;
-                store.used(&lease);
+                store.record_use(&lease);
                 match self.read(&lease).await {
                     Err(error) if error.kind() == ErrorKind::Corrupt => {
-                        store.condemn(&lease, &error).await;
+                        store.drop_bad_copy(&lease, &error).await;
                         Err(error)
                     }
                     other => other,
@@ -191,7 +192,7 @@ impl Bare {
         }
     }
 
-    async fn read(&self, shard: &Lease) -> Result<Vec<Vec<u8>>> {
+    async fn read(&self, shard: &ShardHandle) -> Result<Vec<Vec<u8>>> {
         shard.wait(u64::MAX).await?;
         let members = shard.index().index().members;
         let mut all = Vec::with_capacity(members.len());

@@ -17,8 +17,8 @@ use forebay_error::{ErrorKind, Result};
 use forebay_policy::{Epoch as Foretold, Epochs, Shard as Shards, Use};
 use forebay_source::Options;
 use forebay_store::{
-    Claim, Class, Condition, Counters, Dataset, Evict, Foreseen, Holdings, Lease, Mode, PART_BYTES,
-    Reading, Shard, Store, Tenant, TierReport, Urgency, Watermarks,
+    AnnouncedReads, Announcement, Claim, Class, Condition, Counters, Dataset, Evict, Holdings,
+    Mode, PART_BYTES, Shard, ShardHandle, Store, Tenant, TierReport, Urgency, Watermarks,
 };
 use forebay_testkit::{Dice, Sky, UnsyncedFiles, Weather, for_seeds, image, shard};
 use forebay_tests::{Bare, BareConfig, BareTier, Daemon, Rest, SIZES, eventually, flip};
@@ -80,7 +80,7 @@ struct Life {
 
 /// What is kept over several steps.
 enum Held {
-    Lease { _lease: Lease },
+    ShardHandle { _lease: ShardHandle },
     Claim { _claim: Claim },
 }
 
@@ -331,7 +331,7 @@ impl Model {
                 format!("claim {at}")
             }
             Ok(lease) => {
-                life.held.push(Held::Lease { _lease: lease });
+                life.held.push(Held::ShardHandle { _lease: lease });
                 format!("hold {at}")
             }
             Err(error) => format!("hold {at}: {error}"),
@@ -650,12 +650,12 @@ impl Read {
         let mut last = None;
         for _ in 0..TRIES {
             let lease = self.store.shard(&self.url, &Options::default(), self.urgency).await?;
-            self.store.used(&lease);
+            self.store.record_use(&lease);
             let samples = self.samples;
             lease.wait(samples).await?;
             match self.read(&lease).await {
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    self.store.condemn(&lease, &error).await;
+                    self.store.drop_bad_copy(&lease, &error).await;
                     last = Some(error);
                 }
                 other => return other,
@@ -665,7 +665,7 @@ impl Read {
     }
 
     /// Reads some samples' images, neighbours in one read now and then.
-    async fn read(&mut self, lease: &Lease) -> Result<()> {
+    async fn read(&mut self, lease: &ShardHandle) -> Result<()> {
         // All that is read has one version.
         let mut version = None;
         for _ in 0..self.dice.within(1..6) {
@@ -703,11 +703,11 @@ impl Read {
 }
 
 /// A job says that it will use these objects, one after the other, each a byte's worth of time.
-fn tell(store: &Store, objects: &[Object], uses: &[usize]) -> Result<Foreseen> {
+fn tell(store: &Store, objects: &[Object], uses: &[usize]) -> Result<Announcement> {
     let bytes =
         objects.iter().map(|object| fs::metadata(&object.path).map_or(0, |file| file.len()));
     let uses = uses.to_vec();
-    let reading = Reading {
+    let reading = AnnouncedReads {
         name: "told".to_owned(),
         urls: objects.iter().map(|object| object.url.clone()).collect(),
         bytes: bytes.collect(),
@@ -724,7 +724,7 @@ fn tell(store: &Store, objects: &[Object], uses: &[usize]) -> Result<Foreseen> {
             }))
         }),
     };
-    store.foresee(reading)
+    store.announce(reading)
 }
 
 fn run(seed: u64) {

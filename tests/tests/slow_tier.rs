@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use forebay_error::ErrorKind;
 use forebay_source::Options;
-use forebay_store::{Lease, PART_BYTES, Shard, Urgency};
+use forebay_store::{PART_BYTES, Shard, ShardHandle, Urgency};
 use forebay_testkit::{Fault, FaultProxy, When, image, shard};
 use forebay_tests::{Bare, BareConfig, Daemon, Origin, eventually};
 use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
@@ -76,7 +76,7 @@ fn begin(
 }
 
 /// One member's bytes, checked.
-async fn member(bare: &Bare, shard: &Lease, number: usize) -> Vec<u8> {
+async fn member(bare: &Bare, shard: &ShardHandle, number: usize) -> Vec<u8> {
     let member = shard.index().index().members[number];
     let range = member.offset..member.end();
     let footprint = Shard::footprint(&range);

@@ -11,7 +11,7 @@ use forebay_config::settings::{NodeTenant, NodeTier, TenantLimits};
 use forebay_error::{Error, ErrorKind};
 use forebay_shard::{HEAD_BYTES, Head, Partial};
 use forebay_source::Options;
-use forebay_store::{Class, Dataset, Evict, Holding, Lease, Mode, Store, Tenant, Urgency};
+use forebay_store::{Class, Dataset, Evict, Holding, Mode, ShardHandle, Store, Tenant, Urgency};
 use forebay_testkit::is_root;
 use forebay_tests::{
     Bare, BareConfig, Daemon, Household, Origin, daemon_status, epoch, eventually, job, loader,
@@ -387,7 +387,7 @@ impl Node {
         let store = self.store().for_tenant(Some(tenant));
         for n in shards {
             let url = self.files.url(n);
-            let lease: Lease = self.runtime.block_on(async {
+            let lease: ShardHandle = self.runtime.block_on(async {
                 let lease = store.shard(&url, &Options::default(), Urgency::Needed).await?;
                 lease.wait(u64::MAX).await?;
                 Ok::<_, Error>(lease)

@@ -17,7 +17,7 @@ use flate2::write::GzEncoder;
 use forebay_client::{Loader, Next};
 use forebay_error::{Error, ErrorKind};
 use forebay_source::Options;
-use forebay_store::{Lease, Mode, PART_BYTES, Urgency};
+use forebay_store::{Mode, PART_BYTES, ShardHandle, Urgency};
 use forebay_testkit::{Fault, FaultProxy, When, shard};
 use forebay_tests::{Daemon, Epoch, Origin, epoch, eventually, job_with, loader, next, play, rest};
 use forebay_wire::message::{Begin, Open};
@@ -139,7 +139,7 @@ impl Bench {
     }
 
     /// The shard that a job of the daemon's reads just now.
-    fn arriving(&self, url: &str, origin: BTreeMap<String, String>) -> Lease {
+    fn arriving(&self, url: &str, origin: BTreeMap<String, String>) -> ShardHandle {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let options = Options::from(origin);
         let asked = self.daemon.node().store().shard(url, &options, Urgency::Needed);

@@ -1,18 +1,18 @@
-//! Bytes, reserved before they are written: of the tier, and of whom they are charged to.
+//! Budgets: bytes of a tier and of the shares it is charged to, reserved before they are written.
 //!
-//! One rule: the sum of all reservations never passes the capacity through [`Budget::reserve`];
-//! what recovery finds on disk is entered as it is, and evicted down before anything new comes in.
+//! Rule: [`Budget::reserve`] never lets the sum of all reservations exceed the capacity. Bytes that
+//! recovery finds on disk are entered as they are, and evicted before anything new comes in.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// A hard limit on bytes.
+/// Hard limit on bytes.
 #[derive(Debug)]
 pub(crate) struct Budget {
     capacity: AtomicU64,
-    /// What may be used now: less than the capacity where others use the disk, too.
+    /// Usable bytes: less than the capacity if others use the disk, too.
     limit: AtomicU64,
     used: Mutex<u64>,
     freed: Notify,
@@ -30,12 +30,12 @@ impl Reservation {
         Self { budget: budget.clone(), bytes: AtomicU64::new(bytes) }
     }
 
-    /// Takes over what another holds of the same budget.
+    /// Takes over the bytes of another reservation of the same budget.
     fn absorb(&self, other: &Self) {
         self.bytes.fetch_add(other.bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Gives back all but `bytes`.
+    /// Returns all but `bytes`.
     fn shrink(&self, bytes: u64) {
         let before = self.bytes.fetch_min(bytes, Ordering::Relaxed);
         self.budget.give_back(before.saturating_sub(bytes));
@@ -45,13 +45,13 @@ impl Reservation {
 /// Bytes of a tier, and of the shares of a data set and a tenant, until dropped.
 #[derive(Debug)]
 pub(crate) struct Space {
-    // Given back in this order: whoever waits for the tier then finds room in all.
+    // Dropped before `tier`: a waiter that the tier wakes finds room in all three.
     shares: Mutex<[Reservation; 2]>,
     tier: Reservation,
 }
 
 impl Space {
-    /// Takes `bytes` of all, or of none.
+    /// Takes `bytes` from all three budgets, or from none.
     pub(crate) fn reserve(
         tier: &Arc<Budget>,
         [dataset, tenant]: [&Arc<Budget>; 2],
@@ -67,7 +67,7 @@ impl Space {
         Self { shares: Mutex::new(shares), tier: tier.enter(bytes) }
     }
 
-    /// Charges it to others, even past their limits: its bytes are there already.
+    /// Charges the bytes to other shares, even past their limits: the bytes are there already.
     pub(crate) fn charge_to(&self, budgets: [&Arc<Budget>; 2]) {
         let bytes = self.bytes();
         for (own, budget) in self.shares().iter_mut().zip(budgets) {
@@ -85,7 +85,7 @@ impl Space {
         self.tier.bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes `bytes` more of all, or of none; whether they were there.
+    /// Takes `bytes` more from all three budgets, or from none. Returns true on success.
     pub(crate) fn grow(&self, bytes: u64) -> bool {
         let shares = self.shares();
         let budgets = [&shares[0].budget, &shares[1].budget];
@@ -97,7 +97,7 @@ impl Space {
         true
     }
 
-    /// Gives back all but `bytes`.
+    /// Returns all but `bytes`.
     pub(crate) fn shrink(&self, bytes: u64) {
         self.shares().iter().for_each(|share| share.shrink(bytes));
         self.tier.shrink(bytes);
@@ -118,8 +118,7 @@ impl Budget {
         self.capacity.load(Ordering::Relaxed)
     }
 
-    /// Another capacity from now on, of which `limit` may be used now. What is reserved above it stays
-    /// reserved.
+    /// Changes the capacity and the usable part of it. Reservations above it stay.
     pub(crate) fn set_capacity(&self, bytes: u64, limit: u64) {
         self.capacity.store(bytes, Ordering::Relaxed);
         self.set_limit(limit);
@@ -129,12 +128,12 @@ impl Budget {
         *self.lock()
     }
 
-    /// What may be used now.
+    /// Usable bytes.
     pub(crate) fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Lowers (or raises again) what may be used, never past the capacity.
+    /// Lowers or raises the usable bytes, never past the capacity.
     pub(crate) fn set_limit(&self, bytes: u64) {
         let before = self.limit.swap(bytes.min(self.capacity()), Ordering::Relaxed);
         if before < bytes {
@@ -164,17 +163,17 @@ impl Budget {
         self.wake();
     }
 
-    /// Whether `bytes` are free.
+    /// Returns true if `bytes` are free.
     pub(crate) fn has(&self, bytes: u64) -> bool {
         self.lock().checked_add(bytes).is_some_and(|after| after <= self.limit())
     }
 
-    /// Completes when bytes were freed after this call.
+    /// Completes when bytes are freed after this call.
     pub(crate) fn freed(&self) -> tokio::sync::futures::Notified<'_> {
         self.freed.notified()
     }
 
-    /// Wakes whoever waits for room: something that was in use is not any more.
+    /// Wakes everyone who waits for room, because a shard is no longer in use.
     pub(crate) fn wake(&self) {
         self.freed.notify_waiters();
     }
@@ -195,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_reserved_past_the_capacity() {
+    fn reservations_stay_within_the_capacity() {
         let budget = Budget::new(100);
         let first = budget.reserve(60).unwrap();
         assert!(budget.reserve(41).is_none());
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn space_is_taken_of_all_or_of_none() {
+    fn space_takes_bytes_from_all_budgets_or_none() {
         let (tier, dataset, tenant) = (Budget::new(100), Budget::new(50), Budget::new(70));
         let used = || (tier.used(), dataset.used(), tenant.used());
         let space = Space::reserve(&tier, [&dataset, &tenant], 50).unwrap();
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn space_is_charged_to_others_as_it_is_and_given_back_by_them() {
+    fn space_can_be_charged_to_other_shares() {
         let tier = Budget::new(100);
         let [a, b, c] = [100, 10, 70].map(Budget::new);
         let used = || (tier.used(), a.used(), b.used(), c.used());
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn another_capacity_counts_at_once_and_takes_nothing_away() {
+    fn new_capacity_counts_at_once() {
         let (tier, share) = (Budget::new(100), Budget::new(50));
         let space = Space::reserve(&tier, [&share, &share], 20).unwrap();
         share.set_capacity(30, 30);
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn space_grows_in_all_or_in_none_and_gives_back_what_it_did_not_need() {
+    fn space_grows_in_all_budgets_or_none() {
         let (tier, dataset, tenant) = (Budget::new(100), Budget::new(50), Budget::new(70));
         let used = || (tier.used(), dataset.used(), tenant.used());
         let space = Space::reserve(&tier, [&dataset, &tenant], 20).unwrap();

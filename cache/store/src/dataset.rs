@@ -1,7 +1,7 @@
-//! Data sets: what an admin says of shards, by their URLs.
+//! Data sets: rules of admins for shards, selected by their URLs.
 //!
-//! One rule: a shard belongs to the first data set whose pattern its URL matches, and to the rest
-//! of the tier if it matches none.
+//! Rule: a shard belongs to the first data set whose pattern matches its URL. If none matches, it
+//! belongs to the rest of the tier.
 
 mod covers;
 
@@ -12,62 +12,63 @@ use glob::{MatchOptions, Pattern};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::compression::Compression;
 use forebay_policy::Evict;
 
-/// `*` stays within one folder, `**` crosses them, as in every other tool.
+/// `*` stays within one folder, `**` crosses folders, as in other tools.
 pub(crate) const MATCHING: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: false,
 };
 
-/// Whether copies of a data set's shards are kept at all.
+/// Caching of a data set's shards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Cache {
-    /// On the tiers that take them.
+    /// Copies are kept on the tiers that accept them.
     #[default]
     Always,
-    /// Nowhere: they are indexed once, and read where they are.
+    /// No copies are kept: shards are indexed once and read where they are.
     Never,
 }
 
-/// How the shards of one data set are kept.
+/// Rules for the shards of one data set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dataset {
-    /// What admins call it.
+    /// Name, for admins.
     pub name: String,
-    /// URLs that belong to it.
+    /// URLs that belong to the data set.
     pub matches: Pattern,
-    /// Whether copies of it are kept.
+    /// Caching: keep copies, or none.
     pub cache: Cache,
-    /// The order in which its shards are given up.
+    /// Eviction policy.
     pub evict: Evict,
-    /// Nothing of it is evicted. What does not fit then is refused.
+    /// Shards are never evicted. A shard that does not fit is rejected.
     pub pin: bool,
-    /// A copy is dropped, and fetched anew when it is asked for, this long after it was fetched.
+    /// Lifetime of a copy. An older copy is dropped and fetched anew on its next use.
     pub ttl: Option<Duration>,
-    /// A copy is not evicted before this long after it was fetched.
+    /// Time after its fetch during which a copy is not evicted.
     pub dont_evict_time: Option<Duration>,
-    /// Other data sets do not push it below this many bytes.
+    /// Bytes that other data sets cannot evict.
     pub min_bytes: u64,
-    /// It holds this many bytes at most.
+    /// Maximum number of bytes.
     pub max_bytes: Option<u64>,
-    /// Data sets of lower priority give up their shards first.
+    /// Shards of data sets with a lower priority are evicted first.
     pub priority: i32,
-    /// What is read once passes through; only what is used again stays.
+    /// Shards read only once are evicted first; shards that are used again stay.
     pub scan_bypass: bool,
-    /// The tiers it may lie on, by name; empty: any.
+    /// Names of the tiers it may use; empty: all.
     pub tiers: Vec<String>,
-    /// Bytes a second that its fills take from their origins, at most.
+    /// Maximum bytes per second that its fills take from their origins.
     pub bandwidth: Option<u64>,
 }
 
 impl Dataset {
-    /// A data set kept by `evict` alone.
+    /// Creates a data set with an eviction policy and no other rules.
     ///
     /// # Errors
-    /// `Invalid` for a pattern that is none.
+    /// `Invalid` for an invalid pattern.
     pub fn new(name: &str, matches: &str, evict: Evict) -> Result<Self> {
         let matches = Pattern::new(matches).map_err(|error| {
             Error::new(ErrorKind::Invalid, format!("`match` is no pattern: {error}"))
@@ -91,25 +92,34 @@ impl Dataset {
         })
     }
 
-    /// Whether it may lie on this tier.
+    /// Returns true if the data set may use this tier.
     #[must_use]
     pub fn allows(&self, tier: &str) -> bool {
         self.tiers.is_empty() || self.tiers.iter().any(|name| name == tier)
     }
 
-    /// Whether `url` matches.
+    /// Returns true if `url` matches.
     #[must_use]
     pub fn has(&self, url: &str) -> bool {
         self.matches.matches_with(url, MATCHING)
     }
 
-    /// Whether it leaves `other` nothing to match, behind it; a yes is certain.
+    /// Returns true if shards of this data set are read where they are. A compressed shard, or one
+    /// that comes only as a whole, has no members that can be read there.
+    #[must_use]
+    pub fn is_read_in_place(&self, url: &str) -> bool {
+        self.cache == Cache::Never
+            && !Compression::is_promised(url)
+            && forebay_error::command(url).is_none()
+    }
+
+    /// Returns true if every URL that `other` matches is certain to match this data set.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         covers::covers(self.matches.as_str(), other.matches.as_str())
     }
 
-    /// Refuses rules that contradict themselves.
+    /// Rejects rules that contradict each other.
     ///
     /// # Errors
     /// `Invalid` naming the data set and the options.

@@ -1,21 +1,21 @@
-//! The directory: names, the lock, the commit, and what a start finds.
+//! Cache directory of a tier: names, the lock, the commit, and recovery at a start.
 //!
 //! ```text
-//!   FORMAT                       "forebay 1": what may use this directory
-//!   PINS                         what admins pinned at run time
-//!   RECENCY                      in which order shards were last used; a hint
-//!   WEAR                         what of a day's writing was left; a hint
-//!   indexes/<hash>-<name>.idx    where members lie of a shard that is read where it is; a hint
+//!   FORMAT                       "forebay 1": the layout of this directory
+//!   PINS                         pins set by admins at run time
+//!   RECENCY                      order in which shards were last used; a hint
+//!   WEAR                         rest of the daily write allowance; a hint
+//!   indexes/<hash>-<name>.idx    index of a shard that is read where it is; a hint
 //!   LOCK                         flock held while a daemon runs; its pid inside
-//!   shards/<hash>-<name>         the origin's tar, byte for byte, not compressed (`+` for `-` where a newer release
-//!                                holds the name)
+//!   shards/<hash>-<name>         the origin's tar, byte for byte, not compressed
+//!                                (`+` for `-` if a newer release holds the name)
 //!   shards/<hash>-<name>.idx     its sidecar: the shard is there when this is
 //!   shards/<hash>-<name>.idx.new a sidecar being written
-//!   shards/<hash>-<name>.part    beside an unfinished shard: which of its blocks are here for good
+//!   shards/<hash>-<name>.part    record of an unfinished shard: its synced blocks
 //! ```
-//! The rule is the order of a commit. The data is synced before a sidecar names it; the sidecar is
-//! written aside and synced before the rename makes it visible; the rename is synced before anyone
-//! is told. Eviction goes the other way: sidecar first, so that no sidecar outlives its data.
+//! Rule: a commit keeps this order. The data is synced before a sidecar names it. The sidecar is
+//! written aside and synced before the rename makes it visible. The rename is synced before the
+//! shard is announced. Eviction removes the sidecar first, so that no sidecar outlives its data.
 
 mod indexes;
 mod pins;
@@ -40,35 +40,35 @@ use crate::files::{Extent, Files};
 
 pub(crate) use survey::{Finding, Found};
 
-/// What a sidecar's name ends with …
+/// Ending of a sidecar's name,
 const SIDECAR: &str = ".idx";
 
-/// … and while it is being written.
+/// and while it is being written.
 const SIDECAR_ASIDE: &str = ".idx.new";
 
-/// What the record of an unfinished shard ends with …
+/// Ending of the name of an unfinished shard's record,
 const PARTIAL: &str = ".part";
 
-/// … and while it is being written.
+/// and while it is being written.
 const PARTIAL_ASIDE: &str = ".part.new";
 
-/// The format's file, while it is being written.
+/// Name of the format file while it is being written.
 const FORMAT_ASIDE: &str = "FORMAT.new";
 
-/// What `FORMAT` says for the layout this build reads and writes.
+/// Content of `FORMAT` for the layout this build reads and writes.
 const FORMAT: &str = "forebay 1\n";
 
 /// Hexadecimal digits of a name's 128-bit hash.
 const HASH_DIGITS: usize = 32;
 
-/// Characters of the shard's own name kept in the file name, for people who look.
+/// Characters of the shard's own name kept in the file name, for people.
 const NAME_KEPT: usize = 64;
 
-/// A shard's name on the tier: a hash of endpoint, URL and version, then the shard's own name.
+/// Name of a shard on the tier: a hash of endpoint, URL and version, then the shard's own name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ShardName(Arc<str>);
 
-/// What all versions of a shard have in common: endpoint and URL, hashed.
+/// Key of an object, the same for all its versions: a hash of endpoint and URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ObjectKey(u128);
 
@@ -82,7 +82,7 @@ impl ObjectKey {
     }
 }
 
-/// Texts one after the other, each with its length, so that no two lists look alike.
+/// Concatenates texts with their lengths, so that different lists never give the same bytes.
 fn joined<const N: usize>(parts: [&str; N]) -> Vec<u8> {
     let mut all = Vec::new();
     for part in parts {
@@ -93,7 +93,7 @@ fn joined<const N: usize>(parts: [&str; N]) -> Vec<u8> {
 }
 
 impl ShardName {
-    /// The name for one version of one object.
+    /// Returns the name of one version of one object.
     #[must_use]
     pub fn new(origin: &Origin) -> Self {
         let identity = joined([&origin.endpoint, &origin.url, &origin.version]);
@@ -107,42 +107,42 @@ impl ShardName {
             .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' })
             .take(NAME_KEPT)
             .collect();
-        // A shard that is called like a sidecar must not be taken for one.
+        // A shard with the name of a sidecar must not be taken for one.
         let endings = [SIDECAR, SIDECAR_ASIDE, PARTIAL, PARTIAL_ASIDE];
         let reserved = endings.iter().any(|end| kept.ends_with(end));
         let end = if reserved { "_" } else { "" };
         Self(format!("{:032x}-{kept}{end}", xxh3_128(&identity)).into())
     }
 
-    /// The name of a file found on the tier.
-    fn of_file(file: &str) -> Self {
+    /// Returns the name of a file found on the tier.
+    fn from_file(file: &str) -> Self {
         Self(file.into())
     }
 
-    /// Whether a file's name is one that a shard or its sidecar could have.
-    fn is_one(file: &str) -> bool {
+    /// Returns true if the name is one of a shard or a sidecar.
+    fn is_shard_file(file: &str) -> bool {
         let (hash, rest) = file.split_at_checked(HASH_DIGITS).unwrap_or_default();
         let hex = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
         !hash.is_empty() && hash.bytes().all(hex) && rest.starts_with(['-', '+'])
     }
 
-    /// The name to take where another release holds this one.
-    fn beside(&self) -> Self {
+    /// Alternative name, for use if a newer release holds this one.
+    fn alternate(&self) -> Self {
         Self(self.0.replacen('-', "+", 1).into())
     }
 
-    /// A short stand-in for the name, for tables that remember many.
+    /// Short hash of the name, for tables that remember many.
     pub(crate) fn hash(&self) -> u64 {
         xxh3_64(self.0.as_bytes())
     }
 
-    /// A short stand-in for the part of the name that all versions share.
+    /// Short hash of the shard's own name, which all its versions share.
     pub(crate) fn label(&self) -> u64 {
-        // Behind the hash, and the sign that joins them.
+        // Skips the hash and the separator.
         xxh3_64(self.0.get(HASH_DIGITS + 1..).unwrap_or_default().as_bytes())
     }
 
-    /// The name as a file name.
+    /// Returns the name as a file name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -154,16 +154,16 @@ impl ShardName {
 pub(crate) struct Directory {
     shards: PathBuf,
     root: PathBuf,
-    /// Names that shards of a newer release hold.
-    held: Mutex<HashSet<ShardName>>,
+    /// Names held by shards of a newer release.
+    newer: Mutex<HashSet<ShardName>>,
     files: Arc<dyn Files>,
-    /// What tells it from a directory that takes its place.
+    /// Device and inode, to detect another directory in its place.
     identity: (u64, u64),
     _lock: File,
 }
 
 impl Directory {
-    /// Opens `root`, making it if it is missing; only one process at a time can.
+    /// Opens `root`, and creates it if missing. Only one process at a time can hold it.
     pub(crate) fn open(root: &Path, files: Arc<dyn Files>) -> Result<Self> {
         let at = |error: Error| error.at("directory", root.display());
         let shards = root.join("shards");
@@ -173,12 +173,12 @@ impl Directory {
         make_private(&shards).doing("make the shard directory").map_err(at)?;
         files.sync_directory(root).doing("sync a directory").map_err(at)?;
         let identity = files.identity(&shards).doing("look at the shard directory").map_err(at)?;
-        let (root, held) = (root.to_owned(), Mutex::default());
-        Ok(Self { shards, root, held, files, identity, _lock: lock })
+        let (root, newer) = (root.to_owned(), Mutex::default());
+        Ok(Self { shards, root, newer, files, identity, _lock: lock })
     }
 
-    /// Refuses a directory that is not the one that was opened: a disk was unmounted, or another
-    /// directory took its place. What would be written there is not ours to write.
+    /// Rejects a directory that is not the opened one: the disk was unmounted, or another directory
+    /// took its place. Forebay must not write there.
     pub(crate) fn check_identity(&self) -> Result<()> {
         let at = |error: Error| error.at("directory", self.root.display());
         let now = self.files.identity(&self.shards).doing("look at the shard directory");
@@ -193,32 +193,32 @@ impl Directory {
         }
     }
 
-    /// The file system it lies on.
+    /// Size and free space of the file system.
     pub(crate) fn extent(&self) -> Result<Extent> {
         let extent = self.files.extent(&self.shards).doing("ask for the room on a disk");
         extent.map_err(|error| error.at("directory", self.root.display()))
     }
 
-    /// Cuts the padding that O_DIRECT asked for behind a shard's last byte.
+    /// Cuts off the padding that O_DIRECT needs after a shard's last byte.
     pub(crate) fn trim(&self, name: &ShardName, len: u64) -> Result<()> {
         let cut = self.files.truncate(&self.data(name), len).doing("cut a shard to its length");
         cut.map_err(|error| error.at("path", self.data(name).display()))
     }
 
-    /// The name under which a shard rests, or would rest, here.
+    /// Name under which a shard is stored here.
     pub(crate) fn name_for(&self, name: &ShardName) -> ShardName {
-        match self.held().contains(name) {
-            true => name.beside(),
+        match self.newer_names().contains(name) {
+            true => name.alternate(),
             false => name.clone(),
         }
     }
 
-    fn hold(&self, name: ShardName) {
-        self.held().insert(name);
+    fn reserve_name(&self, name: ShardName) {
+        self.newer_names().insert(name);
     }
 
-    fn held(&self) -> MutexGuard<'_, HashSet<ShardName>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn newer_names(&self) -> MutexGuard<'_, HashSet<ShardName>> {
+        self.newer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -233,15 +233,15 @@ impl Directory {
         self.shards.join(format!("{}{SIDECAR}", name.0))
     }
 
-    /// Reads a whole sidecar; any fault in it means the copy cannot be used.
+    /// Reads a whole sidecar. After any error the copy cannot be used.
     pub(crate) fn read_sidecar(&self, name: &ShardName) -> Result<Sidecar> {
         let path = self.sidecar(name);
         let bytes = fs::read(&path).doing("read a sidecar")?;
         Sidecar::decode(&bytes).map_err(|error| error.at("path", path.display()))
     }
 
-    /// Makes a shard whose data is already synced visible. `since`: when it came to this node, if that
-    /// was before, on another tier.
+    /// Makes a shard visible whose data is synced. `since`: the time of its arrival on this node,
+    /// if it comes from another tier.
     pub(crate) fn commit(
         &self,
         name: &ShardName,
@@ -251,20 +251,20 @@ impl Directory {
         let path = self.sidecar(name);
         let aside = self.shards.join(format!("{}{SIDECAR_ASIDE}", name.0));
         self.put(&path, &aside, &sidecar.encode()?)?;
-        // The next start takes a shard's age from its sidecar's.
+        // The next start takes the age of a shard from its sidecar.
         if let Some(since) = since
             && let Err(error) = File::open(&path).and_then(|file| file.set_modified(since))
         {
             tracing::warn!(%error, "a moved shard counts as new after a restart");
         }
-        if let Err(error) = self.remove_record(name) {
+        if let Err(error) = self.remove_partial(name) {
             tracing::warn!(%error, "a record outlives its fill; the next start sweeps it");
         }
         Ok(())
     }
 
-    /// Records which blocks of an unfinished shard are here for good: their data is synced.
-    pub(crate) fn record(&self, name: &ShardName, partial: &Partial) -> Result<()> {
+    /// Records the blocks of an unfinished shard that are synced.
+    pub(crate) fn save_partial(&self, name: &ShardName, partial: &Partial) -> Result<()> {
         let aside = self.shards.join(format!("{}{PARTIAL_ASIDE}", name.0));
         self.put(&self.partial(name), &aside, &partial.encode()?)
     }
@@ -273,17 +273,17 @@ impl Directory {
         self.shards.join(format!("{}{PARTIAL}", name.0))
     }
 
-    /// Forgets how far a shard had come.
-    pub(crate) fn remove_record(&self, name: &ShardName) -> Result<()> {
+    /// Removes the record of an unfinished shard.
+    pub(crate) fn remove_partial(&self, name: &ShardName) -> Result<()> {
         self.remove_path(&self.partial(name))
     }
 
-    /// Whether an unfinished shard has a record.
-    pub(crate) fn is_recorded(&self, name: &ShardName) -> bool {
+    /// Returns true if an unfinished shard has a record.
+    pub(crate) fn has_partial(&self, name: &ShardName) -> bool {
         self.partial(name).exists()
     }
 
-    /// Removes one file of the shard directory. What is gone already is no error.
+    /// Removes one file of the shard directory. A missing file is no error.
     pub(crate) fn remove_file(&self, file: &str) -> Result<()> {
         self.remove_path(&self.shards.join(file))
     }
@@ -295,13 +295,13 @@ impl Directory {
         Partial::decode(&bytes).map_err(|error| error.at("path", path.display()))
     }
 
-    /// Puts a file in its place, whole and durable or not at all.
+    /// Writes a file, whole and durable or not at all.
     fn put(&self, path: &Path, aside: &Path, bytes: &[u8]) -> Result<()> {
         self.check_identity()?;
         let files = &self.files;
         let written = files.write(aside, bytes).and_then(|()| files.rename(aside, path));
         if written.is_err() {
-            // On a full disk every file counts; what cannot be removed either is swept at the start.
+            // On a full disk every file counts. A leftover is removed at the next start.
             let _ = files.remove(aside);
         }
         written
@@ -314,7 +314,7 @@ impl Directory {
             .map_err(|error| error.at("path", directory.display()))
     }
 
-    /// Removes a shard, sidecar first. What is gone already is no error.
+    /// Removes a shard, sidecar first. Missing files are no error.
     pub(crate) fn remove(&self, name: &ShardName) -> Result<()> {
         self.check_identity()?;
         [self.sidecar(name), self.partial(name), self.data(name)]
@@ -336,8 +336,8 @@ fn make_private(path: &Path) -> std::io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Takes the lock. Its descriptor is open for reading only, so that the file system may be remounted
-/// read-only under a daemon.
+/// Takes the lock. Its descriptor is read-only, so that the file system can be remounted read-only
+/// under a running daemon.
 fn lock(root: &Path) -> Result<File> {
     let path = root.join("LOCK");
     let mut options = OpenOptions::new();
@@ -349,7 +349,7 @@ fn lock(root: &Path) -> Result<File> {
             return Err(error).doing("lock the cache directory");
         }
         let mut pid = String::new();
-        // The pid only helps the reader; without it the message still stands.
+        // The pid is only a hint: the message works without it.
         let _ = (&lock).take(32).read_to_string(&mut pid);
         return Err(Error::new(ErrorKind::Invalid, "another daemon uses this cache directory")
             .at("pid", if pid.trim().is_empty() { "unknown" } else { pid.trim() })
@@ -360,14 +360,14 @@ fn lock(root: &Path) -> Result<File> {
     Ok(lock)
 }
 
-/// Refuses a directory that holds something else: eviction deletes files.
+/// Rejects a directory with other content: eviction deletes files.
 fn check_format(root: &Path, files: &dyn Files) -> Result<()> {
     match occupant(root)? {
         Occupant::Cache => Ok(()),
         Occupant::Nobody => {
-            // Aside and renamed: half a format would keep every later start out.
+            // Written aside and renamed: a torn FORMAT file would block every later start.
             let aside = root.join(FORMAT_ASIDE);
-            // Synced before anything else is made here, which without it would be taken for foreign.
+            // Synced before anything else is created here: without it that would look foreign.
             files
                 .write(&aside, FORMAT.as_bytes())
                 .and_then(|()| files.rename(&aside, &root.join("FORMAT")))
@@ -377,20 +377,20 @@ fn check_format(root: &Path, files: &dyn Files) -> Result<()> {
     }
 }
 
-/// Who is in a directory that a cache may be kept in.
+/// Content of a directory that is to hold a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Occupant {
-    /// Nobody yet.
+    /// Empty.
     Nobody,
     /// A cache of this layout.
     Cache,
 }
 
-/// Who is in the directory `root`. It changes nothing.
+/// Returns the content of the directory `root`, and changes nothing.
 ///
 /// # Errors
-/// `Invalid` if it is another release's cache, or holds something else: a daemon would refuse it, too;
-/// whatever keeps it from being read.
+/// `Invalid` if the directory holds a cache of another release or other files: a daemon would
+/// reject it as well. Errors of reading it.
 pub fn occupant(root: &Path) -> Result<Occupant> {
     match fs::read_to_string(root.join("FORMAT")) {
         Ok(text) if text == FORMAT => Ok(Occupant::Cache),

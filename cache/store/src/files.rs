@@ -1,7 +1,7 @@
-//! What the store asks of a file system beside moving shards' bytes, which is the engine's.
+//! File system calls of the store, except reads and writes of shards, which belong to the engine.
 //!
-//! One rule: every call that changes what a directory says goes through here, so that its order is
-//! seen in one place, and a test can put a file system underneath that fails, fills up or forgets.
+//! Rule: every call that changes a directory goes through here. So the order of changes shows in
+//! one place, and a test can use a file system that fails, fills up or loses unsynced data.
 
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
@@ -9,70 +9,70 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Bytes of a file system, all of it and what is left to us.
+/// Size and free space of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Its size.
+    /// Size in bytes.
     pub total: u64,
-    /// What an unprivileged user may still write.
+    /// Bytes that an unprivileged user may still write.
     pub available: u64,
-    /// Whether it lies in memory (tmpfs, ramfs).
+    /// True if the file system lies in memory (tmpfs, ramfs).
     pub in_memory: bool,
 }
 
-/// A file system, as a tier's directory uses it. Calls block.
+/// File system of a tier's directory. Calls block.
 pub trait Files: Debug + Send + Sync {
-    /// Writes a new file (or over an old one) with mode 0600, and makes its bytes durable.
+    /// Writes a file with mode 0600, replacing an old one, and makes its bytes durable.
     ///
     /// # Errors
-    /// As the system calls say.
+    /// Those of the system calls.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
     /// Renames a file over another.
     ///
     /// # Errors
-    /// As the system call says.
+    /// Those of the system call.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// As the system call says; a file that is gone already is `NotFound`.
+    /// Those of the system call; `NotFound` if the file is missing.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// Cuts a file to its length.
     ///
     /// # Errors
-    /// As the system calls say.
+    /// Those of the system calls.
     fn truncate(&self, path: &Path, len: u64) -> io::Result<()>;
 
-    /// Makes what a directory says durable.
+    /// Makes the entries of a directory durable.
     ///
     /// # Errors
-    /// As the system calls say.
+    /// Those of the system calls.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
 
-    /// How large the file system behind a directory is, and how much of it is left.
+    /// Returns the size and the free space of a directory's file system.
     ///
     /// # Errors
-    /// As the system call says.
+    /// Those of the system call.
     fn extent(&self, path: &Path) -> io::Result<Extent>;
 
-    /// What tells this directory from another that takes its place: device and inode.
+    /// Returns device and inode of a directory, to detect another one in its place.
     ///
     /// # Errors
-    /// As the system call says.
+    /// Those of the system call.
     fn identity(&self, path: &Path) -> io::Result<(u64, u64)>;
 }
 
-/// The machine's own file systems.
+/// File systems of this machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LocalFiles;
 
-/// `statfs` says so of tmpfs (linux/magic.h) …
+/// File system type of tmpfs in `statfs` (linux/magic.h),
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// … and of ramfs.
+/// and of ramfs.
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 
 impl Files for LocalFiles {
@@ -102,7 +102,7 @@ impl Files for LocalFiles {
     fn extent(&self, path: &Path) -> io::Result<Extent> {
         let stat = rustix::fs::statfs(path)?;
         let block = u64::try_from(stat.f_bsize).unwrap_or_default();
-        // The field's width differs between machines; both magics fit its lower 32 bits.
+        // The width of this field differs between machines; both numbers fit its lower 32 bits.
         let kind = stat.f_type as u64 & u64::from(u32::MAX);
         Ok(Extent {
             total: stat.f_blocks.saturating_mul(block),

@@ -1,9 +1,10 @@
-//! What jobs said they will read, and what is where of it: the node's foresight, by shards' names and a real clock.
+//! Forecast of a node: announced reads of jobs, by shard names and a real clock.
 //!
-//! Its rule: tables say what comes, lies and goes; jobs say how far they are; whoever asks hears when a shard is needed next.
-//! Nothing here waits, nor calls a table: a table may ask under its own lock.
+//! Rule: tables report shards that arrive, are present or leave; jobs report their progress; the
+//! forecast answers when a shard is needed next. Nothing here waits or calls a table: a table may
+//! ask under its own lock.
 
-mod ours;
+mod managed;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,35 +22,38 @@ use tokio::sync::Notify;
 use utoipa::ToSchema;
 
 use crate::directory::ObjectKey;
-use ours::ours;
+use managed::managed;
 
-/// Bytes a second that a link is taken to bring before anything came over it, and a job to read before it did: what one
-/// 10 Gbit/s port brings. The first shard corrects it.
+/// Initial estimate, in bytes per second, of a link's bandwidth and of a job's read rate: one 10
+/// Gbit/s port. The first shard corrects it.
 const UNSEEN: f64 = 1.25e9;
 
-/// For how long a shard is not wanted that could not be had: what is in the way (its origin, the rules of its data set) may
-/// have gone by then, and a job that comes to it asks at once.
+/// Time for which a shard that could not be fetched is not wanted. The reason (its origin, the
+/// rules of its data set) may be gone by then, and a job that reaches the shard asks at once.
 const REFUSED: Duration = Duration::from_secs(2);
 
-/// Shards that could not be had, at most: beyond that many, none is looked for until one of them is wanted again.
+/// Maximum number of postponed shards. Beyond it nothing is fetched until one of them is wanted
+/// again.
 const REFUSALS: usize = 64;
 
-/// A job that waits for more than this share of its time lacks something: less is the first batch's wait, or a busy machine's.
+/// Share of its time that a job may wait before something is reported as lacking. Less is the first
+/// batch's wait, or a busy machine.
 const WAITS: f64 = 0.02;
 
-/// Shards ahead of a job among which reports look for what it lacks: a terabyte of usual ones, and less than a millisecond to look at.
+/// Shards ahead of a job in which reports look for missing ones: a terabyte of usual shards,
+/// checked in less than a millisecond.
 const HORIZON: u64 = 4096;
 
-/// Shards that are looked at for what time is left to each job: what is needed behind so many can wait for the next look, and
-/// the look takes less than a millisecond.
+/// Shards checked for the slack of each job. Later ones can wait for the next check, which takes
+/// less than a millisecond.
 const LOOKED_AT: usize = 10_000;
 
 /// Decisions remembered, for people and traces.
 const REMEMBERED: usize = 4096;
 
-/// How a job's shards are asked for.
+/// Settings with which a job's shards are requested.
 #[derive(Clone)]
-pub(crate) struct Via {
+pub(crate) struct ReadContext {
     pub(crate) tenant: Option<Arc<str>>,
     pub(crate) owner: u64,
     pub(crate) job: Option<Arc<str>>,
@@ -58,24 +62,24 @@ pub(crate) struct Via {
     pub(crate) urls: Arc<[String]>,
 }
 
-/// A job that is foreseen.
+/// A job with announced reads.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ForeseenJob {
-    /// Its number.
+    /// Number of the job.
     #[schema(value_type = u64)]
     pub job: JobId,
-    /// Bytes a second that it reads while it does not wait.
+    /// Bytes per second that it reads while it does not wait.
     pub rate: f64,
-    /// Bytes that it has read since it was foreseen.
+    /// Bytes read since the announcement.
     pub read: u64,
-    /// Seconds that it waited meanwhile.
+    /// Seconds waited since the announcement.
     pub waited: f64,
-    /// Shards that it reads of which foresight decides.
+    /// Shards that the forecast fetches for it.
     pub shards: usize,
-    /// Seconds until the next fetch must begin for none of its shards to come late; none if none of those that are needed
-    /// first is its, below 0 if one will.
+    /// Seconds until the next fetch must begin for all of its shards to come in time; below 0 if
+    /// one will be late; none if it needs none of the most urgent shards.
     pub slack: Option<f64>,
-    /// The first shard that it will need and that is not here, if one is among the next thousands.
+    /// First shard that it will need and that is missing, if one is among the next thousands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lacks: Option<Expected>,
 }
@@ -83,111 +87,115 @@ pub struct ForeseenJob {
 /// A shard that a job will need.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Expected {
-    /// Its URL.
+    /// URL of the shard.
     pub url: String,
-    /// Seconds until the job comes to it, if it waits for nothing meanwhile.
+    /// Seconds until the job needs it, if it does not wait before.
     pub needed_in: f64,
-    /// Seconds until it is here, if it is fetched in its turn from now on; none if it is refused. It may be later where something
-    /// must go first: fetches begin no earlier than they must then.
+    /// Seconds until it arrives, if it is fetched in its turn; none if it is refused. It may come
+    /// later if a shard must be evicted for it: such a fetch starts as late as possible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arrives_in: Option<f64>,
-    /// Why it does not come now, if so.
+    /// Reason why it does not come now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refusal>,
 }
 
-/// Why a shard that is needed does not come.
+/// Reason why a needed shard does not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
-    /// Its origin did not give it.
+    /// Its origin did not deliver it.
     Origin,
-    /// There is no room for it: what may go for it is needed sooner, or its data set or tenant has all that it may have.
+    /// There is no room: the shards that could be evicted are needed sooner, or its data set or
+    /// tenant is at its limit.
     Room,
 }
 
-/// What is foreseen, and what came of it.
+/// Forecast of a node, and its results.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ForecastReport {
-    /// The jobs.
+    /// Jobs with announced reads.
     pub jobs: Vec<ForeseenJob>,
-    /// Bytes a second that the links to the origins bring together, as far as was seen.
+    /// Measured bandwidth of all links to the origins, in bytes per second.
     pub bandwidth: f64,
-    /// Seconds until the next fetch must begin; none if nothing is to come, below 0 if it is late.
+    /// Seconds until the next fetch must begin; below 0 if it is late; none if nothing is to be
+    /// fetched.
     pub slack: Option<f64>,
-    /// Fetches that were begun ahead of need.
+    /// Fetches started ahead of need.
     pub fetches: u64,
-    /// Shards that went for them.
+    /// Shards evicted for them.
     pub evictions: u64,
-    /// What would let jobs read on without waiting, where they wait for shards and that is so for lack of cache or link.
+    /// Remedy that would let jobs read on without waiting, if they wait for lack of cache or
+    /// bandwidth.
     pub lacks: Option<Remedy>,
 }
 
-struct Reader {
-    /// What admins call it.
+struct ForecastJob {
+    /// Name of the job, for admins.
     name: String,
-    via: Arc<Via>,
+    via: Arc<ReadContext>,
     since: Moment,
     waited: Duration,
     shards: Vec<Shard>,
-    /// Of which of its shards foresight decides, by their places among its URLs.
-    ours: Arc<[AtomicBool]>,
+    /// True for the shards that the forecast decides about, by their index among its URLs.
+    managed: Arc<[AtomicBool]>,
 }
 
 /// A shard that jobs read.
-struct Foreseen {
+struct ForeseenShard {
     object: ObjectKey,
-    /// Who reads it, and its place among their URLs.
+    /// Jobs that read it, and its index among their URLs.
     readers: Vec<(JobId, u32)>,
-    /// Foresight decides what becomes of it; else its use does.
-    is_ours: bool,
-    /// When its bytes were asked for.
+    /// True if the forecast decides when it is evicted; else its use decides.
+    is_managed: bool,
+    /// Start of its transfer.
     began: Option<Moment>,
-    /// Why it was last not to be had.
+    /// Reason of the last refusal.
     refused: Option<Refusal>,
 }
 
 #[derive(Default)]
-struct Log {
-    /// By the numbers that shards have then.
+struct ForecastLog {
+    /// Shards by the ids they had then.
     decisions: VecDeque<Decision>,
     fetches: u64,
     evictions: u64,
 }
 
-struct State {
+struct ForecastState {
     foresight: Foresight,
     numbers: HashMap<ObjectKey, Shard>,
-    /// By number.
-    shards: Vec<Option<Foreseen>>,
-    readers: HashMap<JobId, Reader>,
-    /// When which shard is wanted again.
+    /// By shard id.
+    shards: Vec<Option<ForeseenShard>>,
+    readers: HashMap<JobId, ForecastJob>,
+    /// Postponed shards, by the time they are wanted again.
     refused: BTreeSet<(Moment, Shard)>,
-    /// When the link last brought something to its end.
+    /// End of the last transfer of the link.
     brought: Moment,
     places: Place,
-    log: Log,
+    log: ForecastLog,
 }
 
-/// What is to be fetched.
-pub(crate) struct Next {
+/// The next shard to fetch.
+pub(crate) struct NextFetch {
     pub(crate) shard: Shard,
     pub(crate) object: ObjectKey,
     pub(crate) bytes: u64,
-    pub(crate) via: Arc<Via>,
-    /// Its place among the job's URLs.
+    pub(crate) via: Arc<ReadContext>,
+    /// Index among the job's URLs.
     pub(crate) at: usize,
-    /// When it must begin.
+    /// Latest start of the fetch.
     pub(crate) due: Moment,
 }
 
-/// A node's foresight.
+/// Forecast of a node.
 pub(crate) struct Forecast {
     since: Instant,
-    state: Mutex<State>,
-    /// Jobs that are foreseen, or were until just now; to be looked at without the lock.
+    state: Mutex<ForecastState>,
+    /// Number of jobs with announced reads, readable without the lock. It falls only after the
+    /// tables forgot the job's shards.
     jobs: AtomicU64,
-    /// Something changed by which more may be fetched.
+    /// Notified of changes that may allow more fetches.
     pub(crate) changed: Notify,
     /// Held while jobs come and go.
     pub(crate) changing: Mutex<()>,
@@ -195,7 +203,7 @@ pub(crate) struct Forecast {
 
 impl Forecast {
     pub(crate) fn new() -> Self {
-        let state = State {
+        let state = ForecastState {
             foresight: Foresight::new(UNSEEN),
             numbers: HashMap::new(),
             shards: Vec::new(),
@@ -203,7 +211,7 @@ impl Forecast {
             refused: BTreeSet::new(),
             brought: NOW,
             places: 0,
-            log: Log::default(),
+            log: ForecastLog::default(),
         };
         Self {
             since: Instant::now(),
@@ -214,88 +222,92 @@ impl Forecast {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ForecastState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Microseconds since the beginning.
+    /// Microseconds since the forecast was created.
     pub(crate) fn now(&self) -> Moment {
         u64::try_from(self.since.elapsed().as_micros()).unwrap_or(NEVER - 1)
     }
 
-    /// When a moment is, by the clock.
+    /// Converts a moment to clock time.
     pub(crate) fn instant(&self, moment: Moment) -> Instant {
         self.since + Duration::from_micros(moment)
     }
 
-    /// Whether no job told what it will read.
+    /// Returns true if no job has announced reads.
     fn is_idle(&self) -> bool {
         self.jobs.load(Ordering::Acquire) == 0
     }
 
-    /// A part of a tier whose shards are given up in one order; none once there are too many of them.
-    pub(crate) fn place(&self) -> Option<Place> {
+    /// Returns a new partition id, for the shards of a tier that are evicted in one order; none if
+    /// there are too many.
+    pub(crate) fn new_partition_id(&self) -> Option<Place> {
         let mut state = self.state();
         let place = state.places;
         state.places = place.checked_add(1)?;
         Some(place)
     }
 
-    /// The number of a shard that jobs read, and of which foresight decides.
-    pub(crate) fn number(&self, object: ObjectKey) -> Option<Shard> {
+    /// Id of a shard that jobs read and the forecast decides about.
+    pub(crate) fn shard_id(&self, object: ObjectKey) -> Option<Shard> {
         if self.is_idle() {
             return None;
         }
-        self.state().ours(object)
+        self.state().managed(object)
     }
 
-    /// When a shard is needed next; none if no job told to read it, or foresight does not decide of it.
-    pub(crate) fn needed(&self, object: ObjectKey) -> Option<Moment> {
+    /// Time of the next use of a shard; none if no job announced it, or the forecast does not
+    /// decide about it.
+    pub(crate) fn next_use(&self, object: ObjectKey) -> Option<Moment> {
         if self.is_idle() {
             return None;
         }
         let state = self.state();
-        let shard = state.ours(object)?;
+        let shard = state.managed(object)?;
         Some(state.foresight.needed(shard))
     }
 
-    /// A job comes, which reads these shards of so many bytes, as `future` says in their numbers; with of which of them foresight
-    /// decides: of none that is new, until that [was decided](Self::decide). What lies where of them, the tables are to tell.
-    pub(crate) fn join(
+    /// Adds a job that reads these shards (with their sizes) in the order of `future`. Returns for
+    /// each shard if the forecast decides about it; for new shards that is false until
+    /// [`Self::set_managed`]. The tables report the present shards afterwards.
+    pub(crate) fn add_job(
         &self,
         job: JobId,
-        (name, via): (&str, Arc<Via>),
+        (name, via): (&str, Arc<ReadContext>),
         objects: &[(ObjectKey, u64)],
         future: impl FnOnce(Vec<Shard>) -> Box<dyn Future>,
     ) -> Arc<[AtomicBool]> {
         let now = self.now();
         let mut state = self.state();
-        let (mut shards, mut ours) = (Vec::new(), Vec::new());
+        let (mut shards, mut managed) = (Vec::new(), Vec::new());
         for (at, (object, bytes)) in (0..).zip(objects) {
-            let shard = state.number(*object, *bytes);
+            let shard = state.shard_id_or_new(*object, *bytes);
             if let Some(foreseen) = &mut state.shards[shard as usize] {
                 foreseen.readers.push((job, at));
-                ours.push(AtomicBool::new(foreseen.is_ours));
+                managed.push(AtomicBool::new(foreseen.is_managed));
             }
             shards.push(shard);
         }
-        let ours: Arc<[AtomicBool]> = ours.into();
-        let reader = Reader {
+        let managed: Arc<[AtomicBool]> = managed.into();
+        let reader = ForecastJob {
             name: name.to_owned(),
             via,
             since: now,
             waited: Duration::ZERO,
             shards: shards.clone(),
-            ours: ours.clone(),
+            managed: managed.clone(),
         };
         state.readers.insert(job, reader);
         state.foresight.join(job, future(shards), UNSEEN, now);
         self.jobs.store(state.readers.len() as u64, Ordering::Release);
-        ours
+        managed
     }
 
-    /// A job goes; with what nobody reads any more, to be [forgotten](Self::forget) once the tables have.
-    pub(crate) fn leave(&self, job: JobId) -> Vec<Shard> {
+    /// Removes a job. Returns the ids of shards that no job reads any more, for [`Self::release_ids`]
+    /// once the tables have dropped them.
+    pub(crate) fn remove_job(&self, job: JobId) -> Vec<Shard> {
         let mut state = self.state();
         let Some(reader) = state.readers.remove(&job) else { return Vec::new() };
         state.foresight.leave(job);
@@ -314,20 +326,20 @@ impl Forecast {
         orphans
     }
 
-    /// Gives up the numbers of shards that no table knows by them any more.
-    pub(crate) fn forget(&self, orphans: Vec<Shard>) {
+    /// Releases the ids of shards that no table uses any more.
+    pub(crate) fn release_ids(&self, orphans: Vec<Shard>) {
         let mut state = self.state();
         orphans.into_iter().for_each(|shard| state.foresight.forget(shard));
         self.jobs.store(state.readers.len() as u64, Ordering::Release);
     }
 
-    /// A job has read so many bytes in all; since it was last heard of it waited so long.
+    /// Notes the progress of a job: bytes read in all, and the wait since the last report.
     pub(crate) fn advance(&self, job: JobId, read: u64, waited: Duration) {
         let now = self.now();
         let mut state = self.state();
         let Some(reader) = state.readers.get_mut(&job) else { return };
         reader.waited += waited;
-        // Batches are handed out in their order, but a job may be sent back.
+        // Batches come in order, but a job may be sent back.
         let read = read.max(state.foresight.read(job));
         let waited = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
         state.foresight.advance(job, read, now, waited);
@@ -335,8 +347,9 @@ impl Forecast {
         self.changed.notify_one();
     }
 
-    /// A job begins anew where it has read so many bytes; whether that is no less than before.
-    pub(crate) fn go_on(&self, job: JobId, read: u64) -> bool {
+    /// Notes that a job restarts at this number of bytes read. Returns false if it had read more
+    /// before.
+    pub(crate) fn restart_at(&self, job: JobId, read: u64) -> bool {
         let now = self.now();
         let mut state = self.state();
         let is_ahead = state.readers.contains_key(&job) && state.foresight.read(job) <= read;
@@ -348,8 +361,8 @@ impl Forecast {
         is_ahead
     }
 
-    /// A fetch ahead of need begins, which is to [end](Self::ended).
-    pub(crate) fn begins(&self, shard: Shard) {
+    /// Notes the start of a fetch ahead of need, which [ends](Self::note_fetch_end) later.
+    pub(crate) fn note_fetch_start(&self, shard: Shard) {
         let at = self.now();
         let mut state = self.state();
         state.foresight.began(shard);
@@ -361,39 +374,40 @@ impl Forecast {
         log.decisions.push_back(Decision { at, fetched: shard, went: Vec::new() });
     }
 
-    /// A fetch ahead of need ended; where it was refused, it is not wanted for a while.
-    pub(crate) fn ended(&self, object: ObjectKey, refused: Option<Refusal>) {
+    /// Notes the end of a fetch ahead of need. A refused shard is postponed.
+    pub(crate) fn note_fetch_end(&self, object: ObjectKey, refused: Option<Refusal>) {
         let mut state = self.state();
-        // Nobody may want it any more.
+        // The last reader may be gone.
         let Some(shard) = state.numbers.get(&object).copied() else { return };
         state.foresight.failed(shard);
         drop(state);
         if let Some(why) = refused {
-            self.refuse(shard, why);
+            self.postpone(shard, why);
         }
         self.changed.notify_one();
     }
 
-    /// A shard is on its way to a tier.
-    pub(crate) fn began(&self, shard: Shard) {
+    /// Notes that a shard is on its way to a tier.
+    pub(crate) fn note_arriving(&self, shard: Shard) {
         self.state().foresight.began(shard);
     }
 
-    /// The link begins with a shard.
-    pub(crate) fn runs(&self, shard: Shard) {
+    /// Notes the start of a shard's transfer over the link.
+    pub(crate) fn note_transfer_start(&self, shard: Shard) {
         let now = self.now();
         if let Some(foreseen) = &mut self.state().shards[shard as usize] {
             foreseen.began.get_or_insert(now);
         }
     }
 
-    /// A shard came, and lies in `place`.
-    pub(crate) fn arrived(&self, shard: Shard, place: Place) {
+    /// Notes that a shard arrived in a partition.
+    pub(crate) fn note_arrived(&self, shard: Shard, place: Place) {
         let now = self.now();
         let mut state = self.state();
         let began = state.shards[shard as usize].as_mut().and_then(|known| known.began.take());
         match began {
-            // Of shards that come side by side the link brings each from when it was done with the one before.
+            // The link transfers parallel shards one after the other, for this measurement: each
+            // from the end of the one before.
             Some(began) => {
                 let since = began.max(state.brought);
                 state.brought = now;
@@ -408,8 +422,8 @@ impl Forecast {
         self.changed.notify_one();
     }
 
-    /// A fetch of a shard ended without it.
-    pub(crate) fn failed(&self, shard: Shard) {
+    /// Notes that a fetch of a shard ended without it.
+    pub(crate) fn note_arrival_failed(&self, shard: Shard) {
         let mut state = self.state();
         if let Some(foreseen) = &mut state.shards[shard as usize] {
             foreseen.began = None;
@@ -419,19 +433,19 @@ impl Forecast {
         self.changed.notify_one();
     }
 
-    /// A shard lies in `place`.
-    pub(crate) fn found(&self, shard: Shard, place: Place) {
+    /// Notes that a shard is present in a partition.
+    pub(crate) fn note_present(&self, shard: Shard, place: Place) {
         self.state().foresight.found(shard, place);
     }
 
-    /// A shard left `place`.
-    pub(crate) fn left(&self, shard: Shard, place: Place) {
+    /// Notes that a shard left a partition.
+    pub(crate) fn note_left(&self, shard: Shard, place: Place) {
         self.state().foresight.left(shard, place);
         self.changed.notify_one();
     }
 
-    /// A shard could not be had: it is not wanted for a while.
-    pub(crate) fn refuse(&self, shard: Shard, why: Refusal) {
+    /// Postpones a shard that could not be fetched.
+    pub(crate) fn postpone(&self, shard: Shard, why: Refusal) {
         let until = self.now().saturating_add(REFUSED.as_micros() as u64);
         let mut state = self.state();
         if let Some(Some(foreseen)) = state.shards.get_mut(shard as usize) {
@@ -441,8 +455,9 @@ impl Forecast {
         }
     }
 
-    /// The shard that is needed last of these places, later than `than` if that is given, and `may_go`.
-    pub(crate) fn last(
+    /// Returns the shard in these partitions that is needed last (later than `than`, if given) and
+    /// for which `may_go` is true.
+    pub(crate) fn last_needed(
         &self,
         places: &[Place],
         than: Option<Moment>,
@@ -454,8 +469,8 @@ impl Forecast {
         self.state().foresight.victims(places, than, 1, may_go)?.pop()
     }
 
-    /// What is to be fetched next, or when to look again where that is known.
-    pub(crate) fn next(&self) -> Result<Next, Option<Moment>> {
+    /// Returns the next shard to fetch, or the time of the next check, if known.
+    pub(crate) fn next_fetch(&self) -> Result<NextFetch, Option<Moment>> {
         let now = self.now();
         let mut state = self.state();
         while let Some(&(until, shard)) = state.refused.first()
@@ -474,15 +489,15 @@ impl Forecast {
         let (job, at) = foreseen.readers.first().ok_or(again)?;
         let via = state.readers.get(job).ok_or(again)?.via.clone();
         let (object, bytes) = (foreseen.object, state.foresight.bytes(shard));
-        Ok(Next { shard, object, bytes, via, at: *at as usize, due })
+        Ok(NextFetch { shard, object, bytes, via, at: *at as usize, due })
     }
 
-    /// When the first of those that were refused is wanted again.
-    pub(crate) fn wanted_again(&self) -> Option<Moment> {
+    /// Time at which the first postponed shard is wanted again.
+    pub(crate) fn next_retry(&self) -> Option<Moment> {
         self.state().refused.first().map(|(until, _)| *until)
     }
 
-    /// Notes what went for a fetch.
+    /// Notes a shard that was evicted for a fetch.
     pub(crate) fn note_eviction(&self, fetched: ObjectKey, gone: ObjectKey) {
         if self.is_idle() {
             return;
@@ -492,13 +507,13 @@ impl Forecast {
         let mut latest = state.log.decisions.iter_mut().rev();
         if let Some(decision) = latest.find(|decision| decision.fetched == *fetched) {
             state.log.evictions += 1;
-            // What no job reads has no number.
+            // A shard that no job reads has no id.
             decision.went.extend(state.numbers.get(&gone));
         }
     }
 
-    /// What jobs will read in the next so many rounds through their shards, of a node whose cache holds `capacity` bytes, as a trace to
-    /// simulate; with what was decided. Costs O(n).
+    /// Trace for the simulator: the announced reads of the next `rounds` rounds of each job, for a
+    /// cache of `capacity` bytes, with the decisions made. Costs O(n).
     pub(crate) fn trace(&self, capacity: u64, rounds: u64) -> Trace {
         let at = self.now();
         let state = &mut *self.state();
@@ -506,10 +521,10 @@ impl Forecast {
         for (job, reader) in &state.readers {
             let bytes = state.foresight.bytes_of(&reader.shards);
             let mut uses = state.foresight.ahead(*job, bytes.saturating_mul(rounds));
-            uses.retain(|one| ours(&state.shards, one.shard));
+            uses.retain(|one| managed(&state.shards, one.shard));
             jobs.push(simulate::Reader {
                 name: reader.name.clone(),
-                shards: reader.ours(&state.shards).collect(),
+                shards: reader.managed(&state.shards).collect(),
                 rate: state.foresight.rate(*job).unwrap_or(UNSEEN),
                 order: simulate::Order::default(),
                 window: 1,
@@ -531,7 +546,7 @@ impl Forecast {
             fits
         };
         let here = (0..count).filter(here).filter(fits).collect();
-        let name = |foreseen: &Option<Foreseen>| {
+        let name = |foreseen: &Option<ForeseenShard>| {
             let (job, at) = foreseen.as_ref()?.readers.first()?;
             let urls = &state.readers.get(job)?.via.urls;
             urls.get(*at as usize).map(|url| shown(url))
@@ -550,13 +565,13 @@ impl Forecast {
         }
     }
 
-    /// What is foreseen of a cache of `capacity` bytes, and what came of it. Costs O(n).
+    /// Report on a cache of `capacity` bytes. Costs O(n).
     pub(crate) fn report(&self, capacity: u64) -> ForecastReport {
         let now = self.now();
         let left = |moment: i64| (moment as f64 - now as f64) / 1e6;
         let state = &mut *self.state();
         let dues = state.dues();
-        let State { foresight, readers, shards, .. } = state;
+        let ForecastState { foresight, readers, shards, .. } = state;
         let mut jobs: Vec<_> = readers
             .iter()
             .map(|(job, reader)| {
@@ -577,7 +592,7 @@ impl Forecast {
                     rate,
                     read: foresight.read(*job),
                     waited: reader.waited.as_secs_f64(),
-                    shards: reader.ours(shards).count(),
+                    shards: reader.managed(shards).count(),
                     slack: dues.get(job).map(|due| left(*due)),
                     lacks: expected,
                 }
@@ -595,8 +610,9 @@ impl Forecast {
     }
 }
 
-impl State {
-    /// When the next fetch must begin for each job that reads something of what is missing and needed first.
+impl ForecastState {
+    /// Latest start of the next fetch for each job that reads one of the most urgent missing
+    /// shards.
     fn dues(&self) -> HashMap<JobId, i64> {
         let mut dues = HashMap::new();
         for (shard, due) in self.foresight.due_for(LOOKED_AT) {
@@ -610,9 +626,9 @@ impl State {
         dues
     }
 
-    /// What is lacking, where a job waits for more than [`WAITS`] of its time.
+    /// Remedy for the most lacking resource, if a job waits for more than [`WAITS`] of its time.
     fn lacks(&self, capacity: u64, now: Moment) -> Option<Remedy> {
-        let waits = |reader: &Reader| {
+        let waits = |reader: &ForecastJob| {
             let here = Duration::from_micros(now.saturating_sub(reader.since));
             reader.waited.as_secs_f64() > WAITS * here.as_secs_f64()
         };
@@ -629,15 +645,15 @@ impl State {
             })
             .collect();
         let shards = (0..).zip(&self.shards).filter_map(|(number, known)| {
-            let readers = &known.as_ref().filter(|known| known.is_ours)?.readers;
+            let readers = &known.as_ref().filter(|known| known.is_managed)?.readers;
             let frequency = readers.iter().filter_map(|(job, _)| frequencies.get(job)).sum();
             Some(Mass { bytes: self.foresight.bytes(number), frequency })
         });
         shortfall(&shards.collect::<Vec<_>>(), capacity, self.foresight.bandwidth())
     }
 
-    /// The number of a shard, a new one if it has none.
-    fn number(&mut self, object: ObjectKey, bytes: u64) -> Shard {
+    /// Id of a shard; a new one if it has none.
+    fn shard_id_or_new(&mut self, object: ObjectKey, bytes: u64) -> Shard {
         if let Some(shard) = self.numbers.get(&object) {
             return *shard;
         }
@@ -649,7 +665,7 @@ impl State {
         self.foresight.set_apart(shard, true);
         let readers = Vec::new();
         self.shards[shard as usize] =
-            Some(Foreseen { object, readers, is_ours: false, began: None, refused: None });
+            Some(ForeseenShard { object, readers, is_managed: false, began: None, refused: None });
         shard
     }
 }

@@ -1,8 +1,7 @@
-//! `fsck`: what is wrong with a cache directory, and what of it can be mended.
+//! `fsck`: checks a cache directory and repairs it.
 //!
-//! One rule: without `repair` nothing changes; with it, only files are removed that a start would
-//! remove, too, and sidecars that are damaged where a start does not look. Bytes of shards are
-//! `scrub`'s to check.
+//! Rule: without `repair` nothing changes. With it, `fsck` removes the files that a start would
+//! remove, and damaged sidecars that a start does not read. Bytes of shards are checked by `scrub`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,48 +12,48 @@ use serde::Serialize;
 use crate::directory::{Directory, Finding};
 use crate::files::LocalFiles;
 
-/// What is wrong with a file.
+/// Kind of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FaultKind {
-    /// Left by work that did not end; of no use.
+    /// Left by unfinished work; useless.
     Leftover,
     /// A shard that cannot be served.
     Broken,
     /// Written by a newer release: left alone.
     Newer,
-    /// Not Forebay's: left alone.
+    /// Not written by Forebay: left alone.
     Foreign,
 }
 
-/// Something that should not be there.
+/// A fault in the directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fault {
     /// The file, or the shard's data file, within the directory's `shards`.
     pub file: String,
-    /// What is wrong.
+    /// Kind of fault.
     pub kind: FaultKind,
-    /// Why it is taken for that.
+    /// Reason for the finding.
     pub why: String,
-    /// Whether it was removed.
+    /// True if the file was removed.
     pub repaired: bool,
 }
 
-/// What `fsck` found.
+/// Result of `fsck`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Checkup {
     /// Shards that can be served.
     pub shards: u64,
-    /// Their bytes.
+    /// Bytes of these shards.
     pub bytes: u64,
-    /// Shards of which a part is here.
+    /// Partial shards.
     pub partial: u64,
-    /// Everything else.
+    /// All faults.
     pub faults: Vec<Fault>,
 }
 
 impl Checkup {
-    /// Whether nothing is wrong any more that Forebay would have to mend.
+    /// Returns true if no fault is left that Forebay should repair.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let ours = |fault: &&Fault| matches!(fault.kind, FaultKind::Leftover | FaultKind::Broken);
@@ -62,11 +61,12 @@ impl Checkup {
     }
 }
 
-/// Checks the cache directory `root`, telling `progress` how many of how many files are done.
+/// Checks the cache directory `root`. Calls `progress` with the number of checked files and of all
+/// files.
 ///
 /// # Errors
-/// `NotFound` if there is no cache; `Invalid` if a daemon uses it; whatever keeps it from being
-/// listed, or a file from being removed.
+/// `NotFound` if there is no cache; `Invalid` if a daemon uses it; errors of listing it or of
+/// removing a file.
 pub fn fsck(root: &Path, repair: bool, mut progress: impl FnMut(u64, u64)) -> Result<Checkup> {
     if !root.join("FORMAT").exists() {
         return Err(Error::new(ErrorKind::NotFound, "there is no cache of Forebay's here")

@@ -1,7 +1,7 @@
-//! What comes in, told as it happens to whoever listens.
+//! Journal of arriving shards, for listeners.
 //!
-//! Its rule: where nobody listens, nothing is told; who listens too slowly misses what is oldest, and learns how much that was.
-//! Nothing that fetches ever waits for a listener.
+//! Rule: without listeners nothing is reported. A slow listener misses the oldest events and learns
+//! their number. A fetch never waits for a listener.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,49 +10,50 @@ use std::time::Instant;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-/// What is kept for whoever listens slowly: a part is 8 MiB, so this is a second of 64 Gbit/s.
+/// Events kept for slow listeners: a part is 8 MiB, so this is a second of 64 Gbit/s.
 const KEPT: usize = 1024;
 
-/// A piece of work on a shard that is on its way in.
+/// A finished step of an arriving shard.
 #[derive(Debug, Clone)]
-pub struct Happened {
-    /// The shard.
+pub struct FetchEvent {
+    /// URL of the shard.
     pub url: Arc<str>,
-    /// What was done.
-    pub work: Work,
-    /// From when,
+    /// Kind of step.
+    pub work: FetchStep,
+    /// Start of the step,
     pub since: Instant,
-    /// until when.
+    /// and its end.
     pub until: Instant,
 }
 
-/// What is done for a shard that comes in.
+/// Steps of an arriving shard.
 #[derive(Debug, Clone)]
-pub enum Work {
-    /// These bytes of its object came from the origin.
+pub enum FetchStep {
+    /// These bytes of the object came from the origin.
     Fetched(Range<u64>),
-    /// All of it was made durable and visible on this tier.
+    /// The whole shard is durable and visible on this tier.
     Kept(Arc<str>),
 }
 
-/// Where it is told.
+/// Sender of the events.
 #[derive(Debug, Clone)]
-pub(crate) struct Journal(broadcast::Sender<Happened>);
+pub(crate) struct Journal(broadcast::Sender<FetchEvent>);
 
-/// Somebody who listens.
+/// Receiver of the events.
 #[derive(Debug)]
-pub struct Listener(broadcast::Receiver<Happened>);
+pub struct Listener(broadcast::Receiver<FetchEvent>);
 
 impl Journal {
     pub(crate) fn new() -> Self {
         Self(broadcast::Sender::new(KEPT))
     }
 
-    /// Tells of work that began at `since` and ended now.
-    pub(crate) fn tell(&self, url: &str, since: Instant, work: impl FnOnce() -> Work) {
+    /// Reports a step that began at `since` and ends now.
+    pub(crate) fn tell(&self, url: &str, since: Instant, work: impl FnOnce() -> FetchStep) {
         if self.0.receiver_count() > 0 {
-            let happened = Happened { url: url.into(), work: work(), since, until: Instant::now() };
-            // Whoever listened may have left just now.
+            let happened =
+                FetchEvent { url: url.into(), work: work(), since, until: Instant::now() };
+            // The last listener may just have left.
             let _ = self.0.send(happened);
         }
     }
@@ -63,8 +64,8 @@ impl Journal {
 }
 
 impl Listener {
-    /// What happened next, and how much before it was missed; `None` once the store is gone.
-    pub async fn next(&mut self) -> Option<(Happened, u64)> {
+    /// Next event, and the number of events missed before it; `None` once the store is gone.
+    pub async fn next(&mut self) -> Option<(FetchEvent, u64)> {
         let mut missed = 0;
         loop {
             match self.0.recv().await {
@@ -81,13 +82,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_listens_too_slowly_learns_what_was_missed() {
+    async fn slow_listener_learns_number_of_missed_events() {
         let journal = Journal::new();
         let mut made = 0;
         let mut tell = |journal: &Journal| {
             journal.tell("s3://b/0.tar", Instant::now(), || {
                 made += 1;
-                Work::Fetched(made..made + 1)
+                FetchStep::Fetched(made..made + 1)
             });
         };
         tell(&journal);
@@ -95,8 +96,11 @@ mod tests {
         (0..KEPT as u64 + 3).for_each(|_| tell(&journal));
         let (happened, missed) = listener.next().await.expect("the journal is there");
         assert_eq!(missed, 3);
-        // What nobody listened to was not even made.
-        assert!(matches!(&happened.work, Work::Fetched(range) if *range == (4..5)), "{happened:?}");
+        // Without a listener the event was not even made.
+        assert!(
+            matches!(&happened.work, FetchStep::Fetched(range) if *range == (4..5)),
+            "{happened:?}"
+        );
         assert_eq!(listener.next().await.expect("another").1, 0);
     }
 }

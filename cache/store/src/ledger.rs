@@ -1,7 +1,7 @@
-//! What fetching came to since the start: by job, tenant and data set.
+//! Costs of fetches since the start, by job, tenant and data set.
 //!
-//! Its rule: what a job cost does not go with it. So entries are never dropped, and there are only so many: what comes later is
-//! added up in one for all others.
+//! Rule: the costs of a job outlive it. So entries are never dropped, and their number is limited:
+//! later jobs are added up in one entry per tenant.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,33 +9,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_source::{Bill, Billed};
 
-use crate::tier::Commons;
+use crate::shares::CurrentShares;
 
-/// Entries that are kept: a few hundred bytes each, so a megabyte or two. A node sees some jobs an hour, most of one data set.
+/// Maximum number of entries: a few hundred bytes each, so a megabyte or two. A node sees some jobs
+/// an hour, most of one data set.
 const ENTRIES: usize = 4096;
 
-/// The job, and the data set, of all that have no entry of their own; each tenant has one of these.
+/// Job and data set of the entry for all that have none of their own; one per tenant.
 pub const OTHERS: &str = "(others)";
 
-/// Who asks where no job does: tools, and admins.
+/// Job name of fetches without a job: those of tools and admins.
 pub const NO_JOB: &str = "(no job)";
 
-/// Whose bill it is.
+/// Key of a bill.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Charged {
-    /// The job that asked first, by its name.
+pub struct BillKey {
+    /// Name of the job that asked first.
     pub job: Arc<str>,
-    /// The tenant whose job it is.
+    /// Tenant of the job.
     pub tenant: Option<Arc<str>>,
-    /// The data set that was fetched of.
+    /// Data set of the fetched shards.
     pub dataset: Arc<str>,
 }
 
-/// Somebody for whom something is fetched.
+/// Job and tenant that pay for a fetch.
 #[derive(Clone)]
 pub(crate) struct Payer {
-    pub(crate) commons: Arc<Commons>,
-    /// A job, by its name.
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) shares: Arc<CurrentShares>,
+    /// Name of the job.
     pub(crate) job: Option<Arc<str>>,
     pub(crate) tenant: Option<Arc<str>>,
 }
@@ -47,28 +49,28 @@ impl fmt::Debug for Payer {
 }
 
 impl Payer {
-    /// The bill that what is fetched of `url` is on.
+    /// Bill for fetches of `url`.
     pub(crate) fn bill(&self, url: &str) -> Arc<Bill> {
-        self.commons.ledger.bill(Charged {
+        self.ledger.bill(BillKey {
             job: self.job.clone().unwrap_or_else(|| NO_JOB.into()),
             tenant: self.tenant.clone(),
-            dataset: self.commons.dataset_of(url).into(),
+            dataset: self.shares.current().name_of(url).into(),
         })
     }
 }
 
 /// All bills.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger(Mutex<BTreeMap<Charged, Arc<Bill>>>);
+pub(crate) struct Ledger(Mutex<BTreeMap<BillKey, Arc<Bill>>>);
 
 impl Ledger {
-    /// The bill of `charged`, or the one for all others of its tenant if there are too many: there are as many
-    /// tenants as the configuration names.
-    pub(crate) fn bill(&self, charged: Charged) -> Arc<Bill> {
+    /// Bill of `charged`, or its tenant's bill for all others if there are too many. The number of
+    /// tenants is limited by the configuration.
+    pub(crate) fn bill(&self, charged: BillKey) -> Arc<Bill> {
         let mut bills = self.lock();
         let is_full = bills.len() >= ENTRIES && !bills.contains_key(&charged);
         let charged = match is_full {
-            true => Charged { job: OTHERS.into(), tenant: charged.tenant, dataset: OTHERS.into() },
+            true => BillKey { job: OTHERS.into(), tenant: charged.tenant, dataset: OTHERS.into() },
             false => charged,
         };
         let is_a_job = ![NO_JOB, OTHERS].contains(&&*charged.job);
@@ -76,12 +78,12 @@ impl Ledger {
         bills.entry(charged).or_insert_with(|| Arc::new(Bill::of(job))).clone()
     }
 
-    /// Everyone's, in the order of names.
-    pub(crate) fn report(&self) -> Vec<(Charged, Billed)> {
+    /// All bills, sorted by name.
+    pub(crate) fn report(&self) -> Vec<(BillKey, Billed)> {
         self.lock().iter().map(|(charged, bill)| (charged.clone(), bill.read())).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Charged, Arc<Bill>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<BillKey, Arc<Bill>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -91,9 +93,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_too_late_is_added_up() {
+    fn bills_beyond_the_limit_are_added_up() {
         let ledger = Ledger::default();
-        let of = |job: usize, tenant: &str| Charged {
+        let of = |job: usize, tenant: &str| BillKey {
             job: format!("job {job}").into(),
             tenant: Some(tenant.into()),
             dataset: "d".into(),
@@ -104,12 +106,12 @@ mod tests {
         let report = ledger.report();
         assert_eq!(report.len(), ENTRIES + 2);
         let written = |job: &str, tenant: &str| {
-            let is_it = |of: &Charged| &*of.job == job && of.tenant.as_deref() == Some(tenant);
+            let is_it = |of: &BillKey| &*of.job == job && of.tenant.as_deref() == Some(tenant);
             let of = report.iter().find(|(charged, _)| is_it(charged));
             of.map(|(_, billed)| billed.written_bytes)
         };
         assert_eq!((written("job 0", "a"), written("job 0", "b")), (Some(2), None));
-        // Whose they are is not lost with their names.
+        // The tenant is known even without an entry of its own.
         assert_eq!((written(OTHERS, "a"), written(OTHERS, "b")), (Some(5), Some(1)));
         assert_eq!(ledger.bill(of(1, "a")).job(), Some("job 1"));
         assert_eq!(ledger.bill(of(ENTRIES, "a")).job(), None);

@@ -1,61 +1,72 @@
-//! Where shards rest: tiers of memory, NVMe and slower disks, filled once, read by record, recovered
+//! Store of shards: tiers of memory, NVMe and slower disks, filled once, read by record, recovered
 //! after a crash.
 //!
-//! The directory is the database. A shard is there when its sidecar is; everything the store keeps
-//! in memory (recency, open files, who is filling what) can be thrown away at any instant.
+//! The directory is the database. A shard is there when its sidecar is. All state in memory (order of
+//! use, open files, running fills) can be lost at any moment.
 //!
 //! ```text
-//!   Store ── which tier a shard is read from, comes to, moves to   store.rs, store/
-//!     ├─ Ledger ── what fetching came to, and for whom             ledger.rs
-//!     ├─ Journal ── what comes in, for whoever listens             journal.rs
-//!     ├─ Forecast ── what jobs will read, and so who goes last     forecast.rs
-//!     └─ Tier ── who is here, who may stay, how the device is       tier.rs, tier/
-//!          ├─ Budget ── bytes reserved before they are written      budget.rs
-//!          ├─ Shares ── whose data set and tenant's they are        shares.rs
-//!          ├─ Directory ── names, lock, commit, recovery            directory.rs
-//!          │    └─ Files ── calls that change a directory           files.rs
-//!          └─ Shard ── one shard, arriving or whole                 shard.rs
-//!               └─ Fill ── origin → frames → disk + index           fill.rs
+//!   Store ── chooses the tier of a shard, opens, moves      store.rs, store/
+//!     ├─ Tier ── table of shards, room, device              tier.rs, tier/
+//!     └─ SharedState ── state shared by all tiers           shared_state.rs
+//!          ├─ Fill ── origin → frames → disk + index        fill.rs, fill/
+//!          │    └─ Shard ── an open shard, and its reads    shard.rs, parts.rs, blocks.rs
+//!          ├─ Forecast ── announced reads of jobs           forecast.rs
+//!          ├─ Ledger, Journal ── costs and events           ledger.rs, journal.rs
+//!          └─ Shares ── limits of data sets and tenants     shares.rs, budget.rs
+//!   Directory ── names, lock, commit, recovery              directory.rs
+//!     └─ Files ── calls that change a directory             files.rs
 //! ```
-//! One rule above all: no byte leaves a [`Placed`] that was not compared with the checksum taken
-//! when the shard streamed in from its origin.
+//! Each layer imports only layers below it. Rule above all: no byte leaves a [`Placed`] without a check
+//! against the checksum taken when the shard came from its origin.
 
+mod blocks;
 mod budget;
+mod compression;
+mod counters;
 mod dataset;
 mod directory;
 mod files;
 mod fill;
 mod forecast;
 mod fsck;
+mod identity;
 mod journal;
 mod ledger;
+mod open_shards;
+mod parts;
 mod pins;
+mod selector;
 mod shard;
+mod shared_state;
 mod shares;
+mod shutdown;
+mod sizes;
 mod store;
 mod tenant;
 mod tier;
 mod traffic;
 
+pub use counters::{Counters, Holding, Holdings, ThroughCounters};
 pub use dataset::{Cache, Dataset};
 pub use directory::{Occupant, ShardName, occupant};
 pub use files::{Extent, Files, LocalFiles};
-pub use fill::{FILLS, FRAME_BYTES, Fills, PART_BYTES, Start};
+pub use fill::{Fills, FirstBatchWait};
 pub use forebay_policy::Evict;
 pub use forecast::{Expected, ForecastReport, ForeseenJob, Refusal};
 pub use fsck::{Checkup, Fault, FaultKind, fsck};
-pub use journal::{Happened, Listener, Work};
-pub use ledger::{Charged, NO_JOB, OTHERS};
-pub use shard::{Lease, Placed, Progress, Shard, Verdict};
+pub use journal::{FetchEvent, FetchStep, Listener};
+pub use ledger::{BillKey, NO_JOB, OTHERS};
+pub use open_shards::OPEN_SHARDS;
+pub use shard::{Placed, Progress, Shard, ShardHandle, Verdict};
 pub use shares::check_promises;
+pub use sizes::{FILLS, FRAME_BYTES, PART_BYTES};
 pub use store::{
-    Brought, Checked, Claim, Copy, Explained, Foreseen, Quota, Reading, Room, Said, Store,
-    StoreConfig, StoreRules,
+    AnnouncedReads, Announcement, Checked, Claim, Explained, OriginAnswer, Prefetched, Quota,
+    Store, StoreConfig, StoreRules, TierRoom,
 };
 pub use tenant::Tenant;
 pub use tier::{
-    Class, Condition, Counters, DiskConfig, Effects, Flaw, Holding, Holdings, KeepFree, Kept, Mode,
-    OPEN_SHARDS, Past, Scrub, ShareEffect, TierConfig, TierEffect, TierLimits, TierReport, Urgency,
-    Watermarks,
+    Class, Condition, CopyReport, CopyState, DiskConfig, Effects, Flaw, KeepFree, Mode, Scrub,
+    ShareEffect, TierConfig, TierEffect, TierLimits, TierReport, Urgency, Watermarks,
 };
 pub use traffic::DatasetTraffic;

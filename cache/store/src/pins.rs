@@ -1,11 +1,11 @@
-//! Pins: shards that admins keep at run time, by their URLs.
+//! Pins: shards that admins keep at run time, by URL.
 //!
-//! One rule: a pin is of URLs, not of copies. It holds for what comes later, too, on every tier and over restarts,
-//! until it is taken back.
+//! Rule: a pin names URLs, not copies. It holds for later copies, on every tier and over restarts,
+//! until it is removed.
 //!
 //! # Layout
-//! A file `PINS` in the directory of each tier on a disk: JSON, replaced whole. Where they differ, because one was
-//! away, the one that was written last counts.
+//! A file `PINS` in the directory of each disk tier: JSON, replaced whole. If they differ because
+//! one disk was away, the latest counts.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,38 +17,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::MATCHING;
 
-/// The file in a tier's directory.
+/// File name in a tier's directory.
 pub(crate) const FILE: &str = "PINS";
 
-/// The layout that this build reads and writes.
+/// Layout that this build reads and writes.
 const FORMAT: u32 = 1;
 
-/// Pins that name one URL each; they are written whole with each change.
+/// Maximum number of pinned URLs; the file is rewritten with each change.
 const URLS: usize = 100_000;
 
-/// Pins that are patterns: every shard that comes is compared with each.
+/// Maximum number of pinned patterns: every arriving shard is compared with each.
 const PATTERNS: usize = 100;
 
-/// Bytes of a pin: keys have at most a kilobyte in any store.
+/// Maximum bytes of a pin: no store has keys above a kilobyte.
 const PIN_BYTES: usize = 4096;
 
-/// What only patterns have: `?` begins the query of many a URL.
+/// Characters that make a pin a pattern. `?` is not one: it begins the query of many URLs.
 pub(crate) const WILD: [char; 2] = ['*', '['];
 
-/// What is pinned now.
+/// The current pins.
 #[derive(Debug, Default)]
 pub(crate) struct Pins(RwLock<Pinned>);
 
-/// What is pinned at one moment.
+/// All pins at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Pinned {
-    /// How often that changed.
+    /// Number of changes so far.
     changes: u64,
     urls: BTreeSet<String>,
     patterns: Vec<Pattern>,
 }
 
-/// The same as a file.
+/// Content of the file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -58,10 +58,10 @@ struct Written {
 }
 
 impl Pins {
-    /// What the tiers' directories say.
+    /// Loads the pins from the tiers' directories.
     ///
     /// # Errors
-    /// `Corrupt` if none of their files can be read, and one is there.
+    /// `Corrupt` if there are files and none can be read.
     pub(crate) fn load<'p>(directories: impl Iterator<Item = &'p Path>) -> Result<Self> {
         let (mut latest, mut wrong): (Option<Pinned>, _) = (None, None);
         for directory in directories {
@@ -84,17 +84,17 @@ impl Pins {
         }
     }
 
-    /// Whether a URL is pinned.
+    /// Returns true if a URL is pinned.
     pub(crate) fn has(&self, url: &str) -> bool {
         self.0.read().unwrap_or_else(PoisonError::into_inner).has(url)
     }
 
-    /// What is pinned now.
-    pub(crate) fn now(&self) -> Pinned {
+    /// The current pins.
+    pub(crate) fn current(&self) -> Pinned {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on that is pinned.
+    /// Replaces the pins.
     pub(crate) fn set(&self, pinned: Pinned) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = pinned;
     }
@@ -107,7 +107,7 @@ fn read(path: &Path) -> Result<Option<Pinned>> {
             .advise("remove it, and pin again what is to stay")
     };
     let bytes = match std::fs::read(path) {
-        // What is wrong with the directory, whoever opens it says.
+        // Errors of the directory are reported when it is opened.
         Err(error)
             if matches!(
                 error.kind(),
@@ -131,28 +131,28 @@ fn read(path: &Path) -> Result<Option<Pinned>> {
 }
 
 impl Pinned {
-    /// Whether a URL is pinned.
+    /// Returns true if a URL is pinned.
     pub(crate) fn has(&self, url: &str) -> bool {
         self.urls.contains(url)
             || self.patterns.iter().any(|pattern| pattern.matches_with(url, MATCHING))
     }
 
-    /// Every pin, in order.
+    /// Every pin, sorted.
     pub(crate) fn list(&self) -> Vec<String> {
         let patterns = self.patterns.iter().map(|pattern| pattern.as_str().to_owned());
         self.urls.iter().cloned().chain(patterns).collect()
     }
 
-    /// The same as a file's text.
+    /// Content of the file.
     pub(crate) fn text(&self) -> Vec<u8> {
         let written = Written { format: FORMAT, changes: self.changes, pins: self.list() };
         serde_json::to_vec(&written).expect("numbers and strings always encode")
     }
 
-    /// The same, and this.
+    /// Adds a pin.
     ///
     /// # Errors
-    /// `Invalid` for what is no pattern or no URL, `Full` if there are too many.
+    /// `Invalid` for an invalid pattern or URL, `Full` if there are too many pins.
     pub(crate) fn with(mut self, pin: &str) -> Result<Self> {
         self.changes += 1;
         self.add(pin)
@@ -187,7 +187,7 @@ impl Pinned {
         }
     }
 
-    /// The same without this.
+    /// Removes a pin.
     ///
     /// # Errors
     /// `NotFound` if there is no such pin.
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn pins_name_urls_or_match_them() {
+    fn pins_match_urls_and_patterns() {
         let all = pinned(&["s3://b/a.tar", "s3://b/x/*.tar", "s3://c/**", "https://h/a.tar?v=[1]"]);
         for url in ["s3://b/a.tar", "s3://b/x/1.tar", "s3://c/d/e.tar"] {
             assert!(all.has(url), "{url}");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_written_last_counts_and_a_damaged_one_is_told() {
+    fn latest_pins_file_wins_and_damaged_one_fails() {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str, text: &[u8]| {
             let path = folder.path().join(name);
@@ -248,9 +248,9 @@ mod tests {
         let future = place("d", b"{\"format\": 9, \"changes\": 99, \"pins\": []}");
         let none = folder.path().join("none");
         let load = |paths: &[&Path]| Pins::load(paths.iter().copied());
-        assert_eq!(load(&[&older, &newer, &none]).unwrap().now().list(), ["one", "two"]);
-        assert_eq!(load(&[&newer, &damaged, &older]).unwrap().now().list(), ["one", "two"]);
-        assert!(load(&[&none]).unwrap().now().list().is_empty());
+        assert_eq!(load(&[&older, &newer, &none]).unwrap().current().list(), ["one", "two"]);
+        assert_eq!(load(&[&newer, &damaged, &older]).unwrap().current().list(), ["one", "two"]);
+        assert!(load(&[&none]).unwrap().current().list().is_empty());
         for wrong in [&damaged, &future] {
             assert_eq!(load(&[wrong, &none]).unwrap_err().kind(), ErrorKind::Corrupt);
         }

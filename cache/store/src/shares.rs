@@ -1,13 +1,13 @@
-//! Shares: what each data set and each tenant may hold of a node, all tiers together, and holds.
+//! Shares: limits and holdings of each data set and each tenant of a node, over all tiers.
 //!
-//! One rule: a shard is charged to one data set, by its URL, and to one tenant, whose job brought it in,
-//! for as long as it is on a tier. Both limits are as hard as the tier's own.
+//! Rule: while a shard is on a tier, it is charged to one data set, by its URL, and to one tenant,
+//! whose job brought it in. Both limits are as hard as the tier's own.
 //!
-//! Rules may change while shards are here. What keeps its name keeps its share then, with all that it
-//! holds; only the limits are others.
+//! Rules may change while shards are here. A data set or tenant that keeps its name keeps its share
+//! and all it holds; only the limits change.
 
 mod check;
-mod in_force;
+mod current;
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,40 +21,40 @@ use crate::budget::Budget;
 use crate::dataset::Dataset;
 use crate::tenant::Tenant;
 pub use check::check_promises;
+pub(crate) use current::CurrentShares;
 use forebay_policy::Evict;
-pub(crate) use in_force::InForce;
 
-/// The name of what belongs to no data set, or to no tenant.
+/// Name of the share for shards of no data set, or of no tenant.
 const REST: &str = "(rest)";
 
-/// Shards remembered of those a data set with `scan_bypass` saw once: 8 bytes and a place in a list
-/// each, so 4 MB at most.
+/// Shards remembered by a data set with `scan_bypass` after their first use: 8 bytes and a list
+/// entry each, so 4 MB at most.
 const SEEN: NonZeroUsize = NonZeroUsize::new(65_536).expect("not zero");
 
-/// The capacity of a share without a maximum.
+/// Capacity of a share without a maximum.
 const NO_LIMIT: u64 = u64::MAX;
 
-/// What a data set or a tenant may hold, and holds.
+/// Limits and holdings of a data set or a tenant.
 #[derive(Debug)]
 pub(crate) struct Share {
-    of: Kind,
+    of: ShareKind,
     pub(crate) name: String,
     min_bytes: AtomicU64,
-    /// What it may hold; readers of evicted copies keep their part of it.
+    /// Reserved bytes; readers of evicted copies still hold theirs.
     pub(crate) budget: Arc<Budget>,
-    /// Bytes of the shards that are there, those of shards on their way out not counted.
+    /// Bytes of present shards, without those being removed.
     held: AtomicU64,
 }
 
-/// Whose share it is.
+/// Kind of a share's owner.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum ShareKind {
     Dataset,
     Tenant,
 }
 
-impl Kind {
-    /// As errors name it.
+impl ShareKind {
+    /// Key in errors.
     fn key(self) -> &'static str {
         match self {
             Self::Dataset => "dataset",
@@ -62,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// As sentences do.
+    /// Noun in error texts.
     fn noun(self) -> &'static str {
         match self {
             Self::Dataset => "data set",
@@ -72,13 +72,14 @@ impl Kind {
 }
 
 impl Share {
-    fn new(of: Kind, name: &str, min_bytes: u64, max_bytes: Option<u64>) -> Self {
+    fn new(of: ShareKind, name: &str, min_bytes: u64, max_bytes: Option<u64>) -> Self {
         let budget = Budget::new(max_bytes.unwrap_or(NO_LIMIT));
         let (min_bytes, held) = (AtomicU64::new(min_bytes), AtomicU64::new(0));
         Self { of, name: name.to_owned(), min_bytes, budget, held }
     }
 
-    /// Other limits from now on. What is held above them stays until it goes; nothing comes meanwhile.
+    /// Changes the limits. Bytes above them stay until they are evicted; nothing comes in
+    /// meanwhile.
     fn limit(&self, min_bytes: u64, max_bytes: Option<u64>) {
         self.min_bytes.store(min_bytes, Ordering::Relaxed);
         let capacity = max_bytes.unwrap_or(NO_LIMIT);
@@ -89,27 +90,28 @@ impl Share {
         self.min_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes it may hold, where that is less than the tiers.
+    /// Maximum bytes, if limited.
     pub(crate) fn max_bytes(&self) -> Option<u64> {
         Some(self.budget.capacity()).filter(|max| *max != NO_LIMIT)
     }
 
-    /// Bytes of the shards that are there.
+    /// Bytes of present shards.
     pub(crate) fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Bytes that others may take of it.
+    /// Bytes that others may evict.
     pub(crate) fn above_minimum(&self) -> u64 {
         self.held().saturating_sub(self.min_bytes())
     }
 
-    /// Whether it is within its minimum, `bytes` more included.
+    /// Returns true if `bytes` more are within the minimum.
     pub(crate) fn is_due(&self, bytes: u64) -> bool {
         self.held().saturating_add(bytes) <= self.min_bytes()
     }
 
-    /// Bytes of it that are reserved, but for those that rest elsewhere than where `here` of them do.
+    /// Reserved bytes, without those of shards on other tiers. `here`: bytes of the present shards
+    /// on this tier.
     pub(crate) fn reserved_here(&self, here: u64) -> u64 {
         let elsewhere = self.held().saturating_sub(here);
         self.budget.used().saturating_sub(elsewhere)
@@ -123,10 +125,10 @@ impl Share {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Refuses what it can never hold.
+    /// Rejects a shard larger than the share.
     ///
     /// # Errors
-    /// `Full` naming it and its limit.
+    /// `Full` naming the share and its limit.
     pub(crate) fn check(&self, bytes: u64) -> Result<()> {
         match bytes > self.budget.capacity() {
             false => Ok(()),
@@ -139,7 +141,7 @@ impl Share {
         }
     }
 
-    /// Nothing of what it holds can go for a shard of its own.
+    /// Error if no shard of the share can be evicted for another one of it.
     pub(crate) fn full(&self) -> Error {
         let noun = self.of.noun();
         let what = format!(
@@ -155,25 +157,26 @@ impl Share {
     }
 }
 
-/// A data set's rule, its share, and what it remembers.
+/// Rule, share and memory of a data set.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct DatasetShare {
     pub(crate) rule: Dataset,
     pub(crate) share: Arc<Share>,
-    /// How fast it may come from its origin.
+    /// Rate limit for fetches from the origin.
     rate: Arc<Rate>,
-    /// With `scan_bypass`: hashes of shards that came in once.
+    /// With `scan_bypass`: hashes of shards after their first use.
     seen: Arc<Mutex<LruCache<u64, ()>>>,
 }
 
-impl Kept {
+impl DatasetShare {
     fn new(rule: Dataset) -> Self {
-        let share = Arc::new(Share::new(Kind::Dataset, &rule.name, rule.min_bytes, rule.max_bytes));
+        let share =
+            Arc::new(Share::new(ShareKind::Dataset, &rule.name, rule.min_bytes, rule.max_bytes));
         let rate = Arc::new(Rate::of(rule.bandwidth));
         Self { rule, share, rate, seen: Arc::new(Mutex::new(LruCache::new(SEEN))) }
     }
 
-    /// The same data set by another rule, which is not in force yet.
+    /// The same data set with another rule, not in force yet.
     fn ruled(&self, rule: Dataset) -> Self {
         let Self { share, rate, seen, .. } = self;
         Self { rule, share: share.clone(), rate: rate.clone(), seen: seen.clone() }
@@ -188,54 +191,54 @@ impl Kept {
     }
 }
 
-/// Where a shard comes from, and for whom: whom it is charged to follows from that and the rules.
+/// URL of a shard, and the tenant that brought it in. With the rules, they decide its charge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Provenance {
     pub(crate) url: Arc<str>,
-    /// The tenant whose job brought it in, configured now or not.
+    /// Tenant whose job brought the shard in, configured now or not.
     pub(crate) tenant: Option<Arc<str>>,
 }
 
-/// Whom a shard is charged to: a data set and a tenant, by their places in [`Shares`].
+/// Data set and tenant that a shard is charged to, as indexes into [`Shares`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Charge {
     pub(crate) dataset: usize,
     pub(crate) tenant: usize,
 }
 
-/// Whom what belongs to nobody is charged to.
+/// Charge of a shard of no data set and no tenant.
 pub(crate) const NOBODY: Charge = Charge { dataset: 0, tenant: 0 };
 
-/// No data set in particular, where only a tenant matters: none of what it holds is more important.
+/// Any data set, if only the tenant matters: no data set has a higher priority.
 pub(crate) const ANY: usize = usize::MAX;
 
-/// Every share of a node, by one set of rules.
+/// All shares of a node under one set of rules.
 ///
-/// A place is one data set's, or one tenant's, as long as it is named, and nobody's afterwards: so a charge
-/// that was made by older rules means the same, or the rest.
+/// An index belongs to one data set or tenant as long as it is named, and to nobody afterwards. So
+/// a charge made under older rules means the same, or the rest.
 #[derive(Debug)]
 pub(crate) struct Shares {
-    /// By their places; first what belongs to none, and so does each place whose data set is gone.
-    datasets: Vec<Arc<Kept>>,
-    /// The places, in the order of the rules.
+    /// By index; the first is for shards of no data set, as is each index of a removed data set.
+    datasets: Vec<Arc<DatasetShare>>,
+    /// Indexes in the order of the rules.
     rules: Vec<usize>,
-    /// The same of tenants.
+    /// The same for tenants.
     tenants: Vec<Arc<Share>>,
     named: Vec<(usize, Tenant)>,
 }
 
 impl Shares {
-    /// Shares of tiers, each a name and a capacity.
+    /// Creates the shares of tiers, each given by name and capacity.
     ///
     /// # Errors
-    /// `Invalid` naming data set or tenant and the options, if what they are promised cannot all be kept.
+    /// `Invalid` naming the data set or tenant and the options, if the limits cannot all be kept.
     pub(crate) fn new(
         datasets: Vec<Dataset>,
         tenants: Vec<Tenant>,
         tiers: &[(&str, u64)],
     ) -> Result<Self> {
-        let rest = Kept::new(Dataset::new(REST, "**", Evict::default())?);
-        let nobody = Share::new(Kind::Tenant, REST, 0, None);
+        let rest = DatasetShare::new(Dataset::new(REST, "**", Evict::default())?);
+        let nobody = Share::new(ShareKind::Tenant, REST, 0, None);
         let none = Self {
             datasets: vec![Arc::new(rest)],
             rules: Vec::new(),
@@ -245,7 +248,7 @@ impl Shares {
         none.ruled(datasets, tenants, tiers)
     }
 
-    /// The shares by other rules, which limit nothing before [`Shares::enforce`].
+    /// Returns the shares under other rules, which are not in force before [`Shares::enforce`].
     ///
     /// # Errors
     /// As [`Shares::new`].
@@ -256,7 +259,7 @@ impl Shares {
         tiers: &[(&str, u64)],
     ) -> Result<Self> {
         check_promises(&datasets, &tenants, tiers)?;
-        // Who is named no more is as good as nobody.
+        // Removed names fall back to the share of nobody.
         let mut kept = vec![self.datasets[NOBODY.dataset].clone(); self.datasets.len()];
         let mut rules = Vec::with_capacity(datasets.len());
         for rule in datasets {
@@ -268,7 +271,7 @@ impl Shares {
                     at
                 }
                 None => {
-                    kept.push(Arc::new(Kept::new(rule)));
+                    kept.push(Arc::new(DatasetShare::new(rule)));
                     kept.len() - 1
                 }
             });
@@ -285,7 +288,12 @@ impl Shares {
                 }
                 None => {
                     let Tenant { name, min_bytes, max_bytes } = &tenant;
-                    shares.push(Arc::new(Share::new(Kind::Tenant, name, *min_bytes, *max_bytes)));
+                    shares.push(Arc::new(Share::new(
+                        ShareKind::Tenant,
+                        name,
+                        *min_bytes,
+                        *max_bytes,
+                    )));
                     shares.len() - 1
                 }
             };
@@ -294,10 +302,10 @@ impl Shares {
         Ok(Self { datasets: kept, rules, tenants: shares, named })
     }
 
-    /// Puts the limits in force that these rules name, in place of those of `before`.
+    /// Puts these limits in force, in place of those of `before`.
     pub(crate) fn enforce(&self, before: &Self) {
         for gone in before.datasets.iter().filter(|kept| !self.has_share(kept)) {
-            // Who waits for its rate waits for nothing any more.
+            // Tasks that wait for this rate go on.
             gone.rate.set(None);
         }
         for kept in &self.datasets {
@@ -309,56 +317,61 @@ impl Shares {
         }
     }
 
-    fn has_share(&self, of: &Kept) -> bool {
+    fn has_share(&self, of: &DatasetShare) -> bool {
         self.datasets.iter().any(|kept| Arc::ptr_eq(&kept.share, &of.share))
     }
 
-    /// Whom a shard is charged to.
+    /// Returns the charge of a shard.
     pub(crate) fn charge(&self, url: &str, tenant: Option<&str>) -> Charge {
         Charge { dataset: self.dataset_of(url), tenant: self.tenant_of(tenant) }
     }
 
-    /// The place of the data set that a shard belongs to.
+    /// Index of the data set of a shard.
     pub(crate) fn dataset_of(&self, url: &str) -> usize {
         let mut rules = self.rules.iter();
         rules.find(|at| self.datasets[**at].rule.has(url)).copied().unwrap_or(NOBODY.dataset)
     }
 
-    /// What admins say of the data set that a shard belongs to.
+    /// Name of the data set of a shard.
+    pub(crate) fn name_of(&self, url: &str) -> &str {
+        &self.datasets[self.dataset_of(url)].share.name
+    }
+
+    /// Rule of the data set of a shard.
     pub(crate) fn rule_of(&self, url: &str) -> &Dataset {
         &self.datasets[self.dataset_of(url)].rule
     }
 
-    /// The place of a tenant.
+    /// Index of a tenant.
     pub(crate) fn tenant_of(&self, name: Option<&str>) -> usize {
         let mut named = self.named.iter();
         let found = named.find(|(_, tenant)| Some(tenant.name.as_str()) == name);
         found.map_or(NOBODY.tenant, |(at, _)| *at)
     }
 
-    /// The same of one whose provenance is known.
+    /// Returns the charge of a shard with known provenance.
     pub(crate) fn charge_of(&self, shard: &Provenance) -> Charge {
         self.charge(&shard.url, shard.tenant.as_deref())
     }
 
-    /// Whether a tenant is configured.
+    /// Returns true if a tenant is configured.
     pub(crate) fn has_tenant(&self, name: &str) -> bool {
         self.named.iter().any(|(_, tenant)| tenant.name == name)
     }
 
-    /// Each data set and its place, in the order of the rules; last what belongs to none.
-    pub(crate) fn datasets(&self) -> impl Iterator<Item = (usize, &Arc<Kept>)> {
+    /// Each data set with its index, in the order of the rules; last the share for shards of none.
+    pub(crate) fn datasets(&self) -> impl Iterator<Item = (usize, &Arc<DatasetShare>)> {
         let places = self.rules.iter().copied().chain([NOBODY.dataset]);
         places.map(|at| (at, &self.datasets[at]))
     }
 
-    /// Each tenant, the same way.
+    /// Each tenant with its index, in the same way.
     pub(crate) fn tenants(&self) -> impl Iterator<Item = (usize, &Arc<Share>)> {
         let places = self.named.iter().map(|(at, _)| *at).chain([NOBODY.tenant]);
         places.map(|at| (at, &self.tenants[at]))
     }
 
-    /// Each tenant's place, name and maximum by these rules, in force or not.
+    /// Index, name and maximum of each tenant under these rules, in force or not.
     pub(crate) fn named(&self) -> Vec<(usize, String, Option<u64>)> {
         let nobody = (NOBODY.tenant, REST.to_owned(), None);
         let named = self.named.iter();
@@ -366,7 +379,7 @@ impl Shares {
         all.chain([nobody]).collect()
     }
 
-    pub(crate) fn dataset(&self, charge: Charge) -> &Arc<Kept> {
+    pub(crate) fn dataset(&self, charge: Charge) -> &Arc<DatasetShare> {
         &self.datasets[charge.dataset]
     }
 
@@ -378,27 +391,27 @@ impl Shares {
         &self.dataset(charge).rule
     }
 
-    /// How important what is charged like this is.
+    /// Priority of shards with this charge.
     pub(crate) fn priority(&self, charge: Charge) -> i32 {
         self.datasets.get(charge.dataset).map_or(i32::MAX, |kept| kept.rule.priority)
     }
 
-    /// How fast what comes from a URL may come.
+    /// Rate limit for fetches from a URL.
     pub(crate) fn rate(&self, url: &str) -> Arc<Rate> {
         self.datasets[self.dataset_of(url)].rate.clone()
     }
 
-    /// The shares of data set and tenant.
+    /// Shares of the data set and the tenant.
     pub(crate) fn of(&self, charge: Charge) -> [&Share; 2] {
         [&self.dataset(charge).share, self.tenant(charge)]
     }
 
-    /// Their budgets.
+    /// Budgets of the data set and the tenant.
     pub(crate) fn budgets(&self, charge: Charge) -> [&Arc<Budget>; 2] {
         self.of(charge).map(|share| &share.budget)
     }
 
-    /// Whether both have room for `bytes` more.
+    /// Returns true if both have room for `bytes` more.
     pub(crate) fn have(&self, charge: Charge, bytes: u64) -> bool {
         self.of(charge).iter().all(|share| share.budget.has(bytes))
     }

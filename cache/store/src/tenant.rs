@@ -1,26 +1,26 @@
-//! Tenants: those who share a node, and what each may hold of it.
+//! Tenants: the groups that share a node, and the limits of each.
 //!
-//! One rule: what is wanted by many is charged to whoever brought it in, until it leaves. So a use by
-//! another is a hit, and takes nothing of what that other may hold.
+//! Rule: a shard that many want is charged to the tenant that brought it in, until it leaves. A use
+//! by another tenant is a hit, and is not charged to that tenant.
 
 use forebay_error::{Error, ErrorKind, Result};
 
-/// Bytes of a tenant's name: it is kept beside each shard, where the shard's URL needs the room.
+/// Maximum bytes of a tenant's name: it is stored beside each shard, in the space of the URL.
 const NAME_BYTES: usize = 128;
 
-/// What one tenant may hold.
+/// Limits of one tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenant {
-    /// What admins call it.
+    /// Name, for admins.
     pub name: String,
-    /// Others do not push it below this many bytes.
+    /// Bytes that other tenants cannot evict.
     pub min_bytes: u64,
-    /// It holds this many bytes at most.
+    /// Maximum number of bytes.
     pub max_bytes: Option<u64>,
 }
 
 impl Tenant {
-    /// Refuses limits that contradict each other, and a name that cannot be kept.
+    /// Rejects limits that contradict each other, and names that cannot be stored.
     ///
     /// # Errors
     /// `Invalid` naming the tenant and the options.

@@ -1,204 +1,98 @@
-//! A tier: one place where shards rest, its device, and what is known of both.
+//! Tier: one storage place for shards, its device, and the state of both.
 //!
-//! One rule: a tier answers for its own bytes only. Which tier a shard comes to, and from which it is
-//! read, is the store's to say; whether it may come, stay or must go is decided here.
+//! Rule: a tier decides about its own bytes only. The store chooses the tier that a shard comes to
+//! or is read from. The tier decides if the shard may come in, stay, or must leave.
 //!
 //! ```text
 //!   Tier
 //!     ├─ Medium ── a directory and its engine, or memory
-//!     ├─ Table ── who is here, who may stay            table.rs, shelf.rs
-//!     ├─ Budget, Wear ── what may be kept and written   room.rs, growth.rs, wear.rs
-//!     └─ Health, Mode ── what the device does, what the admin wants
+//!     ├─ ShardTable ── present shards, order of eviction    table.rs, partition.rs
+//!     ├─ Budget, Wear ── bytes reserved and written         room.rs, allotment.rs, wear.rs
+//!     └─ Health, Mode ── condition of the device, and the admin's choice
 //! ```
 
+mod allotment;
 mod attach;
+mod begin;
+mod config;
+mod copy;
+mod copy_errors;
 mod effects;
-mod growth;
+mod entry;
+mod filling;
 mod health;
 mod leftover;
 mod limits;
+mod new_charges;
 mod open;
+mod partition;
 mod pinned;
 mod presence;
+mod removal;
+mod request;
 mod room;
 mod scrub;
-mod shelf;
 mod table;
-mod tally;
+mod wanted;
 mod wear;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Instant, SystemTime};
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_histogram::Histogram;
 use forebay_uring::{Arena, Engine, EngineReport, PageReport};
-use lru::LruCache;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
 use crate::budget::Budget;
+use crate::counters::{Counters, Tally};
 use crate::directory::{Directory, ShardName};
 use crate::files::Files;
-use crate::fill::Flights;
-use crate::forecast::Forecast;
-use crate::journal::Journal;
-use crate::ledger::Ledger;
-use crate::pins::Pins;
-use crate::shard::Shard;
-use crate::shares::{Charge, InForce};
-use crate::store::Identity;
+use crate::shard::{Keeper, Shard};
+use crate::shared_state::SharedState;
+use crate::shares::Charge;
+use crate::shutdown::shutting_down;
 use crate::traffic::{DatasetTraffic, Traffic, Traffics};
+pub use config::{Class, DiskConfig, KeepFree, TierConfig, Watermarks};
+pub use copy::{CopyReport, CopyState};
 pub use effects::{Effects, ShareEffect, TierEffect};
-pub(crate) use growth::Allotment;
+pub(crate) use entry::ShardState;
 pub use health::Condition;
 use health::Health;
 pub(crate) use leftover::above_quota;
 use limits::Size;
 pub use limits::TierLimits;
 pub(crate) use limits::reconfigure;
-pub(crate) use open::{Arrival, Opening, Wanted, is_the_copys_fault, shutting_down};
-pub use presence::Kept;
-pub use room::Urgency;
+pub(crate) use new_charges::NewCharges;
+pub(crate) use open::OpeningGuard;
+pub use request::Urgency;
 pub use scrub::{Flaw, Scrub};
-pub use table::OPEN_SHARDS;
-use table::Table;
-pub(crate) use table::{Judged, OpenShards, State};
-pub(crate) use tally::Tally;
-pub use tally::{Counters, Holding, Holdings, Past};
+use table::ShardTable;
+pub(crate) use wanted::{Arrival, Wanted};
 use wear::Wear;
 
-/// What a tier is made of, the fastest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Class {
-    /// Memory of the daemon's.
-    Memory,
-    /// NVMe drives.
-    Nvme,
-    /// SATA and SAS solid-state drives.
-    Ssd,
-    /// Spinning disks.
-    Hdd,
-}
-
-/// What an admin wants of a tier.
+/// Mode of a tier, set by an admin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// It is used.
+    /// In use.
     Enabled,
-    /// It is read; nothing new comes, and what is there moves to other tiers or goes.
+    /// Read only: nothing new comes in; present shards move to other tiers or are evicted.
     Draining,
-    /// It is let go of: its device may be taken away.
+    /// Not used: its device may be removed.
     Disabled,
 }
 
-/// Between which shares of its capacity a tier is kept, ahead of need.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Watermarks {
-    /// Down to here shards leave …
-    pub low: f64,
-    /// … once this is passed.
-    pub high: f64,
-}
-
-/// How a tier is set up.
-#[derive(Debug, Clone)]
-pub struct TierConfig {
-    /// What admins call it.
-    pub name: String,
-    /// What it is made of.
-    pub class: Class,
-    /// Bytes it may hold, at most.
-    pub capacity: u64,
-    /// Where given, shards leave ahead of need.
-    pub watermarks: Option<Watermarks>,
-    /// Where it lies; none for memory.
-    pub disk: Option<DiskConfig>,
-}
-
-/// Where a tier lies.
-#[derive(Debug, Clone)]
-pub struct DiskConfig {
-    /// Its directory, made if missing.
-    pub path: PathBuf,
-    /// What of the file system is left to others.
-    pub keep_free: KeepFree,
-    /// Bytes that may be written a day without anybody waiting for them.
-    pub writes_per_day: Option<u64>,
-    /// What moves its bytes: its device's own.
-    pub engine: Engine,
-    /// What changes its directory.
-    pub files: Arc<dyn Files>,
-}
-
-/// What of a file system is left to others.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum KeepFree {
-    /// So many bytes.
-    Bytes(u64),
-    /// This share of its size, 0 to 1.
-    Share(f64),
-}
-
-impl KeepFree {
-    fn of(self, total: u64) -> u64 {
-        match self {
-            Self::Bytes(bytes) => bytes,
-            Self::Share(share) => (total as f64 * share) as u64,
-        }
-    }
-}
-
-/// What all tiers of a store share.
-pub(crate) struct Commons {
-    pub(crate) frames: Arena,
-    /// The right to run a fill.
-    pub(crate) flights: Flights,
-    /// By the rules that count now.
-    pub(crate) shares: Arc<InForce>,
-    /// What admins keep, beside what data sets' rules keep.
-    pub(crate) pins: Pins,
-    /// What jobs said they will read.
-    pub(crate) forecast: Arc<Forecast>,
-    /// Wakes whoever moves shards between tiers.
-    pub(crate) moves: tokio::sync::Notify,
-    /// Shards that no tier holds, and are read from their origin.
-    pub(crate) through: Mutex<OpenShards>,
-    /// What their reads come to.
-    pub(crate) traffic: Traffics,
-    /// How many there were.
-    pub(crate) past: Tally,
-    /// How long samples were waited for that had not arrived, whatever tier they come to.
-    pub(crate) waits: Arc<Histogram>,
-    /// How long shards took to come from their origin, until a tier had them for good.
-    pub(crate) fetches: Histogram,
-    /// What origins said of objects.
-    pub(crate) identities: Mutex<LruCache<(String, String), Identity>>,
-    /// Bytes of compressed shards that were unpacked here once, or that they came to at least.
-    pub(crate) unpacked: Mutex<LruCache<ShardName, u64>>,
-    /// What the largest tier may hold.
-    pub(crate) largest_tier: AtomicU64,
-    /// Something is here that is to go by the rules, and could not yet.
-    pub(crate) leftover: AtomicBool,
-    /// What fetching came to, and for whom.
-    pub(crate) ledger: Ledger,
-    /// What comes in, as it does.
-    pub(crate) journal: Journal,
-}
-
-/// One tier. Cheap to clone.
+/// A tier. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Tier(Arc<Inner>);
+pub(crate) struct Tier(Arc<TierInner>);
 
-/// A tier that may be gone.
+/// A weak reference to a tier.
 #[derive(Clone)]
-pub(crate) struct WeakTier(Weak<Inner>);
+pub(crate) struct WeakTier(Weak<TierInner>);
 
 impl std::fmt::Debug for WeakTier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -212,23 +106,23 @@ impl WeakTier {
     }
 }
 
-struct Inner {
+struct TierInner {
     name: String,
     class: Class,
     medium: Medium,
     size: Mutex<Size>,
-    /// The high one was passed, and the low is not reached yet.
+    /// Set when the high watermark is passed, cleared when the low one is reached.
     relieving: AtomicBool,
     budget: Arc<Budget>,
-    table: Mutex<Table>,
-    /// How listing the directory went, once it is over.
+    table: Mutex<ShardTable>,
+    /// Result of the listing of the directory; none while it runs.
     scanned: watch::Sender<Option<Result<()>>>,
     tally: Arc<Tally>,
     traffic: Traffics,
     health: Health,
     mode: AtomicU8,
     wear: Option<Mutex<Wear>>,
-    commons: Arc<Commons>,
+    shared: Arc<SharedState>,
 }
 
 enum Medium {
@@ -238,48 +132,54 @@ enum Medium {
 
 struct Disk {
     path: PathBuf,
-    /// What it lies on, as the kernel calls it.
+    /// Kernel name of the device.
     device: Option<String>,
     engine: Engine,
     files: Arc<dyn Files>,
-    /// None while it is disabled.
+    /// None while the tier is disabled.
     directory: RwLock<Option<Arc<Directory>>>,
 }
 
-/// What a tier is and does now.
+/// Report on a tier.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct TierReport {
-    /// What admins call it.
+    /// Name, for admins.
     pub name: String,
-    /// What it is made of.
+    /// Class of the storage.
     pub class: Class,
-    /// Its directory.
+    /// Path of its directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// The block device under it, as the kernel calls it, such as `nvme0n1p1`.
+    /// Kernel name of its block device, such as `nvme0n1p1`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// What the admin wants of it.
+    /// Mode set by the admin.
     pub mode: Mode,
-    /// What is thought of its device.
+    /// Condition of its device.
     pub condition: Condition,
-    /// Why, if it is not normal.
+    /// Reason for a condition that is not normal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// What it counted.
+    /// Counters since the start.
     #[serde(flatten)]
     pub counters: Counters,
-    /// Bytes for batches of each data set.
+    /// Bytes for batches, by data set.
     pub traffic: Vec<DatasetTraffic>,
-    /// Bytes that may be written now without anybody waiting for them; negative if overdrawn.
+    /// Bytes left to write today for shards nobody waits for; negative if overdrawn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub writes_left_bytes: Option<i64>,
-    /// What moves its bytes.
+    /// Report on its I/O engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineReport>,
     /// Its memory by page size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pages: Option<PageReport>,
+}
+
+impl Keeper for TierInner {
+    fn lost(self: Arc<Self>, shard: &Shard, error: &Error) {
+        Tier(self).drop_lost(shard, error);
+    }
 }
 
 impl Tier {
@@ -303,7 +203,7 @@ impl Tier {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Its engine and directory's path, if it has them.
+    /// I/O engine, if it has a disk.
     pub(crate) fn engine(&self) -> Option<&Engine> {
         match &self.0.medium {
             Medium::Disk(disk) => Some(&disk.engine),
@@ -323,23 +223,23 @@ impl Tier {
         self.0.mode.store(mode as u8, Ordering::Relaxed);
     }
 
-    /// Whether shards may be read from it.
+    /// Returns true if shards may be read from it.
     pub(crate) fn is_readable(&self) -> bool {
         self.mode() != Mode::Disabled
             && matches!(self.0.health.condition(), Condition::Normal | Condition::ReadOnly)
     }
 
-    /// Whether shards may be read from it and removed.
+    /// Returns true if shards may be read from it and removed.
     pub(crate) fn is_normal(&self) -> bool {
         self.mode() != Mode::Disabled && self.0.health.condition() == Condition::Normal
     }
 
-    /// Whether shards may come to it.
+    /// Returns true if shards may come to it.
     pub(crate) fn is_writable(&self) -> bool {
         self.mode() == Mode::Enabled && self.0.health.condition() == Condition::Normal
     }
 
-    /// Whether so many bytes may be written that nobody waits for.
+    /// Returns true if the write allowance has room for `bytes` nobody waits for.
     pub(crate) fn allows_writing(&self, bytes: u64) -> bool {
         self.wear().is_none_or(|mut wear| wear.allows(bytes, SystemTime::now()))
     }
@@ -349,13 +249,13 @@ impl Tier {
         Some(wear.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How a shard of this tier is doing.
-    pub(crate) fn state(&self, name: &ShardName) -> Option<State> {
+    /// State of a shard on this tier.
+    pub(crate) fn state(&self, name: &ShardName) -> Option<ShardState> {
         let table = self.table();
-        table.get(name).filter(|_| !table.is_stale(name)).map(table::Entry::state)
+        table.get(name).filter(|_| !table.is_stale(name)).map(entry::Entry::state)
     }
 
-    pub(crate) fn in_use(&self, name: &ShardName) -> Option<(Arc<Shard>, State)> {
+    pub(crate) fn in_use(&self, name: &ShardName) -> Option<(Arc<Shard>, ShardState)> {
         self.table().in_use(name)
     }
 
@@ -365,36 +265,36 @@ impl Tier {
 
     pub(crate) fn unclaim(&self, name: &ShardName) {
         self.table().unclaim(name);
-        self.let_go();
+        self.note_closed();
     }
 
-    /// Jobs said that they will read other shards than before.
-    pub(crate) fn look_forward(&self) {
-        self.table().look_forward();
+    /// Updates the table after jobs announced other shards.
+    pub(crate) fn refresh_forecast(&self) {
+        self.table().refresh_forecast();
     }
 
-    pub(crate) fn used(&self, name: &ShardName) -> u32 {
-        self.table().used(name)
+    pub(crate) fn record_use(&self, name: &ShardName) -> u32 {
+        self.table().record_use(name)
     }
 
-    /// What was counted since the start.
+    /// Counters since the start.
     pub(crate) fn counters(&self) -> Counters {
         let shards = self.table().len();
         self.0.tally.read(&self.0.budget, self.0.traffic.sums(), shards)
     }
 
-    /// How many shards are charged to whom.
+    /// Number of shards by charge.
     pub(crate) fn shards(&self) -> Vec<(Charge, usize)> {
-        self.table().shards()
+        self.table().counts()
     }
 
     pub(crate) fn traffic(&self) -> &Traffics {
         &self.0.traffic
     }
 
-    /// What reads of a shard here are counted for.
+    /// Counters for reads of a shard on this tier.
     fn traffic_of(&self, url: &str) -> Arc<Traffic> {
-        self.0.traffic.of(&self.0.commons.dataset_of(url))
+        self.0.traffic.of(&self.0.shared.dataset_of(url))
     }
 
     pub(crate) fn report(&self) -> TierReport {
@@ -421,20 +321,20 @@ impl Tier {
         }
     }
 
-    /// The device failed an operation.
-    pub(crate) fn trouble(&self, error: &Error) {
+    /// Notes a failed operation of the device.
+    pub(crate) fn note_failure(&self, error: &Error) {
         self.0.tally.io_errors.inc();
         let changed = match error.kind() {
             ErrorKind::Unavailable => self.0.health.failed(error, Instant::now()),
-            // A file system that was remounted read-only says so by EROFS.
+            // EROFS: the file system was remounted read-only.
             ErrorKind::PermissionDenied => self.0.health.refused_writes(error),
             _ => None,
         };
-        self.tell(changed, Some(error));
+        self.log_condition(changed, Some(error));
     }
 
-    /// Says aloud, once, what has become of the device.
-    fn tell(&self, changed: Option<Condition>, why: Option<&Error>) {
+    /// Logs a changed condition of the device, once.
+    fn log_condition(&self, changed: Option<Condition>, why: Option<&Error>) {
         let Some(condition) = changed else { return };
         let (tier, device) = (self.name(), self.device());
         match (condition, why) {
@@ -447,13 +347,13 @@ impl Tier {
         self.0.budget.wake();
     }
 
-    /// A reader met a failure of the device: the copy goes, the reader does without.
-    pub(crate) fn lost(&self, shard: &Shard, error: &Error) {
-        self.trouble(error);
-        // Its index is worth keeping: should no tier take it, it need not be fetched for that. Of what was
-        // compressed, the origin has no ranges to give: it must be fetched anew.
+    /// Drops a copy after a reader met a failure of the device.
+    fn drop_lost(&self, shard: &Shard, error: &Error) {
+        self.note_failure(error);
+        // The index is kept: if no tier takes the shard, it need not be read for it. A compressed
+        // shard has no ranges at its origin and must be fetched anew.
         if shard.progress().counted && !shard.growth.is_unpacked() {
-            self.0.commons.read_through(shard);
+            self.0.shared.read_through(shard);
         }
         let mut table = self.table();
         let space = shard.home.as_ref().map(|home| Arc::downgrade(&home.space));
@@ -461,11 +361,11 @@ impl Tier {
             table.get(shard.name()).is_some_and(|entry| entry.is_copy(&space))
         });
         if is_there {
-            drop(self.leave(&mut table, shard.name(), false));
+            drop(self.remove(&mut table, shard.name(), false));
         }
     }
 
-    /// The block device it lies on, if that is known.
+    /// Kernel name of its block device, if known.
     fn device(&self) -> Option<&str> {
         self.disk()?.device.as_deref()
     }
@@ -477,7 +377,7 @@ impl Tier {
         }
     }
 
-    /// The directory, which a disabled tier and one of memory do not have.
+    /// Directory of the tier; a disabled tier and a memory tier have none.
     fn directory(&self) -> Result<Arc<Directory>> {
         let directory = self
             .disk()
@@ -487,7 +387,7 @@ impl Tier {
         })
     }
 
-    /// Does what blocks on the directory, on a thread that may.
+    /// Runs blocking work on the directory on a blocking thread.
     pub(crate) async fn on_disk<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Directory) -> Result<T> + Send + 'static,
@@ -497,20 +397,20 @@ impl Tier {
         done.map_err(|_| shutting_down())?
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, ShardTable> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether every shard it holds is known, and no version of this one is among them.
+    /// Returns true if all its shards are known and none is a version of this one.
     pub(crate) fn certainly_lacks(&self, name: &ShardName) -> bool {
         let is_listed = matches!(*self.0.scanned.borrow(), Some(Ok(())));
         is_listed && !self.table().has_label(name)
     }
 
-    /// Waits until everything the directory held at the start is known.
+    /// Waits until the directory is listed.
     ///
     /// # Errors
-    /// If it could not be listed: what is on the disk is not known then, and nothing may be added.
+    /// If it cannot be listed: its content is unknown, and nothing may be added.
     pub(crate) async fn scanned(&self) -> Result<()> {
         let mut scanned = self.0.scanned.subscribe();
         let listed = scanned.wait_for(Option::is_some).await.map(|listed| listed.clone());

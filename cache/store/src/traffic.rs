@@ -1,7 +1,7 @@
-//! What reads for batches come to, by where they were served from and by data set.
+//! Bytes read for batches, by source and data set.
 //!
-//! Its rule: a shard is told whose it is when it is opened, so that to count a read is to add to a number. Where rules
-//! change, what is open counts for the data set that it was opened in.
+//! Rule: a shard learns its data set when it is opened, so counting a read is one addition. After a
+//! change of rules, open shards count for their old data set.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,35 +11,36 @@ use forebay_histogram::Histogram;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What reads of shards of one data set come to, on one tier or past all of them.
+/// Reads of one data set's shards, on one tier or past all of them.
 #[derive(Debug)]
 pub(crate) struct Traffic {
-    /// Read from the tier for batches.
+    /// Bytes read from the tier for batches.
     pub(crate) tier_bytes: AtomicU64,
-    /// Read from the tier to be moved to another one.
+    /// Bytes read from the tier for moves to another one.
     pub(crate) move_bytes: AtomicU64,
-    /// Copied out of frames of a running fill.
+    /// Bytes copied out of frames of a running fill.
     pub(crate) copied_bytes: AtomicU64,
-    /// Read from the origin for a batch, past the cache.
+    /// Bytes read from the origin for batches, past the cache.
     pub(crate) through_bytes: AtomicU64,
-    /// How long samples were waited for that had not arrived.
+    /// Waits for samples that had not arrived.
     pub(crate) waits: Arc<Histogram>,
-    /// Set by a test: from now on a copy is a bug.
+    /// Set by tests: a copy panics from then on.
     pub(crate) no_copies: Arc<AtomicBool>,
 }
 
 /// Bytes for batches of one data set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DatasetTraffic {
-    /// The data set; `(rest)` is what belongs to none.
+    /// Name of the data set; `(rest)` for shards of none.
     pub dataset: String,
     /// Bytes read from the tier.
     pub hit_bytes: u64,
-    /// Bytes that it did not have: taken from memory while they arrived, or read past the cache.
+    /// Bytes that were not on the tier: copied from memory while they arrived, or read past the
+    /// cache.
     pub miss_bytes: u64,
 }
 
-/// The same of all data sets together.
+/// Sums over all data sets.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sums {
     pub(crate) tier_bytes: u64,
@@ -48,22 +49,22 @@ pub(crate) struct Sums {
     pub(crate) through_bytes: u64,
 }
 
-/// What reads on one tier come to, or those past all of them.
+/// Reads on one tier, or past all of them.
 #[derive(Debug)]
 pub(crate) struct Traffics {
-    /// By the names of data sets: as many as the configuration had so far.
+    /// By name of data set: all that the configuration has named so far.
     of: Mutex<BTreeMap<String, Arc<Traffic>>>,
     waits: Arc<Histogram>,
     no_copies: Arc<AtomicBool>,
 }
 
 impl Traffics {
-    /// `waits`: where those of all tiers are counted.
+    /// `waits`: the histogram shared by all tiers.
     pub(crate) fn new(waits: Arc<Histogram>) -> Self {
         Self { of: Mutex::default(), waits, no_copies: Arc::default() }
     }
 
-    /// A data set's.
+    /// Counters of a data set.
     pub(crate) fn of(&self, dataset: &str) -> Arc<Traffic> {
         let mut of = self.lock();
         if let Some(traffic) = of.get(dataset) {
@@ -81,7 +82,7 @@ impl Traffics {
         traffic
     }
 
-    /// Each data set's of which something was opened.
+    /// Counters of each data set with opened shards.
     pub(crate) fn report(&self) -> Vec<DatasetTraffic> {
         let told = |(dataset, traffic): (&String, &Arc<Traffic>)| {
             let sums = traffic.read();
@@ -91,7 +92,7 @@ impl Traffics {
         self.lock().iter().map(told).collect()
     }
 
-    /// All together.
+    /// Sums over all data sets.
     pub(crate) fn sums(&self) -> Sums {
         let add = |sums: Sums, more: Sums| Sums {
             tier_bytes: sums.tier_bytes + more.tier_bytes,
@@ -102,7 +103,7 @@ impl Traffics {
         self.lock().values().map(|traffic| traffic.read()).fold(Sums::default(), add)
     }
 
-    /// From now on a copy out of a frame is a bug.
+    /// Makes every copy out of a frame panic from now on.
     pub(crate) fn forbid_copies(&self) {
         self.no_copies.store(true, Ordering::Relaxed);
     }

@@ -10,7 +10,7 @@ use forebay_api::requests::{Check as Asked, Finding};
 use forebay_client::{Admin, Deadline};
 use forebay_error::{Error, ErrorKind, Problem, Result, shown};
 use forebay_source::Options;
-use forebay_store::Copy as Held;
+use forebay_store::CopyState as Held;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Serialize, Serializer};
 

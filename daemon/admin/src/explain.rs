@@ -11,7 +11,7 @@ use bytesize::ByteSize;
 use forebay_api::requests::Explanation;
 use forebay_error::{Result, shown};
 use forebay_node::Node;
-use forebay_store::{Condition, Copy, Explained, Kept, Mode, Room};
+use forebay_store::{Condition, CopyReport, CopyState, Explained, Mode, TierRoom};
 use serde::Deserialize;
 
 use super::access::Caller;
@@ -66,24 +66,24 @@ fn why(facts: &Explained) -> Vec<String> {
 }
 
 /// A copy, in a sentence.
-fn copy(kept: &Kept) -> String {
-    let Kept { tier, bytes, age_seconds, uses, .. } = kept;
+fn copy(kept: &CopyReport) -> String {
+    let CopyReport { tier, bytes, age_seconds, uses, .. } = kept;
     let (bytes, age) = (size(*bytes), time(*age_seconds));
     let charged = match &kept.tenant {
         Some(tenant) => format!(", charged to tenant {tenant}, whose job fetched it"),
         None => String::new(),
     };
     match kept.state {
-        Copy::Arriving => format!("it is being fetched to tier {tier}{charged}"),
-        Copy::Partial => {
+        CopyState::Arriving => format!("it is being fetched to tier {tier}{charged}"),
+        CopyState::Partial => {
             format!("a part of it is on tier {tier}: its fetch was interrupted {age} ago{charged}")
         }
-        Copy::Broken => {
+        CopyState::Broken => {
             format!(
                 "its readable part is on tier {tier}: the origin's archive is truncated{charged}"
             )
         }
-        Copy::Whole | Copy::Stale | Copy::Absent => {
+        CopyState::Whole | CopyState::Stale | CopyState::Absent => {
             format!(
                 "it is on tier {tier} ({bytes}), fetched {age} ago and used {uses} times since{charged}"
             )
@@ -114,7 +114,7 @@ fn why_not(facts: &Explained) -> Vec<String> {
             said.bytes
         }
     };
-    let takers: Vec<&Room> = facts.tiers.iter().filter(|tier| takes(tier)).collect();
+    let takers: Vec<&TierRoom> = facts.tiers.iter().filter(|tier| takes(tier)).collect();
     if takers.is_empty() {
         why.push("no tier accepts it: each is failing, draining, disabled, or not among its data set's tiers".to_owned());
     }
@@ -135,7 +135,7 @@ fn why_not(facts: &Explained) -> Vec<String> {
     why
 }
 
-fn takes(tier: &Room) -> bool {
+fn takes(tier: &TierRoom) -> bool {
     tier.allowed && tier.mode == Mode::Enabled && tier.condition == Condition::Normal
 }
 
@@ -170,10 +170,10 @@ fn next_without_a_copy(facts: &Explained) -> String {
 }
 
 /// Returns the next step of a copy, by the first rule that applies.
-fn next_of(kept: &Kept, facts: &Explained) -> String {
+fn next_of(kept: &CopyReport, facts: &Explained) -> String {
     let tier = &kept.tier;
     let is_leaving = facts.tiers.iter().any(|of| of.tier == *tier && of.mode == Mode::Draining);
-    let mut next = if kept.state == Copy::Arriving {
+    let mut next = if kept.state == CopyState::Arriving {
         format!("on {tier}: it is being fetched, and served meanwhile")
     } else if is_leaving {
         format!("on {tier}: it moves to another tier, or is evicted: {tier} is draining")

@@ -93,7 +93,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use forebay_source::FileCounts;
-    use forebay_store::{Counters, Fills, ForecastReport, Holding, Holdings, Past};
+    use forebay_store::{Counters, Fills, ForecastReport, Holding, Holdings, ThroughCounters};
     use forebay_uring::PageReport;
     use forebay_wire::message::Cause;
 
@@ -122,7 +122,7 @@ mod tests {
             cache: Cache {
                 counters: Counters::default(),
                 holdings: Holdings { datasets: Vec::new(), tenants },
-                past: Past::default(),
+                past: ThroughCounters::default(),
                 past_tiers: Vec::new(),
             },
             tiers: Vec::new(),

@@ -38,7 +38,7 @@ pub(super) async fn evict(
 ) -> Result<Json<Vec<Evicted>>, Refusal> {
     let mut evicted = Vec::new();
     for text in urls {
-        for url in node.store.meant(&text).await.map_err(Refusal::of_meaning)? {
+        for url in node.store.select(&text).await.map_err(Refusal::of_meaning)? {
             let forgot = node.store.forget(&url, dry_run).await;
             if !dry_run {
                 caller.note(&node, Entry::of("evict", &forgot).url(&url));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay_error::{Error, Problem, Result};
-use forebay_store::{Checked, Copy, Explained};
+use forebay_store::{Checked, CopyState, Explained};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -98,7 +98,7 @@ pub struct Finding {
     pub url: String,
     /// State of the copy; if the origin gives no version, every copy is `stale`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub copy: Option<Copy>,
+    pub copy: Option<CopyState>,
     /// The tier that has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,

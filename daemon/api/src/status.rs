@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use forebay_histogram::Times;
 use forebay_source::{Billed, FileCounts, LinkReport, MountReport};
 use forebay_store::{
-    Charged, Counters, DatasetTraffic, Fills, ForecastReport, Holdings, Past, TierReport,
+    BillKey, Counters, DatasetTraffic, Fills, ForecastReport, Holdings, ThroughCounters, TierReport,
 };
 use forebay_uring::PageReport;
 use forebay_wire::message::{BAD_NAMED, Bad, BadSample, DECODED_NAMED, Decoded};
@@ -66,7 +66,7 @@ pub struct Status {
     pub audit: Option<AuditReport>,
     /// Bytes fetched and written, by owner; only metrics and `forebay cost` show it.
     #[serde(skip)]
-    pub bills: Vec<(Charged, Billed)>,
+    pub bills: Vec<(BillKey, Billed)>,
     /// Waiting time for samples that had not arrived; only metrics show it.
     #[serde(skip)]
     pub shard_waits: Times,
@@ -101,7 +101,7 @@ pub struct Cache {
     #[serde(flatten)]
     pub holdings: Holdings,
     /// Reads past all tiers, part of the counts above.
-    pub past: Past,
+    pub past: ThroughCounters,
     /// Bytes for batches of each data set that no tier had a part in.
     pub past_tiers: Vec<DatasetTraffic>,
 }

@@ -451,7 +451,7 @@ async fn count(store: &Store, url: &str, origin: &Options) -> Result<(u64, u64)>
         match shard.wait(u64::MAX).await {
             Ok(progress) => return Ok((shard.len(), progress.samples)),
             // With this client's own files there is another chance.
-            Err(_) if others > 0 && store.came_through_another(&shard) => others -= 1,
+            Err(_) if others > 0 && store.came_through_other_client(&shard) => others -= 1,
             Err(error) => return Err(error),
         }
     }
@@ -473,10 +473,10 @@ async fn tell_what_comes(
             now_ns().saturating_sub(u64::try_from(ago).unwrap_or(u64::MAX))
         };
         let work = match happened.work {
-            forebay_store::Work::Fetched(Range { start: from, end: until }) => {
+            forebay_store::FetchStep::Fetched(Range { start: from, end: until }) => {
                 Work::Fetched { from, until }
             }
-            forebay_store::Work::Kept(tier) => Work::Kept { tier: tier.to_string() },
+            forebay_store::FetchStep::Kept(tier) => Work::Kept { tier: tier.to_string() },
         };
         let came = Came {
             shard: *shard,

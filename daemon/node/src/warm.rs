@@ -11,7 +11,7 @@ use std::time::Duration;
 use forebay_api::warm::{Failure, Warming};
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_source::Options;
-use forebay_store::{Brought, FILLS, Store};
+use forebay_store::{FILLS, Prefetched, Store};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -198,7 +198,7 @@ struct Work {
     options: Arc<Options>,
     /// Bytes that it keeps here.
     held: Arc<AtomicU64>,
-    under_way: Arc<Mutex<Vec<Arc<Brought>>>>,
+    under_way: Arc<Mutex<Vec<Arc<Prefetched>>>>,
     /// Shards that could not be had one after the other.
     in_a_row: u64,
     end: End,
@@ -308,9 +308,9 @@ async fn bring(
     url: &str,
     options: &Options,
     held: &AtomicU64,
-    under_way: &Mutex<Vec<Arc<Brought>>>,
+    under_way: &Mutex<Vec<Arc<Prefetched>>>,
 ) -> Result<Option<u64>> {
-    let shard = Arc::new(store.bring(url, options, held).await?);
+    let shard = Arc::new(store.prefetch(url, options, held).await?);
     if shard.was_here() {
         return Ok(None);
     }
@@ -320,8 +320,10 @@ async fn bring(
     list().retain(|other| !Arc::ptr_eq(other, &shard));
     // The unpacked size may exceed the estimate; a failed fetch takes no room.
     match settled {
-        Ok(()) => held.fetch_add(shard.bytes().saturating_sub(shard.reckoned()), Ordering::Relaxed),
-        Err(_) => held.fetch_sub(shard.reckoned(), Ordering::Relaxed),
+        Ok(()) => {
+            held.fetch_add(shard.bytes().saturating_sub(shard.estimated_bytes()), Ordering::Relaxed)
+        }
+        Err(_) => held.fetch_sub(shard.estimated_bytes(), Ordering::Relaxed),
     };
     settled.map(|()| Some(shard.bytes()))
 }

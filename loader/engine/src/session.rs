@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
-use forebay_store::{Lease, Store};
+use forebay_store::{ShardHandle, Store};
 use forebay_uring::Region;
 use forebay_wire::leases::{self, Mark, Sharing};
 use forebay_wire::message::{Batch, Begin, Extent, Open, Opened, Picked, Stream};
@@ -141,7 +141,7 @@ impl Job {
 
     /// True if a shard failed because another job that reads it went away or does not open it. The
     /// shard is then requested once more through this job's own files, a bounded number of times.
-    fn is_anothers_fault(&self, shard: &Lease, error: &Error, others: &mut u32) -> bool {
+    fn is_anothers_fault(&self, shard: &ShardHandle, error: &Error, others: &mut u32) -> bool {
         let may_be = matches!(
             error.kind(),
             ErrorKind::Unavailable
@@ -150,7 +150,7 @@ impl Job {
                 | ErrorKind::PermissionDenied
         );
         *others += 1;
-        may_be && *others <= OTHERS && self.store.came_through_another(shard)
+        may_be && *others <= OTHERS && self.store.came_through_other_client(shard)
     }
 
     /// Returns the errors found in samples delivered up to batch `batch`, and logs them.

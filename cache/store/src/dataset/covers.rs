@@ -1,19 +1,20 @@
-//! Whether one pattern leaves another nothing to match.
+//! Comparison of URL patterns: does one cover the other?
 //!
-//! One rule: a yes is certain; where it is not, the answer is no, and a rule that never matches is let be.
+//! Rule: "yes" is certain. In doubt the answer is "no", and a data set that never matches is
+//! tolerated.
 
-/// What a pattern is made of.
+/// One element of a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Token<'a> {
     /// This character.
     Literal(char),
-    /// One character of these that is no `/`, as the pattern writes them; none: any.
+    /// One of these characters except `/`, as the pattern writes them; none: any.
     One(Option<&'a str>),
-    /// `*`: any that are no `/`.
+    /// `*`: any characters except `/`.
     Within,
-    /// `**/`: nothing, or anything that ends with a `/`.
+    /// `**/`: nothing, or any text that ends with `/`.
     Folders,
-    /// `**` at the end: anything.
+    /// `**` at the end: any text.
     Rest,
 }
 
@@ -27,7 +28,7 @@ fn tokens(pattern: &str) -> Vec<Token<'_>> {
             '*' => (Token::Within, 1),
             '?' => (Token::One(None), 1),
             '[' => {
-                // A `]` that comes first, also behind a `!`, is one of the characters.
+                // A `]` in the first place, also after `!`, belongs to the set of characters.
                 let start = if rest.starts_with("[!") { 3 } else { 2 };
                 let end = rest.char_indices().skip(start).find(|(_, c)| *c == ']');
                 let length = end.map_or(rest.len(), |(at, _)| at + 1);
@@ -42,8 +43,8 @@ fn tokens(pattern: &str) -> Vec<Token<'_>> {
 }
 
 impl Token<'_> {
-    /// Whether every character that `other` may be is one that this may be; both are one long, or `other`
-    /// is [`Token::Within`].
+    /// Returns true if this token matches every character that `other` matches. Both match one
+    /// character, or `other` is [`Token::Within`].
     fn takes(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Literal(_) | Self::One(Some(_)), other) => self == other,
@@ -56,18 +57,19 @@ impl Token<'_> {
     }
 }
 
-/// Whether every URL that `narrow` matches, `wide` does.
+/// Returns true if `wide` matches every URL that `narrow` matches.
 pub(super) fn covers(wide: &str, narrow: &str) -> bool {
     if wide == narrow {
         return true;
     }
-    // Nearly all that is ever compared begins otherwise.
+    // Shortcut: most compared patterns begin differently.
     let literal = wide.split(['*', '?', '[']).next().unwrap_or_default();
     if !narrow.starts_with(literal) {
         return false;
     }
     let (wide, narrow) = (tokens(wide), tokens(narrow));
-    // At which tokens of `wide` one may be once so much of `narrow` is taken, and in which of its folders.
+    // Tokens of `wide` that can be reached after the tokens of `narrow` so far, and the folder
+    // tokens that are open.
     let mut here = vec![false; wide.len() + 1];
     let mut within = vec![false; wide.len()];
     here[0] = true;
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_match_something_of_its_own_is_not_covered() {
+    fn other_patterns_are_not_covered() {
         for (wide, narrow) in [
             ("s3://a/*", "s3://a/**"),
             ("s3://a/**", "s3://ab/**"),
@@ -156,9 +158,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-        /// A yes is never wrong, whatever the URL.
+        /// A covering pattern matches every URL of the covered one.
         #[test]
-        fn a_yes_is_certain(
+        fn covering_pattern_matches_all(
             wide in pattern(),
             narrow in pattern(),
             urls in prop::collection::vec("[ab/]{0,6}", 24),

@@ -1,7 +1,7 @@
-//! Indexes of shards whose bytes are not here: those of data sets that are never cached.
+//! Indexes of shards that are not stored here: those of data sets that are never cached.
 //!
-//! Its rule: they are a hint that saves a pass over a shard. One that is missing, damaged or of another
-//! release costs that pass, nothing else; and all of them together stay below [`INDEXES_BYTES`].
+//! Rule: an index is a hint that saves one pass over a shard. If it is missing, damaged or of
+//! another release, only that pass is lost. All indexes together stay below [`INDEXES_BYTES`].
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -12,8 +12,8 @@ use forebay_shard::Sidecar;
 
 use super::{Directory, SIDECAR, SIDECAR_ASIDE, ShardName, make_private};
 
-/// What they may take of the disk, beside the tier's capacity: at some 150 bytes a sample, as many as 28
-/// million samples have; of images, some terabytes.
+/// Disk space for indexes, beside the tier's capacity. A sample takes some 150 bytes, so this holds
+/// 28 million samples: some terabytes of images.
 const INDEXES_BYTES: u64 = 4 << 30;
 
 impl Directory {
@@ -25,8 +25,8 @@ impl Directory {
         self.indexes().join(format!("{}{SIDECAR}", name.0))
     }
 
-    /// Keeps the index of a shard that is not here.
-    pub(crate) fn keep_index(&self, name: &ShardName, sidecar: &Sidecar) -> Result<()> {
+    /// Saves the index of a shard that is not stored here.
+    pub(crate) fn save_index(&self, name: &ShardName, sidecar: &Sidecar) -> Result<()> {
         let bytes = sidecar.encode()?;
         self.check_identity()?;
         make_private(&self.indexes()).doing("make a folder for indexes")?;
@@ -35,25 +35,26 @@ impl Directory {
         self.put(&self.index(name), &aside, &bytes)
     }
 
-    /// The index of a shard that is not here, if it was kept.
-    pub(crate) fn kept_index(&self, name: &ShardName) -> Option<Sidecar> {
+    /// Loads the saved index of a shard that is not stored here.
+    pub(crate) fn load_index(&self, name: &ShardName) -> Option<Sidecar> {
         let path = self.index(name);
         let bytes = fs::read(&path).ok()?;
         let sidecar = Sidecar::decode(&bytes);
         if let Err(error) = &sidecar {
             tracing::warn!(path = %path.display(), %error, "an index is made anew");
         }
-        // The least recently used go first; without this it counts as older than it is.
+        // Marks it as used: the least recently used indexes are removed first. A failure only makes
+        // it look older.
         let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
         sidecar.ok()
     }
 
-    /// Forgets the index of a shard that is not here.
+    /// Removes the index of a shard that is not stored here.
     pub(crate) fn drop_index(&self, name: &ShardName) -> Result<()> {
         self.remove_path(&self.index(name))
     }
 
-    /// Removes those used longest ago until so many bytes more fit.
+    /// Removes the least recently used indexes until `bytes` more fit.
     fn make_room_for_index(&self, bytes: u64) -> Result<()> {
         let listed = fs::read_dir(self.indexes()).doing("list the indexes")?;
         let mut kept: Vec<_> = listed

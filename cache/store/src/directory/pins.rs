@@ -1,4 +1,4 @@
-//! What admins pinned, kept in the directory; what it says is [`crate::pins`]' business.
+//! File of pins in the directory. The content is defined in [`crate::pins`].
 
 use forebay_error::Result;
 
@@ -6,7 +6,7 @@ use super::Directory;
 use crate::pins::FILE;
 
 impl Directory {
-    /// Keeps what is pinned for the next start.
+    /// Saves the pins for the next start.
     pub(crate) fn save_pins(&self, text: &[u8]) -> Result<()> {
         let aside = self.root.join(format!("{FILE}.new"));
         self.put(&self.root.join(FILE), &aside, text)

@@ -1,11 +1,11 @@
-//! The order in which shards were last used, for the next start.
+//! Order in which shards were last used, saved for the next start.
 //!
-//! One rule: it is a hint. A file that is missing, damaged or old costs some order, never a shard,
-//! so nothing else depends on it; it is replaced whole.
+//! Rule: it is a hint. A missing, damaged or old file costs some order, never a shard. Nothing else
+//! depends on it, and it is replaced whole.
 //!
 //! # Layout (all integers little-endian)
-//! magic `FOREBAYR`, `u32` format 1, `u32` CRC32C of what follows, then for each shard the XXH3-64 of
-//! its name, the one used longest ago first: 8 MB for a million.
+//! magic `FOREBAYR`, `u32` format 1, `u32` CRC32C of the rest, then for each shard the XXH3-64 of
+//! its name, least recently used first: 8 MB for a million.
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ impl Directory {
         self.root.join("RECENCY")
     }
 
-    /// Keeps the order for the next start.
+    /// Saves the order for the next start.
     pub(crate) fn save_recency(&self, oldest_first: &[u64]) -> Result<()> {
         let body: Vec<u8> = oldest_first.iter().flat_map(|hash| hash.to_le_bytes()).collect();
         let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
@@ -36,7 +36,7 @@ impl Directory {
         self.put(&self.recency(), &self.root.join("RECENCY.new"), &bytes)
     }
 
-    /// The order that the last daemon kept; empty if it is not to be had.
+    /// Loads the order that the last daemon saved; empty if it cannot be read.
     pub(crate) fn load_recency(&self) -> Vec<u64> {
         let path = self.recency();
         let bytes = match fs::read(&path) {

@@ -1,9 +1,8 @@
-//! What lies in a cache directory: whole shards, what is left of unfinished work, and what is not
-//! ours.
+//! Survey of a cache directory: whole shards, leftovers of unfinished work, and foreign files.
 //!
-//! One rule: a shard is whole only if its sidecar's head is sound, the head names this very file,
-//! and the data has exactly the length the head says. Looking changes nothing, and nothing is ever
-//! removed that does not carry a name of ours.
+//! Rule: a shard is whole only if the head of its sidecar is valid, the head names this file, and
+//! the data has exactly the length in the head. A survey changes nothing. Files with foreign names
+//! are never removed.
 
 use std::collections::HashMap;
 use std::fs::{self, DirEntry, File};
@@ -16,7 +15,7 @@ use forebay_shard::{HEAD_BYTES, Head};
 use super::{Directory, PARTIAL, PARTIAL_ASIDE, SIDECAR, SIDECAR_ASIDE, ShardName};
 use crate::directory::ObjectKey;
 
-/// A whole shard on the tier.
+/// A shard found on the tier.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) name: ShardName,
@@ -27,31 +26,31 @@ pub(crate) struct Found {
     pub(crate) written: SystemTime,
 }
 
-/// Something in the directory.
+/// Something found in the directory.
 #[derive(Debug)]
 pub(crate) enum Finding {
     /// A shard that can be served.
     Whole(Found),
-    /// A shard that a fill can go on with.
+    /// A shard that a fill can resume.
     Partial(Found),
     /// A file of a fill that did not end.
     Leftover { file: String, why: &'static str },
-    /// A shard that can not be served.
+    /// A shard that cannot be served.
     Broken { name: ShardName, why: String },
-    /// A shard that a newer release wrote.
+    /// A shard written by a newer release.
     Newer { name: ShardName, bytes: u64 },
-    /// Something that Forebay did not put there.
+    /// A file that Forebay did not write.
     Foreign { file: String },
 }
 
-/// What a sidecar's first bytes tell.
-enum Headline {
+/// First bytes of a sidecar.
+enum SidecarHead {
     Ours(Head, SystemTime),
     Newer,
 }
 
 impl Directory {
-    /// Looks at everything in the directory; shards come oldest first.
+    /// Lists everything in the directory, shards oldest first.
     ///
     /// # Errors
     /// If the directory cannot be listed.
@@ -61,7 +60,7 @@ impl Directory {
         let mut findings = Vec::new();
         for entry in fs::read_dir(&self.shards).doing("list the shard directory")? {
             let entry = entry.doing("list the shard directory")?;
-            let file = match name_of_ours(&entry) {
+            let file = match own_file_name(&entry) {
                 Ok(file) => file,
                 Err(file) => {
                     findings.push(Finding::Foreign { file });
@@ -80,15 +79,15 @@ impl Directory {
         }
         let mut whole = Vec::new();
         for file in sidecars {
-            let name = ShardName::of_file(&file);
-            match self.judge(&name, data.remove(&file)) {
+            let name = ShardName::from_file(&file);
+            match self.classify(&name, data.remove(&file)) {
                 Finding::Whole(found) => whole.push(found),
                 other => findings.push(other),
             }
         }
         for file in partials {
-            let name = ShardName::of_file(&file);
-            let found = data.get(&file).and_then(|_| self.unfinished(&name));
+            let name = ShardName::from_file(&file);
+            let found = data.get(&file).and_then(|_| self.partial_shard(&name));
             findings.push(match found {
                 Some(found) => {
                     data.remove(&file);
@@ -107,41 +106,41 @@ impl Directory {
         Ok(findings)
     }
 
-    /// Where a shard that rests here came from.
+    /// URL of a shard that is stored here.
     pub(crate) fn url_of(&self, name: &ShardName) -> Option<String> {
-        match self.headline(name) {
-            Ok(Headline::Ours(head, _)) => Some(head.origin.url),
-            Ok(Headline::Newer) => None,
-            Err(_) => self.unfinished(name).map(|found| found.url),
+        match self.sidecar_head(name) {
+            Ok(SidecarHead::Ours(head, _)) => Some(head.origin.url),
+            Ok(SidecarHead::Newer) => None,
+            Err(_) => self.partial_shard(name).map(|found| found.url),
         }
     }
 
-    /// This one shard, if it is whole; a name that a newer release holds is noted.
+    /// Finds this one shard, if it is whole. Notes a name that a newer release holds.
     pub(crate) fn probe(&self, name: &ShardName) -> Option<Found> {
-        // No metadata, no data: then the listing will say what is to be done about it.
+        // Without metadata there is no data here; the listing handles the rest.
         let len = fs::metadata(self.data(name)).ok()?.len();
-        match self.judge(name, Some(len)) {
+        match self.classify(name, Some(len)) {
             Finding::Whole(found) => Some(found),
             Finding::Newer { name, .. } => {
-                self.hold(name);
+                self.reserve_name(name);
                 None
             }
             _ => None,
         }
     }
 
-    /// What a sidecar beside data of `len` bytes, or beside none, comes to.
-    fn judge(&self, name: &ShardName, len: Option<u64>) -> Finding {
+    /// Classifies a sidecar beside data of `len` bytes, or beside none.
+    fn classify(&self, name: &ShardName, len: Option<u64>) -> Finding {
         let broken = |why: &str| Finding::Broken { name: name.clone(), why: why.to_owned() };
-        match (self.headline(name), len) {
-            (Ok(Headline::Newer), len) => {
+        match (self.sidecar_head(name), len) {
+            (Ok(SidecarHead::Newer), len) => {
                 Finding::Newer { name: name.clone(), bytes: len.unwrap_or_default() }
             }
             (Err(error), _) => broken(&error.to_string()),
-            (Ok(Headline::Ours(..)), None) => broken("its data is missing"),
-            (Ok(Headline::Ours(head, written)), Some(len)) => {
+            (Ok(SidecarHead::Ours(..)), None) => broken("its data is missing"),
+            (Ok(SidecarHead::Ours(head, written)), Some(len)) => {
                 let right = ShardName::new(&head.origin);
-                if len == head.len && (*name == right || *name == right.beside()) {
+                if len == head.len && (*name == right || *name == right.alternate()) {
                     let object = ObjectKey::of(&head.origin);
                     let (name, url, tenant) = (name.clone(), head.origin.url, head.tenant);
                     return Finding::Whole(Found {
@@ -158,12 +157,12 @@ impl Directory {
         }
     }
 
-    /// A shard that a fill can go on with, if its record is sound.
-    fn unfinished(&self, name: &ShardName) -> Option<Found> {
+    /// A shard that a fill can resume, if its record is valid.
+    fn partial_shard(&self, name: &ShardName) -> Option<Found> {
         let partial = self.read_partial(name).ok()?;
         let written = fs::metadata(self.partial(name)).and_then(|meta| meta.modified()).ok()?;
         let right = ShardName::new(&partial.origin);
-        (*name == right || *name == right.beside()).then(|| Found {
+        (*name == right || *name == right.alternate()).then(|| Found {
             name: name.clone(),
             object: ObjectKey::of(&partial.origin),
             url: partial.origin.url,
@@ -173,37 +172,37 @@ impl Directory {
         })
     }
 
-    fn headline(&self, name: &ShardName) -> Result<Headline> {
+    fn sidecar_head(&self, name: &ShardName) -> Result<SidecarHead> {
         let mut file = File::open(self.sidecar(name)).doing("open a sidecar")?;
         let written = file.metadata().and_then(|meta| meta.modified()).doing("stat a sidecar")?;
         let mut bytes = vec![0; HEAD_BYTES];
         file.read_exact(&mut bytes).doing("read a sidecar's head")?;
         match Head::is_newer(&bytes) {
-            true => Ok(Headline::Newer),
-            false => Ok(Headline::Ours(Head::decode(&bytes)?, written)),
+            true => Ok(SidecarHead::Newer),
+            false => Ok(SidecarHead::Ours(Head::decode(&bytes)?, written)),
         }
     }
 
-    /// Takes in what a start finds: whole shards are listed, what is of no use is removed, what is
-    /// not ours is named and left alone.
+    /// Recovers a directory at a start: lists whole shards, removes useless files, and logs foreign
+    /// files without touching them.
     ///
     /// # Errors
-    /// If the directory cannot be listed; a single bad entry is removed and logged.
+    /// If the directory cannot be listed. A single bad entry is removed and logged.
     pub(crate) fn recover(&self) -> Result<Recovered> {
         let mut recovered = Recovered::default();
         for finding in self.survey()? {
             match finding {
                 Finding::Whole(found) => recovered.whole.push(found),
                 Finding::Partial(found) => recovered.partial.push(found),
-                Finding::Leftover { file, why } => self.sweep(&file, why),
-                Finding::Broken { name, why } => self.discard(&name, &why),
+                Finding::Leftover { file, why } => self.remove_leftover(&file, why),
+                Finding::Broken { name, why } => self.remove_broken(&name, &why),
                 Finding::Newer { name, bytes } => {
                     tracing::warn!(
                         shard = name.as_str(),
                         "left a shard of a newer release alone; its bytes count"
                     );
                     recovered.newer_bytes += bytes;
-                    self.hold(name);
+                    self.reserve_name(name);
                 }
                 Finding::Foreign { file } => {
                     tracing::warn!(file, "left a file alone that is not Forebay's");
@@ -213,14 +212,14 @@ impl Directory {
         Ok(recovered)
     }
 
-    fn discard(&self, name: &ShardName, why: &str) {
+    fn remove_broken(&self, name: &ShardName, why: &str) {
         tracing::warn!(shard = name.as_str(), why, "discarded a shard found on the tier");
         if let Err(error) = self.remove(name) {
             tracing::error!(shard = name.as_str(), %error, "failed to discard a shard");
         }
     }
 
-    fn sweep(&self, file: &str, why: &str) {
+    fn remove_leftover(&self, file: &str, why: &str) {
         tracing::info!(file, why, "swept a leftover of an unfinished fill");
         if let Err(error) = self.remove_file(file) {
             tracing::error!(file, %error, "failed to sweep a leftover");
@@ -228,22 +227,23 @@ impl Directory {
     }
 }
 
-/// What a start found.
+/// Result of a recovery.
 #[derive(Debug, Default)]
 pub(crate) struct Recovered {
     /// Shards, oldest first.
     pub(crate) whole: Vec<Found>,
-    /// Shards that a fill can go on with.
+    /// Shards that a fill can resume.
     pub(crate) partial: Vec<Found>,
-    /// Bytes of shards that a newer release wrote.
+    /// Bytes of shards written by a newer release.
     pub(crate) newer_bytes: u64,
 }
 
-/// The file's name if Forebay gave it: a plain file, a hash, a mark, the shard's own name.
-fn name_of_ours(entry: &DirEntry) -> Result<String, String> {
+/// Returns the name of a file that Forebay wrote: a plain file, named by a hash, a separator and
+/// the shard's own name. Returns other names as errors.
+fn own_file_name(entry: &DirEntry) -> Result<String, String> {
     let file = entry.file_name().into_string().map_err(|raw| raw.to_string_lossy().into_owned())?;
     let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-    match is_file && ShardName::is_one(&file) {
+    match is_file && ShardName::is_shard_file(&file) {
         true => Ok(file),
         false => Err(file),
     }

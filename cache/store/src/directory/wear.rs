@@ -1,10 +1,10 @@
-//! What of a drive's daily allowance was left, for the next start.
+//! Rest of a drive's daily write allowance, saved for the next start.
 //!
-//! One rule: as with the order of use, it is a hint: a file that is missing or damaged gives a whole
-//! day's allowance.
+//! Rule: it is a hint, as the order of use. If the file is missing or damaged, a whole day's
+//! allowance is given.
 //!
 //! # Layout
-//! One line of text: bytes left (negative if overdrawn), and the seconds since 1970 at which that was so.
+//! One line of text: bytes left (negative if overdrawn), and the time in seconds since 1970.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -13,18 +13,18 @@ use forebay_error::Result;
 
 use super::Directory;
 
-/// Longer than any line this file can hold: two numbers of 20 digits.
+/// Longer than any valid line: two numbers of 20 digits.
 const LINE: usize = 64;
 
 impl Directory {
-    /// Keeps what is left for the next start.
+    /// Saves the rest of the allowance for the next start.
     pub(crate) fn save_wear(&self, left: i64, at: SystemTime) -> Result<()> {
         let seconds = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let line = format!("{left} {seconds}\n");
         self.put(&self.root.join("WEAR"), &self.root.join("WEAR.new"), line.as_bytes())
     }
 
-    /// What the last daemon kept.
+    /// Loads the rest that the last daemon saved.
     pub(crate) fn load_wear(&self) -> Option<(i64, SystemTime)> {
         let text = fs::read_to_string(self.root.join("WEAR")).ok().filter(|t| t.len() <= LINE)?;
         let (left, seconds) = text.trim_end().split_once(' ')?;

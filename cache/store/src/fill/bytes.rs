@@ -1,4 +1,5 @@
-//! A filling shard as the indexer reads it: forward, waiting for parts, checksumming in place.
+//! Bytes of an arriving shard for the indexer: read forward, waiting for parts, checksummed in
+//! place.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
@@ -7,15 +8,15 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::ShardBytes;
 use forebay_shard::checksum::Crc32c;
 
-use super::PART_BYTES;
-use super::parts::{Frame, Parts, parts_of};
+use crate::parts::{Frame, Parts, parts_of};
+use crate::sizes::PART_BYTES;
 
-/// Reads the parts of a fill in order; what lies behind the position is given back.
+/// Reads the parts of a fill in order, and releases those behind the position.
 pub(super) struct FillBytes {
     parts: Arc<Parts>,
     position: u64,
-    /// The part last read, its frame, and how many bytes of the shard are in it: so that 8,000 headers of a
-    /// part take its lock once.
+    /// The part last read, its frame, and the bytes of the shard in it: so 8,000 headers of one
+    /// part lock the parts once.
     current: Option<(usize, Arc<Frame>, usize)>,
 }
 
@@ -24,22 +25,22 @@ impl FillBytes {
         Self { parts, position: 0, current: None }
     }
 
-    /// The frame of a part, once it is here, and the shard's bytes in it; `None` behind the last.
+    /// Frame of a part once it is here, and the shard's bytes in it; `None` after the last part.
     fn frame(&mut self, part: usize) -> Result<Option<(Arc<Frame>, usize)>> {
         if let Some((have, frame, held)) = &self.current
             && *have == part
         {
             return Ok(Some((frame.clone(), *held)));
         }
-        // Given up before the wait: the window may need this very frame to move.
+        // Released before the wait: the window may need this frame to move.
         self.current = None;
-        self.parts.pass(part as u64 * PART_BYTES as u64);
+        self.parts.move_indexer(part as u64 * PART_BYTES as u64);
         let arrived = self.parts.wait(part)?;
         self.current = arrived.clone().map(|(frame, held)| (part, frame, held));
         Ok(arrived)
     }
 
-    /// The bytes from `offset` on to the end of its part, or of the shard; `None` if that ends before.
+    /// Bytes from `offset` to the end of its part or of the shard; `None` if the shard ends before.
     fn with<T>(&mut self, offset: u64, take: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         let part = parts_of(&(offset..offset + 1)).start;
         let Some((frame, held)) = self.frame(part)? else { return Ok(None) };
@@ -90,7 +91,7 @@ impl ShardBytes for FillBytes {
                 len as u64
             })?;
             let Some(taken) = taken else {
-                // Where the length was known, nothing is asked for beyond it.
+                // If the length was known, nothing is read beyond it.
                 let what = "a member reaches past the end of the shard";
                 return Err(Error::new(ErrorKind::Corrupt, what)
                     .at("offset", offset)

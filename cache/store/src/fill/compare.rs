@@ -1,71 +1,72 @@
-//! A shard's bytes against what its origin says of them.
+//! Comparison of a shard's bytes with the checksum of its origin.
 //!
-//! One rule: what differs is not kept, and whoever waits for more of it hears why. The origin is asked
-//! once the first bytes are there, so that nobody waits for its answer but the end of the shard.
+//! Rule: a shard that differs is not kept, and its waiting readers get the reason. The origin is
+//! asked for the checksum when the first bytes are there. So only the end of the shard waits for
+//! the answer.
 
 use std::ops::Deref;
 
 use forebay_error::{Error, Result};
 use forebay_source::Comparison;
 
-use super::Job;
-use super::parts::Arrived;
-use crate::tier::shutting_down;
+use super::Fill;
+use crate::parts::Arrived;
+use crate::shutdown::shutting_down;
 
-impl Job {
+impl Fill {
     /// Compares the parts of a plain shard, in order, as they come.
     ///
     /// # Errors
-    /// `Corrupt` if they are not what the origin says; else why they do not come.
+    /// `Corrupt` if they differ from the origin's checksum; the error of the fill if it fails.
     pub(super) async fn compare(&self) -> Result<()> {
         let compared = self.compare_parts().await;
         if let Err(error) = &compared {
             self.parts.fail(error);
         }
-        self.parts.compared(usize::MAX);
+        self.parts.move_comparison(usize::MAX);
         compared
     }
 
     async fn compare_parts(&self) -> Result<()> {
         let first = self.parts.next_compared(0).await?;
         if first.is_none() {
-            // What is unpacked is compared on its way to the unpacker.
+            // A compressed shard is compared before it is unpacked.
             return Ok(());
         }
         if let Some(comparison) = self.vouched().await {
             self.compare_all(comparison, first).await?;
         }
-        // What else may go wrong says nothing against what came.
-        self.growth.acquit();
+        // Later errors do not make these bytes wrong.
+        self.growth.mark_good();
         Ok(())
     }
 
     async fn compare_all(&self, mut comparison: Comparison, mut next: Arrived) -> Result<()> {
         let mut part = 0;
         while let Some((frame, held)) = next.take() {
-            (comparison, _) = self.take_in(comparison, frame.frozen(), held).await?;
+            (comparison, _) = self.compare_bytes(comparison, frame.frozen(), held).await?;
             drop(frame);
             part += 1;
-            self.parts.compared(part);
+            self.parts.move_comparison(part);
             next = self.parts.next_compared(part).await?;
         }
-        comparison.finish().map_err(|error| self.differs(error))
+        comparison.finish().map_err(|error| self.mark_different(error))
     }
 
-    /// The bytes are not what the origin says: nothing of them stays.
-    pub(super) fn differs(&self, error: Error) -> Error {
-        let error = error.at("url", &self.url);
-        self.spoil(&error);
+    /// Marks the shard as untrusted: its bytes differ from the origin's checksum.
+    pub(super) fn mark_different(&self, error: Error) -> Error {
+        let error = error.at("url", self.url());
+        self.distrust(&error);
         error
     }
 
-    /// What the origin says of the shard.
+    /// Checksum of the shard that the origin gives.
     pub(super) async fn vouched(&self) -> Option<Comparison> {
-        self.source.vouched(&self.url, &self.stat).await
+        self.request.source.vouched(self.url(), &self.request.stat).await
     }
 
-    /// Compares the first `held` of these bytes, which come back.
-    pub(super) async fn take_in<B: Deref<Target = [u8]> + Send + 'static>(
+    /// Compares the first `held` of these bytes, and returns them.
+    pub(super) async fn compare_bytes<B: Deref<Target = [u8]> + Send + 'static>(
         &self,
         mut comparison: Comparison,
         bytes: B,
@@ -75,9 +76,9 @@ impl Job {
         let take_in = move || comparison.update(&bytes[..held]).map(|()| (comparison, bytes));
         let taken = match is_slow {
             true => tokio::task::spawn_blocking(take_in).await.map_err(|_| shutting_down())?,
-            // Some 0.3 ms: shorter than handing it to another thread would be worth.
+            // Takes 0.3 ms: less than a switch to another thread is worth.
             false => take_in(),
         };
-        taken.map_err(|error| self.differs(error))
+        taken.map_err(|error| self.mark_different(error))
     }
 }

@@ -1,9 +1,9 @@
-//! The right to run a fill, and the duty to let others go first.
+//! Turns of fills, and pauses in which they let others go first.
 //!
-//! Its rule: what somebody waits for goes before all else, sample by sample and not shard by shard: a fill
-//! of which no more is waited for lets others go first for whom somebody waits, and goes on after them.
-//! Whoever has the right and whoever waits for it is counted, apart from the places themselves, so that
-//! work that waits beside an idle worker is seen from outside.
+//! Rule: samples that somebody waits for come first, sample by sample and not shard by shard. A
+//! fill none of whose samples is waited for lets awaited fills go first, and goes on after them.
+//! Running and waiting fills are counted apart from the queue, so that waiting work beside an idle
+//! worker shows in reports.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,44 +14,44 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use utoipa::ToSchema;
 
-use super::FILLS;
-use super::starts::{Starts, State};
+use super::starts::{FirstBatchWaits, State};
+use crate::sizes::FILLS;
 
-/// Fills that have begun and let others go first. Each keeps a thread that indexes, which sleeps; with those
-/// of the fills at work they are half of the threads that tokio has for such. Beyond that many,
-/// shards come one after another again. It is more than two jobs of 96 lanes need.
+/// Fills that have begun and are paused. Each keeps a sleeping indexer thread; with the running
+/// fills that is half of tokio's blocking threads. Beyond this number, shards come one after
+/// another. It is more than two jobs of 96 lanes need.
 const RESTING: usize = 250;
 
-/// Fills of a store now: fetches from origins, and moves between tiers.
+/// Fills of a store: fetches from origins, and moves between tiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Fills {
-    /// Those at work.
+    /// Running fills.
     pub running: usize,
-    /// Those whose turn has not come, or that let others go first.
+    /// Fills that wait for their turn, or that let others go first.
     pub waiting: usize,
-    /// How many may be at work at once.
+    /// Maximum number of running fills.
     pub limit: usize,
 }
 
-/// The turns of a store's fills: what is waited for goes before what is fetched ahead, and jobs that have
-/// fewer under way before those that have more.
+/// Turns of a store's fills. Awaited fills go before those fetched ahead; jobs with fewer running
+/// fills go before jobs with more.
 pub(crate) struct Flights {
     places: Arc<Queue>,
     running: AtomicUsize,
     waiting: AtomicUsize,
     resting: AtomicUsize,
-    /// Those of them whose turn is not asked for yet.
+    /// Paused fills that have not asked for a turn yet.
     held_back: AtomicUsize,
-    /// Jobs for whose first batch the others of their fills are held back.
-    pub(crate) starts: Starts,
-    /// Of those at work.
+    /// Jobs that wait for their first batch; all else of these jobs is held back.
+    pub(crate) starts: FirstBatchWaits,
+    /// Ranks of the running fills.
     ranks: Mutex<Vec<Rank>>,
-    /// First bytes that may be asked for before a fill is there to take them. They hold requests of their
-    /// endpoint; so there are no more of them than fills that may come for them at once.
+    /// Requests of first bytes before a fill takes them. Each holds a request of its endpoint, so
+    /// there are no more of them than running fills.
     heads: Arc<Semaphore>,
 }
 
-/// A fill's right to run, until dropped; it may be given back in between.
+/// Turn of a fill, until dropped; a pause returns it.
 pub(crate) struct Running<'a> {
     flights: &'a Flights,
     source: &'a dyn Source,
@@ -60,15 +60,15 @@ pub(crate) struct Running<'a> {
     held: Option<(Turn, Flight<'a>)>,
 }
 
-/// A fill's turn, until dropped.
+/// One running fill, until dropped.
 struct Flight<'a> {
-    // Before the permit: whoever is next must find one running less.
+    // Dropped before the place: the next fill must find one less running.
     _running: Counted<'a>,
     place: Place,
     _at_work: AtWork<'a>,
 }
 
-/// A rank of those at work, until dropped.
+/// Rank of a running fill, until dropped.
 struct AtWork<'a> {
     flights: &'a Flights,
     rank: &'a Rank,
@@ -83,7 +83,7 @@ impl Drop for AtWork<'_> {
     }
 }
 
-/// One more of something, until dropped.
+/// A count of one, until dropped.
 struct Counted<'a>(&'a AtomicUsize);
 
 impl<'a> Counted<'a> {
@@ -100,7 +100,7 @@ impl Drop for Counted<'_> {
 }
 
 impl Running<'_> {
-    /// Whether another fill that somebody waits for is in line for it.
+    /// Returns true if another awaited fill waits for this turn.
     pub(super) fn is_contested(&self) -> bool {
         let held = self.held.as_ref();
         held.is_some_and(|(turn, flight)| {
@@ -108,25 +108,25 @@ impl Running<'_> {
         }) && self.flights.resting.load(Ordering::Relaxed) < RESTING
     }
 
-    /// Whether somebody waits for another that is at work.
+    /// Returns true if another awaited fill is running.
     pub(super) fn has_company(&self) -> bool {
         let ranks = self.flights.ranks();
         ranks.iter().any(|rank| !rank.is(self.rank) && rank.is_awaited())
     }
 
-    /// Whether nothing may be asked for that nobody waits for.
+    /// Returns true if only awaited bytes may be requested.
     pub(super) fn is_held_back(&self) -> bool {
         self.flights.starts.has(self.rank.owner())
             && self.flights.resting.load(Ordering::Relaxed) < RESTING
     }
 
-    /// Hears of it when that may have changed.
+    /// Watches the jobs that wait for their first batch.
     pub(super) fn watch_starts(&self) -> watch::Receiver<State> {
         self.flights.starts.watch()
     }
 
-    /// Lets others go first: until its job has its first batch, unless somebody wants more of it (`wanted`)
-    /// before; then until its turn has come again.
+    /// Lets others go first: until the job has its first batch, or until `wanted` completes because
+    /// more of this shard is needed. Then waits for a new turn.
     ///
     /// # Errors
     /// `Closed` once no more fills begin.
@@ -148,11 +148,12 @@ impl Flights {
     pub(crate) fn new() -> Self {
         let [running, waiting, resting, held_back] = [(); 4].map(|()| AtomicUsize::new(0));
         let heads = Arc::new(Semaphore::new(FILLS));
-        let (places, ranks, starts) = (Queue::new(FILLS), Mutex::default(), Starts::default());
+        let (places, ranks, starts) =
+            (Queue::new(FILLS), Mutex::default(), FirstBatchWaits::default());
         Self { places, running, waiting, resting, held_back, starts, ranks, heads }
     }
 
-    /// Waits for the right to fetch a shard.
+    /// Waits for a turn to fetch a shard.
     ///
     /// # Errors
     /// `Closed` once no more fills begin.
@@ -166,8 +167,8 @@ impl Flights {
         Ok(Running { flights: self, source, url, rank, held })
     }
 
-    /// Its source's turn comes first, so that what waits for a source that hangs keeps nobody else from a
-    /// flight.
+    /// Waits for the turn of the source first: fills that wait for a hanging source block no
+    /// others.
     async fn turn<'a>(
         &'a self,
         source: &dyn Source,
@@ -187,15 +188,15 @@ impl Flights {
         self.ranks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// No more fills begin.
+    /// Lets no more fills begin.
     pub(crate) fn close(&self) {
         self.places.close();
         self.starts.close();
     }
 
-    /// The right to ask for a shard's first bytes, if a fill that begins now has its turn at once.
+    /// Permit to request a shard's first bytes, if a fill that begins now has its turn at once.
     pub(crate) fn head(&self) -> Option<OwnedSemaphorePermit> {
-        // Those that are held back want no turn.
+        // Held-back fills do not want a turn.
         let is_idle = self.waiting.load(Ordering::Relaxed) == 0
             && self.running.load(Ordering::Relaxed) < FILLS;
         is_idle.then(|| self.heads.clone().try_acquire_owned().ok()).flatten()

@@ -1,21 +1,21 @@
-//! How a shard comes in: as parts of a plain tar, or as pieces of one that is compressed, or whose length
-//! only its end tells; those are unpacked into such parts.
+//! Intake of a shard: as parts of a plain tar, or as pieces that are unpacked into parts. Pieces
+//! are used for compressed shards and for streams of unknown length.
 //!
 //! ```text
 //!   origin ──pieces, several at once──▶ one frame ──in order──▶ unpacker ──▶ frame ──▶ as any part
 //! ```
-//! One rule: what decides whether something is unpacked is what the first bytes are; a name only says how they
-//! are asked for first.
+//! Rule: the first bytes decide whether a shard is unpacked. The name only decides how they are
+//! requested.
 //!
 //! # Memory
-//! All pieces of a fill share one frame, which it takes before any other and keeps. From then on it
-//! waits for one frame at a time, while it holds that one and those retained behind the indexer, so for
-//! no more than [`super::LEAST`]; what it holds beyond them comes free without it. So fills that have
-//! their least go on, however many are unpacked.
+//! All pieces of a fill share one frame, which it takes first and keeps. From then on it waits for
+//! one frame at a time, while it holds that one and those retained behind the indexer: no more than
+//! [`crate::sizes::LEAST`]. Frames beyond them come free without its help. So fills that have the
+//! minimum go on, however many are unpacked.
 //!
 //! # Time
-//! Unpacking takes a thread that may block for a piece's worth, and waits for nothing there: a fill that
-//! is given up, or a daemon that ends, waits for some milliseconds of it.
+//! Unpacking blocks a thread for one piece at most and waits for nothing there. So an abandoned
+//! fill or a stopping daemon waits some milliseconds for it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,73 +29,87 @@ use forebay_uring::Span;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
-use super::unpack::{Fault, Format, Unpacker};
-use super::{Job, PART_BYTES, Running, Target, UnderWay, given_up};
-use crate::tier::shutting_down;
+use super::landing::PartTasks;
+use super::unpack::{UnpackError, Unpacker};
+use super::{Fill, Running, Target};
+use crate::compression::Compression;
+use crate::parts::abandoned;
+use crate::shutdown::shutting_down;
+use crate::sizes::PART_BYTES;
 
-/// Bytes of a compressed shard asked for at once: four of them are under way in the memory of one part, so
-/// that the wait for one is hidden behind the others.
+/// Bytes of a compressed shard requested at once. Four pieces are in flight in the memory of one
+/// part, which hides the wait for each.
 const PIECE_BYTES: usize = PART_BYTES / 4;
 
-/// How many times its own length a shard may come to. Text comes to some 20 times, sparse masks to 100;
-/// deflate cannot exceed 1,032, and zstd not be trusted at all.
+/// Maximum ratio of a shard's unpacked size to its length. Text reaches about 20, sparse masks 100;
+/// deflate cannot exceed 1,032, zstd has no bound.
 const RATIO: u64 = 256;
 
-/// What any shard may come to, whatever its length: a few hundred bytes of padding or of zeros are no bomb.
+/// Unpacked size allowed for any shard: a few hundred bytes of padding are no bomb.
 const RATIO_FREE: u64 = 64 << 20;
 
-/// What the origin sends of a compressed shard, in order.
+/// Bytes of a compressed shard from its origin, in order.
 struct Pieces<'a> {
-    job: &'a Arc<Job>,
-    /// All of it in one reply, where it cannot be asked for in pieces,
+    fill: &'a Arc<Fill>,
+    /// All of it in one reply, if the origin has no ranges,
     whole: Option<Box<dyn Stretch + 'a>>,
-    /// and memory for what comes of that next.
+    /// and memory for the next pieces of it.
     rooms: Vec<Span>,
-    /// Each with where it begins.
+    /// Requests in flight, each with its offset.
     reads: JoinSet<Result<(u64, Span)>>,
     here: BTreeMap<u64, Span>,
-    /// Where the next begins to be asked for …
+    /// Offset of the next request,
     asked: u64,
-    /// … and to be handed out.
+    /// and of the next piece to hand out.
     given: u64,
-    /// Where they end, once that is known.
+    /// Offset of the end, once known.
     end: Option<u64>,
-    /// What the origin says of them.
+    /// Checksum that the origin gives.
     comparison: Option<Comparison>,
     _window: OwnedSemaphorePermit,
 }
 
 impl<'a> Pieces<'a> {
-    /// Begins to ask for them.
-    async fn begin(job: &'a Arc<Job>) -> Result<Self> {
-        let window = job.parts.admit().await?;
-        let mut frame = job.spare.lease(PART_BYTES).await?;
+    /// Starts the first requests.
+    async fn begin(fill: &'a Arc<Fill>) -> Result<Self> {
+        let window = fill.parts.admit().await?;
+        let mut frame = fill.destination.spare.lease(PART_BYTES).await?;
         let mut pieces = Self {
-            job,
+            fill,
             whole: None,
             rooms: Vec::new(),
             reads: JoinSet::new(),
             here: BTreeMap::new(),
             asked: 0,
             given: 0,
-            end: (!job.is_stream()).then_some(job.stat.len),
+            end: (!fill.is_stream()).then_some(fill.request.stat.len),
             comparison: None,
             _window: window,
         };
-        let head = job.head().take();
-        if matches!(job.stat.binding, Binding::Sequential | Binding::Stream) {
-            job.pay(job.stat.len).await;
+        let head = fill.head().take();
+        if matches!(fill.request.stat.binding, Binding::Sequential | Binding::Stream) {
+            fill.pay(fill.request.stat.len).await;
             pieces.whole = Some(match head {
                 Some(head) => head,
-                None => job.source.stretch(&job.url, &job.stat, 0..job.stat.len, &job.rank).await?,
+                None => {
+                    fill.request
+                        .source
+                        .stretch(
+                            fill.url(),
+                            &fill.request.stat,
+                            0..fill.request.stat.len,
+                            &fill.request.rank,
+                        )
+                        .await?
+                }
             });
         } else if let Some(mut head) = head {
-            // Its first bytes are on their way already.
-            while pieces.asked < job.stat.len && !frame.is_empty() {
+            // The first bytes are already on their way.
+            while pieces.asked < fill.request.stat.len && !frame.is_empty() {
                 let since = Instant::now();
                 let piece = head.fill(frame.split_to(PIECE_BYTES)).await?;
-                let end = job.stat.len.min(pieces.asked + PIECE_BYTES as u64);
-                job.fetched(since, pieces.asked..end);
+                let end = fill.request.stat.len.min(pieces.asked + PIECE_BYTES as u64);
+                fill.announce_fetched(since, pieces.asked..end);
                 pieces.here.insert(pieces.asked, piece);
                 pieces.asked += PIECE_BYTES as u64;
             }
@@ -106,65 +120,73 @@ impl<'a> Pieces<'a> {
         Ok(pieces)
     }
 
-    /// Asks for one more, if there is one, into memory whose bytes are not needed any more.
+    /// Requests one more piece, if there is one, into memory that is no longer needed.
     fn ask(&mut self, room: Span) {
         if self.whole.is_some() {
             return self.rooms.push(room);
         }
-        let (job, offset, rank) = (self.job.clone(), self.asked, self.job.rank.at_once());
-        if offset >= job.stat.len {
+        let (fill, offset, rank) =
+            (self.fill.clone(), self.asked, self.fill.request.rank.at_once());
+        if offset >= fill.request.stat.len {
             return;
         }
         self.asked += PIECE_BYTES as u64;
         self.reads.spawn(async move {
-            job.pay(PIECE_BYTES as u64).await;
+            fill.pay(PIECE_BYTES as u64).await;
             let since = Instant::now();
-            let read = job.source.read_part(&job.url, &job.stat, offset, room, &rank).await?;
-            job.fetched(since, offset..job.stat.len.min(offset + PIECE_BYTES as u64));
+            let read = fill
+                .request
+                .source
+                .read_part(fill.url(), &fill.request.stat, offset, room, &rank)
+                .await?;
+            fill.announce_fetched(
+                since,
+                offset..fill.request.stat.len.min(offset + PIECE_BYTES as u64),
+            );
             Ok((offset, read))
         });
     }
 
-    /// Asks what the origin says of them, and compares the first, which was handed out.
+    /// Asks for the origin's checksum, and compares the first piece, which was handed out.
     async fn compare(&mut self, first: Span, len: usize) -> Result<Span> {
-        self.comparison = self.job.vouched().await;
+        self.comparison = self.fill.vouched().await;
         self.compared(first, len).await
     }
 
     async fn compared(&mut self, piece: Span, len: usize) -> Result<Span> {
         let Some(comparison) = self.comparison.take() else { return Ok(piece) };
-        let (comparison, piece) = self.job.take_in(comparison, piece, len).await?;
+        let (comparison, piece) = self.fill.compare_bytes(comparison, piece, len).await?;
         self.comparison = Some(comparison);
         Ok(piece)
     }
 
-    /// The next one, and how many of its bytes are the shard's; `None` after the last.
+    /// Next piece, and the bytes of the shard in it; `None` after the last.
     async fn next(&mut self) -> Result<Option<(Span, usize)>> {
         loop {
             let left = self.end.map_or(u64::MAX, |end| end.saturating_sub(self.given));
             if left == 0 {
                 let compared = self.comparison.take().map_or(Ok(()), Comparison::finish);
-                return compared.map(|()| None).map_err(|error| self.job.differs(error));
+                return compared.map(|()| None).map_err(|error| self.fill.mark_different(error));
             }
             if let Some(piece) = self.here.remove(&self.given) {
                 let len = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
                 self.given += len as u64;
-                if self.job.is_stream() {
-                    self.job.origin_len.store(self.given, Ordering::Relaxed);
+                if self.fill.is_stream() {
+                    self.fill.accounting.origin_len.store(self.given, Ordering::Relaxed);
                 }
                 let piece = self.compared(piece, len).await?;
                 return Ok(Some((piece, len)));
             }
             if let (Some(whole), Some(room)) = (&mut self.whole, self.rooms.pop()) {
                 if self.end.is_none() {
-                    self.job.pay(room.len() as u64).await;
+                    self.fill.pay(room.len() as u64).await;
                 }
                 let since = Instant::now();
                 let len = room.len() as u64;
                 self.here.insert(self.given, whole.fill(room).await?);
                 self.end = self.end.or(whole.ends_at());
                 let end = self.end.unwrap_or(u64::MAX).min(self.given + len);
-                self.job.fetched(since, self.given..end);
+                self.fill.announce_fetched(since, self.given..end);
                 continue;
             }
             let read = self.reads.join_next().await.ok_or_else(shutting_down)?;
@@ -174,25 +196,25 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// The unpacker and what it has before it.
-struct Work {
-    /// None where nothing is packed.
+/// State of the unpacker.
+struct Unpacking {
+    /// None if the bytes are not compressed.
     unpacker: Option<Unpacker>,
-    /// A piece, and its bytes that are not used up.
+    /// A piece, and its unused bytes.
     piece: Option<(Span, Range<usize>)>,
 }
 
-/// A part as far as it was filled.
+/// A part as far as it is filled.
 struct Filled {
     frame: Span,
     held: usize,
-    /// The shard ends with it, well or badly.
-    end: Option<Result<(), Fault>>,
+    /// End of the shard, good or bad, if this part has it.
+    end: Option<Result<(), UnpackError>>,
 }
 
-impl Work {
-    /// Fills a frame from `held` on as far as the piece goes, or up to a fault.
-    fn advance(&mut self, frame: &mut Span, held: usize) -> (usize, Option<Fault>) {
+impl Unpacking {
+    /// Fills a frame from `held` on, until the piece is used up or an error occurs.
+    fn advance(&mut self, frame: &mut Span, held: usize) -> (usize, Option<UnpackError>) {
         let input = self.piece.as_ref().map(|(piece, left)| &piece[left.clone()]);
         let input = input.unwrap_or_default();
         let room = &mut frame[held..];
@@ -210,57 +232,60 @@ impl Work {
         (made, fault)
     }
 
-    /// A piece that is used up.
+    /// Takes a piece that is used up.
     fn used(&mut self) -> Option<Span> {
         self.piece.take_if(|(_, left)| left.start == left.end).map(|(piece, _)| piece)
     }
 
-    /// Nothing follows.
-    fn finish(&self) -> Result<(), Fault> {
+    /// Checks that the stream may end here.
+    fn finish(&self) -> Result<(), UnpackError> {
         self.unpacker.as_ref().map_or(Ok(()), Unpacker::finish)
     }
 }
 
-impl Job {
-    /// Brings the whole shard in.
-    pub(super) async fn bring(
+impl Fill {
+    /// Fetches the whole shard.
+    pub(super) async fn fetch_all(
         self: &Arc<Self>,
         running: &mut Running<'_>,
-        under_way: &mut UnderWay,
+        under_way: &mut PartTasks,
     ) -> Result<()> {
-        let resumes = matches!(&self.target, Target::Disk(disk) if !disk.here.is_empty());
-        if self.since.is_some() || resumes {
-            // What a tier has, or had a part of, is plain.
+        let resumes =
+            matches!(&self.destination.target, Target::Disk(disk) if !disk.here.is_empty());
+        if self.request.since.is_some() || resumes {
+            // A tier holds plain bytes only.
             let _new = self.form.set(None);
-        } else if self.is_stream() || Format::is_promised(&self.url) {
+        } else if self.is_stream() || Compression::is_promised(self.url()) {
             let mut pieces = Pieces::begin(self).await?;
             let first = self.unless_failed(pieces.next()).await?;
-            let format = first.as_ref().and_then(|(piece, len)| Format::of(&piece[..*len]));
+            let format = first.as_ref().and_then(|(piece, len)| Compression::of(&piece[..*len]));
             match first {
                 Some(first) if format.is_some() || self.is_stream() => {
                     return self.unpack(format, first, pieces, under_way).await;
                 }
-                None if self.is_stream() => return Err(self.says_nothing()),
+                None if self.is_stream() => return Err(self.empty_stream_error()),
                 _ => {}
             }
             let _new = self.form.set(None);
         }
-        let Some(format) = self.land_all(running, under_way).await? else { return Ok(()) };
-        // Its name promised no such thing: what else is under way of it is asked for again.
+        let Some(format) = self.fetch_parts(running, under_way).await? else { return Ok(()) };
+        // The name did not show the compression: parts in flight are requested again.
         under_way.shutdown().await;
         let mut pieces = Pieces::begin(self).await?;
-        let first = self.unless_failed(pieces.next()).await?.ok_or_else(given_up)?;
+        let first = self.unless_failed(pieces.next()).await?.ok_or_else(abandoned)?;
         self.unpack(Some(format), first, pieces, under_way).await
     }
 
-    /// Whether only its end tells how long the shard is.
+    /// Returns true if only the end of the stream shows its length.
     fn is_stream(&self) -> bool {
-        self.stat.binding == Binding::Stream
+        self.request.stat.binding == Binding::Stream
     }
 
-    fn says_nothing(&self) -> Error {
+    fn empty_stream_error(&self) -> Error {
         let error = Error::new(ErrorKind::Corrupt, "the shard's command says nothing");
-        error.at("url", &self.url).advise("run it by hand, as the job's user, and see what it says")
+        error
+            .at("url", self.url())
+            .advise("run it by hand, as the fill's user, and see what it says")
     }
 
     pub(super) async fn unless_failed<T>(
@@ -269,30 +294,30 @@ impl Job {
     ) -> Result<T> {
         tokio::select! {
             done = work => done,
-            () = self.parts.failed() => Err(given_up()),
+            () = self.parts.failed() => Err(abandoned()),
         }
     }
 
     async fn unpack(
         self: &Arc<Self>,
-        format: Option<Format>,
+        format: Option<Compression>,
         (piece, len): (Span, usize),
         mut pieces: Pieces<'_>,
-        under_way: &mut UnderWay,
+        under_way: &mut PartTasks,
     ) -> Result<()> {
-        self.growth.unpack();
+        self.growth.mark_unpacked();
         self.parts.unpack(format.is_some());
-        if matches!(self.target, Target::Nowhere) {
+        if matches!(self.destination.target, Target::Nowhere) {
             let what = "such a shard, compressed or what a command says, is read from a tier only, and none \
                 takes it now";
             return Err(Error::new(ErrorKind::Unavailable, what)
-                .at("url", &self.url)
+                .at("url", self.url())
                 .advise("see `forebay tier ls`, or store the shard as a plain tar"));
         }
         let piece = self.unless_failed(pieces.compare(piece, len)).await?;
         let unpacker = format.map(Unpacker::new).transpose()?;
-        self.took(len as u64);
-        let work = Work { unpacker, piece: Some((piece, 0..len)) };
+        self.count_origin_bytes(len as u64);
+        let work = Unpacking { unpacker, piece: Some((piece, 0..len)) };
         self.unless_failed(self.unpack_all(work, pieces, under_way)).await?;
         while let Some(kept) = under_way.join_next().await {
             kept.map_err(|_| shutting_down())??;
@@ -302,9 +327,9 @@ impl Job {
 
     async fn unpack_all(
         self: &Arc<Self>,
-        mut work: Work,
+        mut work: Unpacking,
         mut pieces: Pieces<'_>,
-        under_way: &mut UnderWay,
+        under_way: &mut PartTasks,
     ) -> Result<()> {
         for part in 0.. {
             let offset = part * PART_BYTES as u64;
@@ -312,7 +337,11 @@ impl Job {
                 self.grow(offset + PART_BYTES as u64).await;
             }
             let window = self.parts.admit().await?;
-            let arena = if self.fault.get().is_none() { &self.frames } else { &self.spare };
+            let arena = if self.destination.fault.get().is_none() {
+                &self.destination.frames
+            } else {
+                &self.destination.spare
+            };
             let frame = arena.lease(PART_BYTES).await?;
             let filled;
             (work, filled) = self.fill_frame(work, &mut pieces, frame).await?;
@@ -320,17 +349,17 @@ impl Job {
             let mut broken = None;
             if let Some(Err(fault)) = &end {
                 if fault.error.kind() != ErrorKind::Corrupt {
-                    return Err(fault.error.clone().at("url", &self.url));
+                    return Err(fault.error.clone().at("url", self.url()));
                 }
-                broken = Some(fault.error.clone().at("url", &self.url));
-                if fault.spoils {
-                    // What came out last may be wrong already.
+                broken = Some(fault.error.clone().at("url", self.url()));
+                if fault.untrusted {
+                    // The last bytes may be wrong already.
                     held = 0;
-                    self.spoil(&fault.error.clone().at("url", &self.url));
+                    self.distrust(&fault.error.clone().at("url", self.url()));
                 }
             }
             let len = offset + held as u64;
-            self.unpacked.store(len, Ordering::Relaxed);
+            self.accounting.unpacked.store(len, Ordering::Relaxed);
             self.check_size(len)?;
             if !self.stays_in_memory() {
                 self.grow(len).await;
@@ -339,28 +368,29 @@ impl Job {
                 self.parts.end_at(len, broken);
             }
             if held > 0 {
-                let job = self.clone();
-                under_way
-                    .spawn(async move { job.keep(part, frame, held, window).await.map(|()| None) });
+                let fill = self.clone();
+                under_way.spawn(async move {
+                    fill.keep(part, frame, held, window).await.map(|()| None)
+                });
             }
             while let Some(kept) = under_way.try_join_next() {
                 kept.map_err(|_| shutting_down())??;
             }
             if end.is_some() {
-                // Of a fault whoever reads up to it hears: what comes before it is good.
+                // The reader that reaches the error gets it; samples before it are good.
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// Fills a frame, unless the shard ends before.
+    /// Fills a frame, or the rest of the shard if that is shorter.
     async fn fill_frame(
         &self,
-        mut work: Work,
+        mut work: Unpacking,
         pieces: &mut Pieces<'_>,
         mut frame: Span,
-    ) -> Result<(Work, Filled)> {
+    ) -> Result<(Unpacking, Filled)> {
         let mut held = 0;
         loop {
             let (made, fault);
@@ -382,7 +412,7 @@ impl Job {
             }
             match pieces.next().await? {
                 Some((piece, len)) => {
-                    self.took(len as u64);
+                    self.count_origin_bytes(len as u64);
                     work.piece = Some((piece, 0..len));
                 }
                 None => {
@@ -394,34 +424,39 @@ impl Job {
     }
 
     fn stays_in_memory(&self) -> bool {
-        matches!(self.target, Target::Memory(_)) && self.fault.get().is_none()
+        matches!(self.destination.target, Target::Memory(_))
+            && self.destination.fault.get().is_none()
     }
 
-    /// Takes room for the first `bytes` of the shard before they are written; without it, the fill goes
-    /// on for those who wait.
+    /// Reserves room for the first `bytes` of the shard before they are written. Without room, the
+    /// fill goes on for its readers only.
     async fn grow(&self, bytes: u64) {
-        let (Some(allotment), None) = (&self.allotment, self.fault.get()) else { return };
+        let (Some(allotment), None) = (&self.destination.allotment, self.destination.fault.get())
+        else {
+            return;
+        };
         let before = allotment.bytes();
         let grown = async {
-            allotment.grow(bytes, || self.growth.is_awaited()).await?;
-            match &self.target {
+            allotment.grow(bytes, &|| self.growth.is_awaited()).await?;
+            match &self.destination.target {
                 Target::Disk(disk) => disk.extend(before, allotment.bytes()).await,
                 Target::Memory(_) | Target::Nowhere => Ok(()),
             }
         };
         if let Err(error) = grown.await {
-            self.give_up_target(error);
+            self.abandon_target(error);
         }
     }
 
-    /// Refuses a shard that comes to more than it should.
+    /// Rejects a shard that unpacks to more than it should.
     fn check_size(&self, bytes: u64) -> Result<()> {
-        let largest = self.allotment.as_ref().map_or(u64::MAX, |allotment| allotment.largest());
-        let origin_len = self.origin_len.load(Ordering::Relaxed);
+        let largest =
+            self.destination.allotment.as_ref().map_or(u64::MAX, |allotment| allotment.largest());
+        let origin_len = self.accounting.origin_len.load(Ordering::Relaxed);
         let plausible = RATIO.saturating_mul(origin_len).saturating_add(RATIO_FREE);
         let refuse = |kind, what: &str, limit: u64, advice: &str| {
             Err(Error::new(kind, what)
-                .at("url", &self.url)
+                .at("url", self.url())
                 .at("origin_bytes", origin_len)
                 .at("limit", limit)
                 .advise(advice))

@@ -1,21 +1,21 @@
 //! Jobs that wait for their first batch.
 //!
-//! Its rule: until that batch is there, nothing of such a job's is fetched that nobody waits for: a network
-//! that brings only what is waited for brings it several times sooner than one that is shared with the rest
-//! of the same shards.
+//! Rule: until its first batch is there, only awaited samples of a job are fetched. A network that
+//! carries only those brings them several times sooner than one shared with the rest of the same
+//! shards.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// The jobs of a store that wait for their first batch.
+/// Jobs of a store that wait for their first batch.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Starts(Arc<watch::Sender<State>>);
+pub(crate) struct FirstBatchWaits(Arc<watch::Sender<State>>);
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Jobs by number, and how many starts each has.
+    /// Jobs by number, with the count of their starts.
     jobs: HashMap<u64, usize>,
     closed: bool,
 }
@@ -26,14 +26,14 @@ impl State {
     }
 }
 
-/// A job waits for its first batch, until this is dropped.
+/// Marks a job as waiting for its first batch, until dropped.
 #[derive(Debug)]
-pub struct Start {
-    starts: Starts,
+pub struct FirstBatchWait {
+    starts: FirstBatchWaits,
     job: u64,
 }
 
-impl Drop for Start {
+impl Drop for FirstBatchWait {
     fn drop(&mut self) {
         self.starts.0.send_modify(|state| {
             if let Some(starts) = state.jobs.get_mut(&self.job) {
@@ -46,30 +46,30 @@ impl Drop for Start {
     }
 }
 
-impl Starts {
-    /// This job waits for its first batch.
-    pub(crate) fn begin(&self, job: u64) -> Start {
+impl FirstBatchWaits {
+    /// Marks a job as waiting for its first batch.
+    pub(crate) fn begin(&self, job: u64) -> FirstBatchWait {
         self.0.send_modify(|state| *state.jobs.entry(job).or_default() += 1);
-        Start { starts: self.clone(), job }
+        FirstBatchWait { starts: self.clone(), job }
     }
 
-    /// Whether this job waits for its first batch.
+    /// Returns true if this job waits for its first batch.
     pub(super) fn has(&self, job: u64) -> bool {
         self.0.borrow().has(job)
     }
 
-    /// Hears of each that begins or ends.
+    /// Watches jobs that begin or end to wait.
     pub(super) fn watch(&self) -> watch::Receiver<State> {
         self.0.subscribe()
     }
 
-    /// Waits until this job waits for no first batch, or none is waited for any more.
+    /// Waits until this job no longer waits for its first batch, or all waits are closed.
     pub(super) async fn over(&self, job: u64) {
-        // The sender is this one's own.
+        // Cannot fail: `self` holds the sender.
         let _ = self.watch().wait_for(|state| !state.has(job)).await;
     }
 
-    /// Nobody waits any more.
+    /// Ends all waits.
     pub(super) fn close(&self) {
         self.0.send_modify(|state| state.closed = true);
     }

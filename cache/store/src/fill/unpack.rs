@@ -1,95 +1,46 @@
-//! From a compressed stream to the bytes of a tar, piece by piece.
+//! Unpacking of a compressed stream to the bytes of a tar, piece by piece.
 //!
-//! One rule: a stream is whole only if its tools would say so, all of them. Members of gzip and frames
-//! of zstd follow each other as often as they like; a checksum that does not fit, a stream that breaks
-//! off, and bytes behind it that belong to nothing are errors, which name their place in the stream.
+//! Rule: a stream is whole only if the usual tools accept it. Gzip members and zstd frames may
+//! follow each other in any number. A wrong checksum, a truncated stream and trailing bytes are
+//! errors, which name their offset in the stream.
 //!
-//! It never waits and reads nothing by itself: whoever has bytes and room for what comes of them
-//! makes it go on, for as long as that takes at most.
+//! The unpacker never waits and reads nothing itself: the caller passes bytes and room for the
+//! output.
 
+use crate::compression::{Compression, GZIP};
 use flate2::{Decompress, FlushDecompress, Status};
 use forebay_error::{Error, ErrorKind, Result};
 use zstd::stream::raw::{DParameter, Decoder as Unzstd, InBuffer, Operation, OutBuffer};
-
-/// What gzip begins each member with: its two magic bytes, and the only method there is.
-const GZIP: &[u8] = &[0x1f, 0x8b, 8];
-
-/// What zstd begins a frame with, and (but for the lowest four bits of the first byte) one that is to
-/// be skipped, such as those that `pzstd` writes.
-const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
-const ZSTD_SKIPPED: &[u8] = &[0x50, 0x2a, 0x4d, 0x18];
-
-/// Endings of names that promise a compressed tar.
-const ENDINGS: [&str; 5] = [".gz", ".tgz", ".zst", ".tzst", ".zstd"];
-
-/// The window of deflate, as its exponent: there is no larger one.
+/// Window of deflate, as its exponent: there is no larger one.
 const GZIP_WINDOW: u8 = 15;
 
-/// The largest window of zstd, as its exponent: 128 MiB, which its tools take without being asked to,
-/// and which `--long` and the highest of the `--ultra` levels make. The usual levels make 8 MiB at most.
+/// Maximum window of zstd, as its exponent: 128 MiB. The zstd tools accept that much by default;
+/// `--long` and the highest `--ultra` levels make it. The usual levels make 8 MiB at most.
 const ZSTD_WINDOW: u32 = 27;
 
-/// Bytes given to a decoder at once. Where one of them is damaged is not told more exactly.
+/// Bytes given to a decoder at once; also the precision of an error's offset.
 const STEP_BYTES: usize = 64 << 10;
 
-/// How a shard is compressed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Format {
-    Gzip,
-    Zstd,
-}
-
-impl Format {
-    /// What a shard's first bytes show; a plain tar begins with the name of a file, or with zeros.
-    pub(crate) fn of(first: &[u8]) -> Option<Self> {
-        let skipped = || {
-            first.len() >= ZSTD_SKIPPED.len()
-                && first[0] & 0xf0 == ZSTD_SKIPPED[0]
-                && first[1..].starts_with(&ZSTD_SKIPPED[1..])
-        };
-        match first {
-            _ if first.starts_with(GZIP) => Some(Self::Gzip),
-            _ if first.starts_with(ZSTD) || skipped() => Some(Self::Zstd),
-            _ => None,
-        }
-    }
-
-    /// Whether a name promises a compressed tar. It decides nothing but how the first bytes are asked
-    /// for.
-    pub(crate) fn is_promised(url: &str) -> bool {
-        let path = url.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
-        ENDINGS.iter().any(|ending| path.ends_with(ending))
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Gzip => "gzip",
-            Self::Zstd => "zstd",
-        }
-    }
-}
-
-/// Why a stream cannot be unpacked.
+/// Reason why a stream cannot be unpacked.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(super) struct UnpackError {
     pub(super) error: Error,
-    /// What came out before may be wrong: a checksum did not fit, or the stream makes no sense.
-    pub(super) spoils: bool,
+    /// True if earlier output may be wrong: a checksum failed, or the stream is invalid.
+    pub(super) untrusted: bool,
 }
 
-/// A compressed stream, as far as it was unpacked.
+/// A compressed stream, as far as it is unpacked.
 pub(super) struct Unpacker {
-    format: Format,
+    format: Compression,
     decoder: Decoder,
-    /// Bytes taken of the compressed stream: up to here it was sound.
+    /// Bytes taken of the compressed stream: valid up to here.
     taken: u64,
 }
 
 enum Decoder {
-    /// A member of gzip that is not over.
+    /// Inside a gzip member.
     Member(Box<Decompress>),
-    /// Between two members, or behind the last. `padded`: zeros were met, which fill up to a block's
-    /// end, so that no member can follow.
+    /// Between two members, or after the last. `padded`: zeros follow, so no other member can.
     Between {
         padded: bool,
     },
@@ -100,14 +51,14 @@ enum Decoder {
 }
 
 impl Unpacker {
-    /// One at the beginning of a stream.
+    /// Creates an unpacker at the beginning of a stream.
     ///
     /// # Errors
-    /// `Full` if the memory cannot be had.
-    pub(super) fn new(format: Format) -> Result<Self> {
+    /// `Full` if there is not enough memory.
+    pub(super) fn new(format: Compression) -> Result<Self> {
         let decoder = match format {
-            Format::Gzip => Decoder::Between { padded: false },
-            Format::Zstd => {
+            Compression::Gzip => Decoder::Between { padded: false },
+            Compression::Zstd => {
                 let no_memory = |_| Error::new(ErrorKind::Full, "no memory to unpack zstd with");
                 let mut decoder = Unzstd::new().map_err(no_memory)?;
                 decoder.set_parameter(DParameter::WindowLogMax(ZSTD_WINDOW)).map_err(no_memory)?;
@@ -117,13 +68,13 @@ impl Unpacker {
         Ok(Self { format, decoder, taken: 0 })
     }
 
-    /// Goes on until all of `input` is used up, `output` is full, or a fault is met; how many bytes of each
-    /// it came to, and the fault.
+    /// Unpacks until `input` is used up, `output` is full, or an error occurs. Returns the bytes
+    /// taken, the bytes made, and the error.
     pub(super) fn advance(
         &mut self,
         input: &[u8],
         output: &mut [u8],
-    ) -> (usize, usize, Option<Fault>) {
+    ) -> (usize, usize, Option<UnpackError>) {
         let (mut taken, mut made) = (0, 0);
         loop {
             let next = &input[taken..input.len().min(taken + STEP_BYTES)];
@@ -133,15 +84,15 @@ impl Unpacker {
             };
             self.taken += took as u64;
             (taken, made) = (taken + took, made + gave);
-            // What is still inside comes out without input.
+            // Buffered output comes without input.
             if (took, gave) == (0, 0) || made == output.len() {
                 return (taken, made, None);
             }
         }
     }
 
-    /// The stream ends here.
-    pub(super) fn finish(&self) -> Result<(), Fault> {
+    /// Checks that the stream may end here.
+    pub(super) fn finish(&self) -> Result<(), UnpackError> {
         let whole = match &self.decoder {
             Decoder::Member(_) => false,
             Decoder::Between { .. } => true,
@@ -152,10 +103,10 @@ impl Unpacker {
         }
         let error = self.fault("truncated", "the compressed shard breaks off").error;
         let error = error.advise("upload the shard again; it looks truncated");
-        Err(Fault { error, spoils: false })
+        Err(UnpackError { error, untrusted: false })
     }
 
-    fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<(usize, usize), Fault> {
+    fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<(usize, usize), UnpackError> {
         match &mut self.decoder {
             Decoder::Between { padded } => {
                 let zeros = input.iter().take_while(|byte| **byte == 0).count();
@@ -191,7 +142,7 @@ impl Unpacker {
                 Ok((took, gave))
             }
             Decoder::Zstd { decoder, whole } => {
-                // At a frame's end without more bytes there is nothing to be done.
+                // Nothing to do at a frame's end without more bytes.
                 if *whole && input.is_empty() {
                     return Ok((0, 0));
                 }
@@ -208,7 +159,7 @@ impl Unpacker {
                         let error = error.to_string();
                         Err(match (error.contains("too much memory"), begins) {
                             (true, _) => self.too_wide(),
-                            // Only where a frame should begin: within one that is damage.
+                            // Only at the start of a frame: inside a frame it is damage.
                             (false, true) if error.contains("nknown frame") => self.trailing(),
                             (false, _) => self.damaged(&error),
                         })
@@ -218,30 +169,30 @@ impl Unpacker {
         }
     }
 
-    fn fault(&self, reason: &str, what: &str) -> Fault {
+    fn fault(&self, reason: &str, what: &str) -> UnpackError {
         let error = Error::new(ErrorKind::Corrupt, what).at("reason", reason);
         let error = error.at("format", self.format.name()).at("compressed_offset", self.taken);
-        Fault { error, spoils: true }
+        UnpackError { error, untrusted: true }
     }
 
-    fn damaged(&self, why: &str) -> Fault {
-        let Fault { error, spoils } =
+    fn damaged(&self, why: &str) -> UnpackError {
+        let UnpackError { error, untrusted } =
             self.fault("damaged", &format!("the compressed shard is damaged: {why}"));
-        Fault { error: error.advise("upload the shard again"), spoils }
+        UnpackError { error: error.advise("upload the shard again"), untrusted }
     }
 
-    fn trailing(&self) -> Fault {
+    fn trailing(&self) -> UnpackError {
         let what = "bytes follow the compressed shard that are no part of it";
         let error =
             self.fault("trailing", what).error.advise("upload the shard again, without them");
-        Fault { error, spoils: false }
+        UnpackError { error, untrusted: false }
     }
 
-    fn too_wide(&self) -> Fault {
+    fn too_wide(&self) -> UnpackError {
         let what = "the shard is compressed with a window above 128 MiB";
         let error = Error::new(ErrorKind::Invalid, what).at("compressed_offset", self.taken);
         let error = error.advise("compress it again, with `zstd --long=27` or less");
-        Fault { error, spoils: false }
+        UnpackError { error, untrusted: false }
     }
 }
 
@@ -249,13 +200,14 @@ impl Unpacker {
 mod tests {
     use std::io::Write;
 
-    use flate2::Compression;
+    use flate2::Compression as Level;
     use flate2::write::GzEncoder;
 
     use super::*;
+    use crate::compression::ZSTD_SKIPPED;
 
     fn gzip(bytes: &[u8]) -> Vec<u8> {
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        let mut encoder = GzEncoder::new(Vec::new(), Level::fast());
         encoder.write_all(bytes).unwrap();
         encoder.finish().unwrap()
     }
@@ -267,7 +219,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// A frame that zstd skips.
+    /// A skippable zstd frame.
     fn skipped(bytes: &[u8]) -> Vec<u8> {
         let len = u32::try_from(bytes.len()).unwrap().to_le_bytes();
         [&[0x53], &ZSTD_SKIPPED[1..], &len, bytes].concat()
@@ -284,8 +236,8 @@ mod tests {
     }
 
     /// Unpacks a stream that comes and goes in pieces of these sizes.
-    fn unpack(stream: &[u8], piece: usize, room: usize) -> Result<Vec<u8>, (Fault, Vec<u8>)> {
-        let mut unpacker = Unpacker::new(Format::of(stream).unwrap()).unwrap();
+    fn unpack(stream: &[u8], piece: usize, room: usize) -> Result<Vec<u8>, (UnpackError, Vec<u8>)> {
+        let mut unpacker = Unpacker::new(Compression::of(stream).unwrap()).unwrap();
         let (mut all, mut output) = (Vec::new(), vec![0; room]);
         for mut input in stream.chunks(piece) {
             loop {
@@ -304,12 +256,12 @@ mod tests {
         unpacker.finish().map(|()| all.clone()).map_err(|fault| (fault, all))
     }
 
-    fn offset(fault: &Fault) -> u64 {
+    fn offset(fault: &UnpackError) -> u64 {
         fault.error.place("compressed_offset").unwrap().parse().unwrap()
     }
 
     #[test]
-    fn whatever_the_pieces_the_bytes_are_the_same() {
+    fn piece_sizes_do_not_change_the_bytes() {
         let bytes = content(100_000);
         let (one, two) = bytes.split_at(33_333);
         let streams = [
@@ -331,13 +283,13 @@ mod tests {
     }
 
     #[test]
-    fn only_first_bytes_that_are_magic_make_a_format() {
-        assert_eq!(Format::of(&gzip(b"x")), Some(Format::Gzip));
-        assert_eq!(Format::of(&zstd(b"x")), Some(Format::Zstd));
-        assert_eq!(Format::of(&skipped(b"x")), Some(Format::Zstd));
+    fn magic_bytes_decide_the_format() {
+        assert_eq!(Compression::of(&gzip(b"x")), Some(Compression::Gzip));
+        assert_eq!(Compression::of(&zstd(b"x")), Some(Compression::Zstd));
+        assert_eq!(Compression::of(&skipped(b"x")), Some(Compression::Zstd));
         for plain in [&b""[..], b"\x1f", b"\x1f\x8b", b"(\xb5", b"P*M", b"000000.jpg\0", &[0; 512]]
         {
-            assert_eq!(Format::of(plain), None);
+            assert_eq!(Compression::of(plain), None);
         }
         for (url, promised) in [
             ("s3://b/a.tar.gz", true),
@@ -346,28 +298,28 @@ mod tests {
             ("/data/a.tar", false),
             ("https://x/a.tar?name=a.gz", false),
         ] {
-            assert_eq!(Format::is_promised(url), promised, "{url}");
+            assert_eq!(Compression::is_promised(url), promised, "{url}");
         }
     }
 
     #[test]
-    fn a_stream_that_breaks_off_is_told_with_its_length() {
+    fn truncated_stream_fails_at_its_length() {
         let bytes = content(50_000);
         for stream in [gzip(&bytes), zstd(&bytes), [gzip(b"x"), gzip(&bytes)].concat()] {
             for cut in [stream.len() - 1, stream.len() / 2, 12] {
                 let (fault, _) = unpack(&stream[..cut], 4096, 4096).unwrap_err();
                 assert_eq!(fault.error.kind(), ErrorKind::Corrupt);
                 assert!(fault.error.to_string().contains("breaks off"), "{}", fault.error);
-                assert!(!fault.spoils);
+                assert!(!fault.untrusted);
                 assert_eq!(offset(&fault), cut as u64);
             }
         }
     }
 
     #[test]
-    fn a_flipped_bit_is_found_at_the_latest_by_the_checksum() {
+    fn flipped_bits_are_found() {
         let bytes = content(50_000);
-        // Not in what nothing covers: times and flags of gzip, the size of a window of zstd.
+        // Skips fields that no checksum covers: times and flags of gzip, the window size of zstd.
         for (stream, from) in [(gzip(&bytes), 10), (zstd(&bytes), 6)] {
             for at in (from..stream.len()).step_by(997).chain([stream.len() - 1]) {
                 let mut flipped = stream.clone();
@@ -377,14 +329,14 @@ mod tests {
                     .unwrap_or_else(|| panic!("a bit of byte {at} was not missed"));
                 assert_ne!(fault.error.kind(), ErrorKind::Full);
                 let torn = fault.error.to_string().contains("breaks off");
-                assert!(fault.spoils || torn, "byte {at}: {}", fault.error);
+                assert!(fault.untrusted || torn, "byte {at}: {}", fault.error);
                 assert!(offset(&fault) <= stream.len() as u64);
             }
         }
     }
 
     #[test]
-    fn what_follows_a_stream_is_named() {
+    fn trailing_bytes_are_rejected() {
         let bytes = content(5000);
         for (stream, tail) in [
             (gzip(&bytes), &b"garbage"[..]),
@@ -396,7 +348,7 @@ mod tests {
             let (fault, all) = unpack(&joined, 64, 64).unwrap_err();
             assert_eq!(fault.error.kind(), ErrorKind::Corrupt);
             assert!(fault.error.to_string().contains("no part of it"), "{}", fault.error);
-            assert!(!fault.spoils && all == bytes);
+            assert!(!fault.untrusted && all == bytes);
             assert!(offset(&fault) >= stream.len() as u64);
         }
         let padded = [gzip(&bytes), vec![0; 512], gzip(&bytes)].concat();
@@ -404,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_beyond_what_tools_take_is_refused_with_advice() {
+    fn too_large_zstd_window_is_rejected() {
         let mut encoder = zstd::stream::Encoder::new(Vec::new(), 1).unwrap();
         encoder.set_parameter(zstd::stream::raw::CParameter::WindowLog(28)).unwrap();
         encoder.write_all(&content(5000)).unwrap();

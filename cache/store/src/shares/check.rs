@@ -1,14 +1,14 @@
-//! Whether what data sets and tenants are promised can all be kept.
+//! Check of limits: can all promises to data sets and tenants be kept?
 
 use forebay_error::{Error, ErrorKind, Result};
 
 use crate::dataset::Dataset;
 use crate::tenant::Tenant;
 
-/// Refuses rules that cannot all be kept by `tiers`, each a name and a capacity.
+/// Rejects rules that `tiers`, given by name and capacity, cannot all keep.
 ///
 /// # Errors
-/// `Invalid` naming data set or tenant and the options.
+/// `Invalid` naming the data set or tenant and the options.
 pub fn check_promises(
     datasets: &[Dataset],
     tenants: &[Tenant],
@@ -18,7 +18,7 @@ pub fn check_promises(
     self::tenants(tenants, tiers)
 }
 
-/// Refuses data sets whose rules cannot all be kept by `tiers`.
+/// Rejects data sets whose rules `tiers` cannot all keep.
 fn datasets(datasets: &[Dataset], tiers: &[(&str, u64)]) -> Result<()> {
     for set in datasets {
         set.check()?;
@@ -29,7 +29,8 @@ fn datasets(datasets: &[Dataset], tiers: &[(&str, u64)]) -> Result<()> {
                 .at("tier", unknown));
         }
     }
-    // All tiers, and each choice of tiers that a data set is bound to: what may lie only there must fit.
+    // Checks all tiers together, and each set of tiers that a data set is bound to: data sets bound
+    // to it must fit.
     let everywhere: Vec<&str> = tiers.iter().map(|(name, _)| *name).collect();
     let choices = datasets.iter().filter(|set| !set.tiers.is_empty());
     let choices = choices.map(|set| set.tiers.iter().map(String::as_str).collect());
@@ -53,7 +54,8 @@ fn datasets(datasets: &[Dataset], tiers: &[(&str, u64)]) -> Result<()> {
             let advice = "lower quota.min, or raise the tiers' capacity";
             return refuse("the data sets' minima exceed the capacity", minima, advice);
         }
-        // What is pinned may grow to its max; beside the others' minima that must fit.
+        // A pinned data set may grow to its maximum, which must fit beside the minimums of the
+        // others.
         let promised = total(bound().map(|set| match (set.pin, set.max_bytes) {
             (true, Some(max)) => max,
             _ => set.min_bytes,
@@ -66,7 +68,7 @@ fn datasets(datasets: &[Dataset], tiers: &[(&str, u64)]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses tenants whose limits cannot all be kept by `tiers`.
+/// Rejects tenants whose limits `tiers` cannot all keep.
 fn tenants(tenants: &[Tenant], tiers: &[(&str, u64)]) -> Result<()> {
     tenants.iter().try_for_each(Tenant::check)?;
     let capacity = total(tiers.iter().map(|(_, bytes)| *bytes));

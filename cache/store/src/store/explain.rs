@@ -1,6 +1,6 @@
-//! Why a shard is where it is.
+//! Explanation of a shard's place.
 //!
-//! One rule: nothing is asked of its origin, and nothing is changed by asking.
+//! Rule: an explanation asks no origin and changes nothing.
 
 use forebay_error::Result;
 use serde::{Deserialize, Serialize};
@@ -8,53 +8,53 @@ use utoipa::ToSchema;
 
 use super::Store;
 use crate::shares::{NOBODY, Share};
-use crate::tier::{Condition, Kept, Mode};
+use crate::tier::{Condition, CopyReport, Mode};
 
-/// What is known of a shard here.
+/// Facts about a shard on this node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Explained {
-    /// The data set that it belongs to; none where no rule matches.
+    /// Data set of the shard; none if no rule matches.
     pub dataset: Option<String>,
-    /// The pattern that says so.
+    /// Pattern of the data set.
     pub matches: Option<String>,
-    /// Whether copies of it are kept.
+    /// True if copies are kept.
     pub keeps: bool,
-    /// Whether its data set is pinned.
+    /// True if the data set is pinned.
     pub pinned: bool,
-    /// The tenant that is charged for what the one who asks brings in.
+    /// Tenant charged for shards that the asker fetches.
     pub tenant: Option<String>,
-    /// Each copy, on the fastest tier first.
-    pub copies: Vec<Kept>,
-    /// What its origin said when it was asked last; none where nobody asked since the daemon started, or that
-    /// is long ago.
-    pub origin: Option<Said>,
-    /// Each tier, the fastest first.
-    pub tiers: Vec<Room>,
-    /// What its data set and its tenant may hold, where that is limited.
+    /// Copies, fastest tier first.
+    pub copies: Vec<CopyReport>,
+    /// Last answer of the origin; none if it was not asked since the daemon started, or too long
+    /// ago.
+    pub origin: Option<OriginAnswer>,
+    /// Tiers, fastest first.
+    pub tiers: Vec<TierRoom>,
+    /// Limits of the data set and the tenant, if any.
     pub quotas: Vec<Quota>,
 }
 
-/// What an origin said of an object.
+/// Answer of an origin about an object.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Said {
-    /// Seconds since then.
+pub struct OriginAnswer {
+    /// Seconds since the answer.
     pub seconds_ago: f64,
-    /// Bytes of the object, if there is one.
+    /// Bytes of the object, if it exists.
     pub bytes: Option<u64>,
-    /// Why not.
+    /// Error, if there is none.
     pub error: Option<String>,
 }
 
-/// Whether a tier would take it.
+/// Room on a tier for the shard.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Room {
-    /// The tier.
+pub struct TierRoom {
+    /// Name of the tier.
     pub tier: String,
-    /// How it is used.
+    /// Mode set by the admin.
     pub mode: Mode,
-    /// How its device does.
+    /// Condition of the device.
     pub condition: Condition,
-    /// Whether the data set may lie there.
+    /// True if the data set may use the tier.
     pub allowed: bool,
     /// Bytes it may hold now.
     pub limit_bytes: u64,
@@ -62,35 +62,35 @@ pub struct Room {
     pub used_bytes: u64,
 }
 
-/// A limit on what somebody may hold.
+/// Limit of a data set or a tenant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Quota {
-    /// The data set or the tenant.
+    /// Name of the data set or tenant.
     pub name: String,
-    /// Bytes it may hold.
+    /// Maximum bytes.
     pub max_bytes: u64,
     /// Bytes it holds.
     pub used_bytes: u64,
 }
 
 impl Store {
-    /// What is known of the shard at `url`.
+    /// Explains where the shard at `url` is and why.
     ///
     /// # Errors
-    /// If a tier's directory could not be listed.
+    /// If a tier's directory cannot be listed.
     pub async fn explain(&self, url: &str) -> Result<Explained> {
-        let shares = self.inner.commons.shares.now();
+        let shares = self.inner.shared.shares.current();
         let charge = self.charge(url);
         let (rule, has_rule) = (shares.rule(charge), charge.dataset != NOBODY.dataset);
         let mut copies = Vec::new();
         for tier in self.inner.tiers.iter().filter(|tier| tier.is_readable()) {
             for name in tier.copies_of(url).await? {
-                copies.extend(tier.kept(&name));
+                copies.extend(tier.report_copy(&name));
             }
         }
         let tiers = self.inner.tiers.iter().map(|tier| {
             let report = tier.report();
-            Room {
+            TierRoom {
                 allowed: rule.allows(tier.name()),
                 tier: report.name,
                 mode: report.mode,
@@ -110,19 +110,19 @@ impl Store {
             pinned: rule.pin,
             tenant: self.tenant().map(str::to_owned),
             copies,
-            origin: self.said_of(url),
+            origin: self.last_answer(url),
             tiers: tiers.collect(),
             quotas: shares.of(charge).into_iter().filter_map(quota).collect(),
         })
     }
 
-    /// What the origin said of it last, if that is remembered.
-    fn said_of(&self, url: &str) -> Option<Said> {
-        let identities = self.inner.commons.identities();
+    /// Last answer of the origin, if remembered.
+    fn last_answer(&self, url: &str) -> Option<OriginAnswer> {
+        let identities = self.inner.shared.identities();
         let of = identities.iter().filter(|((_, of), _)| of == url).map(|(_, identity)| identity);
         let latest = of.min_by_key(|identity| identity.age())?;
         let said = latest.said()?;
-        Some(Said {
+        Some(OriginAnswer {
             seconds_ago: latest.age().as_secs_f64(),
             bytes: said.as_ref().ok().map(|stat| stat.len),
             error: said.as_ref().err().map(|error| error.to_string()),

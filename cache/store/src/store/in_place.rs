@@ -1,47 +1,47 @@
-//! Shards that are read where they are: those that no tier can take, and those of data sets that are never
+//! Shards read where they are: those that no tier can take, and those of data sets that are never
 //! cached.
 //!
-//! One rule: no byte of theirs is kept, only where each member lies and what it sums up to. So they are
-//! checked as those on a tier are, and a file that is not the one that was indexed is never served.
+//! Rule: only the position and checksum of each member are kept, no payload. So members are checked
+//! as those on a tier, and a file that changed since it was indexed is never served.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Sidecar;
-use tokio::sync::SetOnce;
 
 use super::Store;
-use crate::dataset::{Cache, Dataset};
-use crate::fill::{Format, Job, Parts, Target};
-use crate::shard::{Body, Growth, Lease, Shard};
+use crate::fill::{Accounting, Destination, Fill, FillRequest, Target};
+use crate::parts::Parts;
+use crate::shard::{Body, Growth, Shard, ShardHandle};
+use crate::shared_state::SharedState;
 use crate::tier::Wanted;
 
 impl Store {
-    /// Whether no copy of a shard is kept.
+    /// Returns true if no copy of a shard is kept.
     pub(super) fn is_never_cached(&self, url: &str) -> bool {
-        is_read_in_place(self.inner.commons.shares.now().rule(self.charge(url)), url)
+        self.inner.shared.shares.current().rule(self.charge(url)).is_read_in_place(url)
     }
 
-    /// The shard where it is, by its index; if there is none, that is made on the way.
+    /// Opens a shard where it is, by its saved index. Without one, the shard is indexed in one
+    /// pass.
     pub(super) async fn open_in_place(&self, wanted: &Wanted) -> Arc<Shard> {
-        let known = self.inner.commons.through().get(&wanted.name);
+        let known = self.inner.shared.through().get(&wanted.name);
         if let Some(shard) = known.filter(|shard| shard.progress().failed.is_none()) {
             return shard;
         }
-        if let Some(sidecar) = self.kept_index(wanted).await {
+        if let Some(sidecar) = self.load_index(wanted).await {
             let growth = Growth::whole(sidecar.index, sidecar.len);
             let shard = self.through(wanted, growth, None, in_place());
-            self.inner.commons.through().keep(wanted.name.clone(), &shard);
+            self.inner.shared.through().keep(wanted.name.clone(), &shard);
             return shard;
         }
         self.index_through(wanted, in_place(), false)
     }
 
-    /// The same shard, read from its origin through this client's own files: what is known of it serves
-    /// all, but another client may be gone by now.
+    /// The same shard, read through this client's own files: its index serves all clients, but
+    /// another client may be gone.
     #[must_use]
-    pub fn by_own_files(&self, lease: Lease) -> Lease {
+    pub fn by_own_files(&self, lease: ShardHandle) -> ShardHandle {
         match self.own_files(&lease) {
             Some(source) if lease.home.is_none() => {
                 let ours = lease.shard().read_by(source);
@@ -51,18 +51,18 @@ impl Store {
         }
     }
 
-    /// Indexes a shard that no tier can take; it is kept nowhere and read from its origin.
+    /// Indexes a shard that no tier can take. It is not stored and is read from its origin.
     pub(super) fn begin_through(&self, wanted: &Wanted, why: &Error) -> Arc<Shard> {
-        let kept = self.inner.commons.through().get(&wanted.name);
+        let kept = self.inner.shared.through().get(&wanted.name);
         if let Some(shard) = kept.filter(|shard| shard.progress().failed.is_none()) {
             return shard;
         }
         let url = &wanted.origin.url;
-        let (dataset, job) = (self.inner.commons.dataset_of(url), self.job.as_deref());
+        let (dataset, job) = (self.inner.shared.dataset_of(url), self.job.as_deref());
         let (url, tenant) = (forebay_error::shown(url), self.tenant());
         let session = self.session();
         tracing::warn!(session, job, tenant, dataset, url, error = %why, "no tier takes a shard: it is read through");
-        self.inner.commons.past.misses.inc();
+        self.inner.shared.past.misses.inc();
         self.index_through(wanted, why.clone(), true)
     }
 
@@ -80,7 +80,7 @@ impl Store {
             growth,
             body: Body::Origin,
             parts: Mutex::new(parts),
-            traffic: self.inner.commons.traffic_of(&wanted.origin.url),
+            traffic: self.inner.shared.traffic_of(&wanted.origin.url),
             home: None,
             source: wanted.lasting.clone(),
             stat: wanted.stat.clone(),
@@ -89,59 +89,31 @@ impl Store {
         })
     }
 
-    /// The same, indexed by one pass over it. `missed`: it counts as one that a tier should have had; each of those
-    /// ends here.
+    /// The shard without a tier, indexed in one pass. `missed`: counts as a miss, which ends here.
     fn index_through(&self, wanted: &Wanted, why: Error, missed: bool) -> Arc<Shard> {
         let (growth, parts) = (Growth::new(), Parts::new(wanted.stat.len, wanted.stat.binding));
         let shard = self.through(wanted, growth.clone(), Some(parts.clone()), why);
-        self.inner.commons.through().keep(wanted.name.clone(), &shard);
-        let job = Arc::new(Job {
-            url: wanted.origin.url.clone(),
-            source: wanted.source.clone(),
-            stat: wanted.stat.clone(),
-            frames: self.inner.commons.frames.clone(),
-            spare: self.inner.commons.frames.clone(),
-            allotment: None,
-            target: Target::Nowhere,
-            tier: None,
-            parts,
-            growth,
-            origin: wanted.origin.clone(),
-            origin_len: AtomicU64::new(wanted.stat.len),
-            form: SetOnce::new(),
-            unpacked: AtomicU64::new(0),
-            spoilt: OnceLock::new(),
-            tenant: None,
-            resumed: AtomicU64::new(0),
-            written: Arc::default(),
-            tally: None,
-            wears: false,
-            since: None,
-            fault: shard.lost.clone(),
-            rank: wanted.rank.clone(),
-            rates: Some(self.inner.commons.shares.clone()),
-            head: Mutex::new(wanted.head.take()),
-            journal: self.inner.commons.journal.clone(),
-        });
+        self.inner.shared.through().keep(wanted.name.clone(), &shard);
+        let fill = self.fill_without_tier(wanted, &shard, parts, growth);
         let keeps = self.is_never_cached(&wanted.origin.url).then(|| Arc::downgrade(&self.inner));
-        let (commons, indexed) = (self.inner.commons.clone(), shard.clone());
+        let (shared, indexed) = (self.inner.shared.clone(), shard.clone());
         let whose = (self.tenant.clone(), self.owner, self.job.clone());
         tokio::spawn(async move {
-            let filled = match commons.begin(&job).await {
-                Ok(mut running) => job.run(&mut running).await,
+            let filled = match shared.begin(&fill).await {
+                Ok(mut running) => fill.run(&mut running).await,
                 Err(error) => Err(error),
             };
             *indexed.parts.lock().unwrap_or_else(PoisonError::into_inner) = None;
             match filled {
                 Ok(()) => {
                     if missed {
-                        commons.past.through.inc();
+                        shared.past.through.inc();
                     }
-                    job.growth.settle();
+                    fill.growth.settle();
                     let inner = keeps.and_then(|inner| inner.upgrade());
                     let Some(inner) = inner else { return };
-                    // Its index has its size by now.
-                    commons.through().keep(indexed.name().clone(), &indexed);
+                    // Updates the size of its index.
+                    shared.through().keep(indexed.name().clone(), &indexed);
                     let store = Self {
                         inner,
                         tenant: whose.0,
@@ -150,26 +122,57 @@ impl Store {
                         client: None,
                         pace: None,
                     };
-                    store.keep_index(&job, &indexed).await;
+                    store.save_index(&fill, &indexed).await;
                 }
                 Err(error) => {
                     if missed {
-                        commons.past.failed_fills.inc();
+                        shared.past.failed_fills.inc();
                     }
-                    job.parts.fail(&error);
-                    commons.forget_identity(&*job.source, &job.url);
-                    job.fail(&error);
-                    job.growth.settle();
+                    fill.parts.fail(&error);
+                    shared.forget_identity(&*fill.request.source, fill.url());
+                    fill.fail(&error);
+                    fill.growth.settle();
                 }
             }
         });
         shard
     }
 
-    async fn kept_index(&self, wanted: &Wanted) -> Option<Sidecar> {
+    fn fill_without_tier(
+        &self,
+        wanted: &Wanted,
+        shard: &Shard,
+        parts: Arc<Parts>,
+        growth: Growth,
+    ) -> Arc<Fill> {
+        let SharedState { frames, shares, journal, .. } = &*self.inner.shared;
+        let request = FillRequest {
+            source: wanted.source.clone(),
+            stat: wanted.stat.clone(),
+            origin: wanted.origin.clone(),
+            tenant: None,
+            rank: wanted.rank.clone(),
+            head: Mutex::new(wanted.head.take()),
+            since: None,
+        };
+        let destination = Destination {
+            target: Target::Nowhere,
+            frames: frames.clone(),
+            spare: frames.clone(),
+            allotment: None,
+            tier: None,
+            wears: false,
+            fault: shard.lost.clone(),
+        };
+        let rates = Some(shares.clone());
+        let accounting = Accounting::new(wanted.stat.len, None, rates, journal.clone());
+        Fill::new(request, destination, accounting, parts, growth)
+    }
+
+    async fn load_index(&self, wanted: &Wanted) -> Option<Sidecar> {
         for tier in &self.inner.tiers {
             let name = wanted.name.clone();
-            let kept = tier.on_disk(move |directory| Ok(directory.kept_index(&name))).await;
+            let kept = tier.on_disk(move |directory| Ok(directory.load_index(&name))).await;
             if let Some(sidecar) = kept.ok().flatten().filter(|kept| kept.origin == wanted.origin) {
                 return Some(sidecar);
             }
@@ -177,21 +180,21 @@ impl Store {
         None
     }
 
-    /// Keeps the index of a shard that was read whole, where a disk is.
-    pub(super) async fn keep_index(&self, job: &Job, shard: &Shard) {
+    /// Saves the index of a shard that was read to its end, on the first disk that takes it.
+    pub(super) async fn save_index(&self, fill: &Fill, shard: &Shard) {
         let sidecar = Arc::new(Sidecar {
-            origin: job.origin.clone(),
+            origin: fill.request.origin.clone(),
             tenant: None,
-            len: job.parts.len(),
+            len: fill.parts.len(),
             compressed_len: None,
-            blocks: job.parts.sums().into_iter().flatten().collect(),
-            index: job.growth.index().index(),
+            blocks: fill.parts.sums().into_iter().flatten().collect(),
+            index: fill.growth.index().index(),
         });
         for tier in self.inner.tiers.iter().filter(|tier| tier.is_writable()) {
             let (name, sidecar) = (shard.name().clone(), sidecar.clone());
-            match tier.on_disk(move |directory| directory.keep_index(&name, &sidecar)).await {
+            match tier.on_disk(move |directory| directory.save_index(&name, &sidecar)).await {
                 Ok(()) => return,
-                // A tier in memory has no directory.
+                // A memory tier has no directory.
                 Err(error) if error.kind() == ErrorKind::Closed => {}
                 Err(error) => {
                     tracing::warn!(tier = tier.name(), %error, "failed to keep an index: it is made anew");
@@ -200,23 +203,17 @@ impl Store {
         }
     }
 
-    /// Forgets the index of a shard that is not what it was.
+    /// Drops the index of a shard that has changed.
     pub(super) async fn drop_index(&self, shard: &Shard) {
         for tier in &self.inner.tiers {
             let name = shard.name().clone();
-            // What cannot be removed now proves wrong again when it is next used.
+            // An index that cannot be removed proves wrong again on its next use.
             let _: Result<()> = tier.on_disk(move |directory| directory.drop_index(&name)).await;
         }
     }
 }
 
-/// Whether a shard of a data set with this rule is read where it is. What is compressed there, or comes only
-/// as a whole, has no members to be read there.
-pub(crate) fn is_read_in_place(rule: &Dataset, url: &str) -> bool {
-    rule.cache == Cache::Never && !Format::is_promised(url) && forebay_error::command(url).is_none()
-}
-
-/// Why no tier has it.
+/// Reason why no tier has the shard.
 fn in_place() -> Error {
     Error::new(ErrorKind::Unavailable, "its data set is never cached")
 }

@@ -1,12 +1,12 @@
-//! Shards on their way between tiers.
+//! Moves of shards between tiers.
 //!
-//! One rule: moving waits for nobody and nobody waits for it. One shard moves at a time, as a fill whose
-//! origin is another tier: its blocks are compared with what the origin once sent, and it is committed
-//! like any other.
+//! Rule: a move waits for nobody, and nobody waits for a move. One shard moves at a time, as a fill
+//! whose origin is another tier: its blocks are compared with their recorded checksums, and it is
+//! committed like any other.
 //!
-//! *Up* goes what is used more often than the least of what is there, twice at least; its slower copy
-//! stays, and goes when its room is needed. *Down* goes what a tier above its watermark, or one that
-//! drains, would give up, if a slower tier has room; else it is let go.
+//! A shard moves *up* if it was used at least twice, and more often than the least used shard
+//! there. Its slower copy stays until its room is needed. A shard moves *down* if its tier is above
+//! the watermark or drains, and a slower tier has room; else it is evicted.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -23,25 +23,28 @@ use forebay_uring::Span;
 use futures::FutureExt;
 use tokio::sync::oneshot;
 
-use super::{Asker, Head, Inner, Store};
+use super::opening::Asker;
+use super::{Store, StoreInner};
 use crate::directory::ShardName;
-use crate::fill::PART_BYTES;
-use crate::shard::{Lease, Shard};
+use crate::identity::Head;
+use crate::shard::{Shard, ShardHandle};
+use crate::shared_state::SharedState;
+use crate::sizes::PART_BYTES;
 use crate::tier::{
-    Arrival, Class, Commons, Mode, Opening, State, Tier, Urgency, Wanted, above_quota,
+    Arrival, Class, Mode, OpeningGuard, ShardState, Tier, Urgency, Wanted, above_quota,
 };
 
-/// Uses after which a shard may move up: one may have been the last.
+/// Uses after which a shard may move up: a single one may have been the last.
 const USES: u32 = 2;
 
-/// How many uses more than the least of what is there: below that, shards that are used alike would
-/// change places for ever.
+/// Uses by which it must exceed the least used shard there. With less, shards of similar use would
+/// swap places forever.
 const MARGIN: u32 = 2;
 
-/// Shards noted to move up: the next use notes again what found no place.
+/// Maximum number of noted promotions; a shard that found no place is noted again on its next use.
 const NOTED: usize = 64;
 
-/// Shards that might move up, in the order in which they were noticed.
+/// Shards that might move up, in the order they were noticed.
 #[derive(Default)]
 pub(super) struct Promotions(Mutex<VecDeque<Weak<Shard>>>);
 
@@ -51,7 +54,7 @@ impl Promotions {
         let is_noted = |other: &Weak<Shard>| std::ptr::eq(other.as_ptr(), Arc::as_ptr(shard));
         let news = noted.len() < NOTED && !noted.iter().any(is_noted);
         if news {
-            // Not held: what waits here may leave meanwhile.
+            // Weak: a waiting shard may be evicted.
             noted.push_back(Arc::downgrade(shard));
         }
         news
@@ -63,11 +66,11 @@ impl Promotions {
     }
 }
 
-/// Moves shards as long as the store is there.
-pub(super) async fn move_shards(store: Weak<Inner>, commons: Arc<Commons>) {
+/// Moves shards while the store exists.
+pub(super) async fn move_shards(store: Weak<StoreInner>, shared: Arc<SharedState>) {
     loop {
-        // Taken first, so that what is noted while one moves is seen.
-        let woken = commons.moves.notified();
+        // Taken first, so that notes made during a move are seen.
+        let woken = shared.moves.notified();
         let Some(inner) = store.upgrade() else { return };
         let store = Store { inner, tenant: None, owner: 0, job: None, client: None, pace: None };
         while store.move_one().await {}
@@ -77,34 +80,34 @@ pub(super) async fn move_shards(store: Weak<Inner>, commons: Arc<Commons>) {
 }
 
 impl Store {
-    /// Notes a shard that might be better off on a faster tier.
-    pub(super) fn consider(&self, tier: &Tier, shard: &Lease, uses: u32) {
+    /// Notes a shard that might move to a faster tier.
+    pub(super) fn consider_promotion(&self, tier: &Tier, shard: &ShardHandle, uses: u32) {
         let is_faster = |other: &&Tier| other.class() < tier.class() && other.is_writable();
-        let is_kept = tier.state(shard.name()) == Some(State::Whole);
+        let is_kept = tier.state(shard.name()) == Some(ShardState::Whole);
         if uses >= USES
             && is_kept
             && self.inner.tiers.iter().any(|other| is_faster(&other))
             && self.inner.promotions.note(shard.shard())
         {
-            self.inner.commons.moves.notify_one();
+            self.inner.shared.moves.notify_one();
         }
     }
 
-    /// Does the most urgent move, if there is one; false if nothing is to be done.
+    /// Does the most urgent move. Returns false if there is none.
     async fn move_one(&self) -> bool {
-        // What cannot be removed from there would leave for nothing.
+        // A tier that cannot remove shards would copy them for nothing.
         for tier in self.inner.tiers.iter().filter(|tier| tier.is_normal()) {
             let drains = tier.mode() == Mode::Draining;
             if !drains && tier.excess() == 0 {
                 continue;
             }
-            let candidate = if drains { tier.any_resting() } else { tier.candidate() };
+            let candidate = if drains { tier.any_idle() } else { tier.next_victim() };
             if let Some(name) = candidate {
                 self.move_down(tier, &name, drains).await;
                 return true;
             }
         }
-        if self.clear_one().await {
+        if self.remove_one_unwanted().await {
             return true;
         }
         if let Some(shard) = self.inner.promotions.next() {
@@ -116,9 +119,9 @@ impl Store {
         false
     }
 
-    /// Takes one shard off its tier that the rules leave no place there, if one may go.
-    async fn clear_one(&self) -> bool {
-        let shares = self.inner.commons.shares.now();
+    /// Removes one shard that the rules do not want on its tier, if one may leave.
+    async fn remove_one_unwanted(&self) -> bool {
+        let shares = self.inner.shared.shares.current();
         let normal = || self.inner.tiers.iter().rev().filter(|tier| tier.is_normal());
         for tier in normal() {
             if let Some((name, is_in_place)) = tier.unwanted() {
@@ -131,20 +134,20 @@ impl Store {
         }
         let above = above_quota(&shares);
         for (charge, short) in &above {
-            // The slowest first, as where others make room.
-            let of = |tier: &Tier| tier.candidate_of(*charge, *short);
+            // Slowest tier first, as for newcomers.
+            let of = |tier: &Tier| tier.victim_above_quota(*charge, *short);
             if let Some((tier, name)) = normal().find_map(|tier| Some((tier, of(tier)?))) {
                 tier.evict(&name).await;
                 return true;
             }
         }
         let is_left = !above.is_empty() || self.inner.tiers.iter().any(Tier::has_unwanted);
-        self.inner.commons.leftover.store(is_left, Ordering::Relaxed);
+        self.inner.shared.leftover.store(is_left, Ordering::Relaxed);
         false
     }
 
-    /// Takes a shard off a tier; where a slower one has room for it, or with `anywhere` another, it moves
-    /// there first.
+    /// Evicts a shard from a tier. It is copied first to a slower tier with room, or with
+    /// `anywhere` to any other.
     async fn move_down(&self, from: &Tier, name: &ShardName, anywhere: bool) {
         if let Err(error) = self.copy_down(from, name, anywhere).await {
             tracing::debug!(shard = name.as_str(), %error, "a shard does not move down");
@@ -152,7 +155,7 @@ impl Store {
         from.evict(name).await;
     }
 
-    /// Copies a shard to the first lasting tier that takes it, if none has it yet.
+    /// Copies a shard to the first lasting tier that accepts it, unless one has it.
     async fn copy_down(&self, from: &Tier, name: &ShardName, anywhere: bool) -> Result<()> {
         if from.class() == Class::Memory {
             return Ok(());
@@ -161,15 +164,16 @@ impl Store {
             return Ok(());
         };
         let source = Arc::new(source);
-        let shares = self.inner.commons.shares.now();
+        let shares = self.inner.shared.shares.current();
         let charge = wanted.charge(&shares);
         let rule = shares.rule(charge);
         let logical = ShardName::new(&wanted.origin);
-        // Memory ends with the daemon, and gives its shards up for good.
+        // Memory is lost with the daemon.
         let lasting =
             || self.inner.tiers.iter().filter(|to| !to.is(from) && to.class() != Class::Memory);
         let has_it = |tier: &Tier| {
-            tier.is_readable() && tier.state(&tier.name_for(&logical)).is_some_and(State::is_whole)
+            tier.is_readable()
+                && tier.state(&tier.name_for(&logical)).is_some_and(ShardState::is_whole)
         };
         if lasting().any(has_it) {
             return Ok(());
@@ -180,7 +184,7 @@ impl Store {
                 && (to.class() > from.class() || anywhere)
                 && to.is_writable()
                 && to.allows_writing(len)
-                && to.welcomes(charge, Some(&to.name_for(&logical)), len).1;
+                && to.room_and_admission(charge, Some(&to.name_for(&logical)), len).1;
             if takes && self.copy(&source, wanted.clone(), uses, to).await? {
                 return Ok(());
             }
@@ -189,17 +193,15 @@ impl Store {
     }
 
     async fn move_up(&self, shard: &Arc<Shard>) -> Result<()> {
-        let Some(from) = shard.home.as_ref().and_then(|home| home.tier.upgrade()) else {
+        let Some(from) = self.tier_of(shard) else { return Ok(()) };
+        let Some((source, wanted, uses)) = TierSource::of(from, shard.name()).await? else {
             return Ok(());
         };
-        let Some((source, wanted, uses)) = TierSource::of(&from, shard.name()).await? else {
-            return Ok(());
-        };
-        let shares = self.inner.commons.shares.now();
+        let shares = self.inner.shared.shares.current();
         let charge = wanted.charge(&shares);
         let rule = shares.rule(charge);
         if rule.pin {
-            // A second copy that never leaves would take the room of what is pinned.
+            // A second copy that never leaves would take the room of other pinned shards.
             return Ok(());
         }
         let logical = ShardName::new(&wanted.origin);
@@ -213,8 +215,8 @@ impl Store {
             {
                 continue;
             }
-            let (has_room, stays) = to.welcomes(charge, Some(&name), wanted.len);
-            let least = to.candidate_for(charge, wanted.len).map(|name| to.uses(&name));
+            let (has_room, stays) = to.room_and_admission(charge, Some(&name), wanted.len);
+            let least = to.victim_for_newcomer(charge, wanted.len).map(|name| to.uses(&name));
             let worth = has_room || least.is_some_and(|least| uses >= least + MARGIN);
             if stays && worth {
                 self.copy(&source, wanted, uses, to).await?;
@@ -224,7 +226,7 @@ impl Store {
         Ok(())
     }
 
-    /// Copies a shard to a tier, as a fill; false if the tier does not have it then.
+    /// Copies a shard to a tier, as a fill. Returns false if the tier does not have it afterwards.
     async fn copy(
         &self,
         source: &Arc<TierSource>,
@@ -241,8 +243,8 @@ impl Store {
             if opening.contains_key(&logical) {
                 return Err(Error::new(ErrorKind::Unavailable, "the shard is being opened"));
             }
-            // Under the same key as those who want the shard: none of them begins it meanwhile. They
-            // wait for no more than the beginning, and then look for themselves.
+            // Uses the key of requests for the shard, so that none of them begins it meanwhile.
+            // They wait only for the start of the move, and then look again.
             let (begun, waiting) = oneshot::channel::<()>();
             let again = async move {
                 drop(waiting.await);
@@ -262,11 +264,11 @@ impl Store {
             }
         };
         drop(filling.await);
-        Ok(to.state(&wanted.name).is_some_and(State::is_whole))
+        Ok(to.state(&wanted.name).is_some_and(ShardState::is_whole))
     }
 }
 
-/// A move that begins; those who want the shard wait for its end.
+/// A move that starts; requests for the shard wait for its end.
 struct Moving {
     store: Store,
     name: ShardName,
@@ -281,21 +283,22 @@ impl Drop for Moving {
 
 /// A tier as the origin of a move.
 struct TierSource {
-    lease: Lease,
+    tier: Tier,
+    lease: ShardHandle,
     /// Checksums of its blocks: a block is a part.
     blocks: Vec<u32>,
-    /// The origin's, so that the copy goes by the same name.
+    /// Endpoint of the true origin, so that the copy gets the same name.
     endpoint: String,
-    /// Whether that origin keeps it compressed.
+    /// True if the true origin keeps the shard compressed.
     unpacked: bool,
-    /// Since when the shard is on this node.
+    /// Time of the shard's arrival on this node.
     since: SystemTime,
-    _held: Opening,
+    _held: OpeningGuard,
 }
 
 impl TierSource {
-    /// A whole shard of `tier`, what a fill of it wants, and how often it was used; `None` if it is
-    /// not there any more, or in memory, where only copies are.
+    /// Opens a whole shard of `tier` for a move; `None` if it is gone, or in memory, where all
+    /// shards are copies.
     async fn of(tier: &Tier, name: &ShardName) -> Result<Option<(Self, Wanted, u32)>> {
         let Some((lease, sidecar, held)) = tier.open_for_move(name).await? else { return Ok(None) };
         let uses = tier.uses(name);
@@ -309,7 +312,8 @@ impl TierSource {
         let wanted = Wanted { name, origin, tenant, source, lasting, stat, len, rank, head };
         let blocks = sidecar.blocks;
         let since = tier.since(&wanted.name);
-        let source = Self { lease, blocks, endpoint, unpacked, since, _held: held };
+        let source =
+            Self { tier: tier.clone(), lease, blocks, endpoint, unpacked, since, _held: held };
         Ok(Some((source, wanted, uses)))
     }
 }
@@ -344,7 +348,7 @@ struct Blocks<'a> {
 #[async_trait]
 impl Stretch for Blocks<'_> {
     async fn fill(&mut self, into: Span) -> Result<Span> {
-        let TierSource { lease, blocks, .. } = self.of;
+        let TierSource { tier, lease, blocks, .. } = self.of;
         let offset = self.left.start;
         let held = (self.left.end - offset).min(into.len() as u64);
         let placed = lease.read(vec![(offset..offset + held, into)]).await;
@@ -360,9 +364,7 @@ impl Stretch for Blocks<'_> {
                 let error =
                     Error::new(ErrorKind::Corrupt, "a block differs from what its origin sent");
                 let error = error.at("offset", offset);
-                if let Some(home) = &lease.home
-                    && let Some(tier) = home.tier.upgrade()
-                {
+                if let Some(home) = &lease.home {
                     let copy = Arc::downgrade(&home.space);
                     tier.drop_corrupt(lease.name(), &copy, &error).await;
                 }

@@ -1,6 +1,7 @@
-//! What admins pin at run time, and take back.
+//! Pins set and removed by admins at run time.
 //!
-//! One rule: a pin holds when it is on the disks. Where it cannot be kept, it is refused, and nothing is pinned.
+//! Rule: a pin holds once it is on the disks. If it cannot be saved, the request fails and nothing
+//! is pinned.
 
 use forebay_error::{Error, ErrorKind, Result};
 
@@ -9,22 +10,22 @@ use crate::pins::{Pinned, WILD};
 use crate::tier::Tier;
 
 impl Store {
-    /// Every pin, in order: URLs, and patterns of URLs.
+    /// Every pin, sorted: URLs, and patterns of URLs.
     #[must_use]
     pub fn pins(&self) -> Vec<String> {
-        self.inner.commons.pins.now().list()
+        self.inner.shared.pins.current().list()
     }
 
-    /// Keeps what a text means (a URL, a pattern of URLs, a data set's name), what of it comes later, too; with how
-    /// many shards of it are here now. `dry`: only counts them.
+    /// Pins shards by a URL, a pattern of URLs, or the name of a data set; later copies as well.
+    /// Returns the number of present shards. `dry`: only counts them.
     ///
     /// # Errors
-    /// `Invalid` for what is no pattern, `Full` if there are too many pins; what keeps them from being kept.
+    /// `Invalid` for an invalid pattern, `Full` if there are too many pins; errors of saving them.
     pub async fn pin(&self, text: &str, dry: bool) -> Result<u64> {
         let pin = self.pattern_of(text);
         let _turn = self.inner.pinning.lock().await;
-        let pinned = self.inner.commons.pins.now().with(&pin)?;
-        let shards = self.meant(&pin).await?;
+        let pinned = self.inner.shared.pins.current().with(&pin)?;
+        let shards = self.select(&pin).await?;
         if !dry {
             self.change_pins(pinned, &pin).await?;
             tracing::info!(pin, "an admin pins shards");
@@ -35,14 +36,14 @@ impl Store {
         }
     }
 
-    /// Takes back a pin; what it kept goes as any other.
+    /// Removes a pin; its shards may be evicted again.
     ///
     /// # Errors
-    /// `NotFound` if there is none; what keeps that from being kept.
+    /// `NotFound` if there is none; errors of saving the change.
     pub async fn unpin(&self, text: &str, dry: bool) -> Result<()> {
         let pin = self.pattern_of(text);
         let _turn = self.inner.pinning.lock().await;
-        let pinned = self.inner.commons.pins.now().without(&pin)?;
+        let pinned = self.inner.shared.pins.current().without(&pin)?;
         if !dry {
             self.change_pins(pinned, &pin).await?;
             tracing::info!(pin, "an admin takes back a pin");
@@ -50,13 +51,13 @@ impl Store {
         Ok(())
     }
 
-    /// What stands for a data set among pins: its pattern.
+    /// Pattern of a data set, for use as a pin.
     fn pattern_of(&self, text: &str) -> String {
         let rule = self.datasets().into_iter().find(|rule| rule.name == text);
         rule.map_or_else(|| text.to_owned(), |rule| rule.matches.as_str().to_owned())
     }
 
-    /// How many tiers have a copy.
+    /// Number of tiers that have a copy.
     async fn copies(&self, url: &str) -> Result<u64> {
         let mut copies = 0;
         for tier in self.inner.tiers.iter().filter(|tier| tier.is_readable()) {
@@ -79,8 +80,8 @@ impl Store {
         if let (false, Some(error)) = (kept, failed) {
             return Err(error);
         }
-        // What comes from now on is compared with these; what is here, below.
-        self.inner.commons.pins.set(pinned);
+        // Arriving shards are compared with these pins; present ones are updated below.
+        self.inner.shared.pins.set(pinned);
         for tier in tiers() {
             tier.pins_changed(changed).await.map_err(|error| error.at("tier", tier.name()))?;
         }
@@ -88,7 +89,7 @@ impl Store {
     }
 }
 
-/// That a tier cannot be asked what it holds.
+/// Error if the content of a tier is unknown.
 pub(super) fn away(tier: &Tier) -> Error {
     Error::new(ErrorKind::Unavailable, "the tier cannot be used now: what it holds is not known")
         .at("tier", tier.name())

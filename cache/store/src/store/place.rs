@@ -1,8 +1,7 @@
-//! Which tier a shard comes to.
+//! Choice of the tier for a shard.
 //!
-//! One rule: the fastest lasting tier that would keep the shard takes it; among drives of one class,
-//! the one with the most room for what is under way on it. A tier that fails is passed over, not
-//! waited for.
+//! Rule: the fastest lasting tier that would keep the shard takes it; among drives of one class,
+//! the one with the most room and the least load. A failing tier is skipped, not waited for.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ use crate::shard::Shard;
 use crate::shares::Charge;
 use crate::tier::{Arrival, Class, Tier, TierConfig, Urgency, Wanted};
 
-/// Refuses tiers that cannot be told apart, or that make no sense.
+/// Rejects tiers that are invalid or cannot be told apart.
 pub(super) fn check(tiers: &[TierConfig]) -> Result<()> {
     if tiers.is_empty() {
         return Err(
@@ -62,7 +61,7 @@ pub(super) fn check(tiers: &[TierConfig]) -> Result<()> {
     Ok(())
 }
 
-/// The path without links, as far as it exists.
+/// Resolves links, as far as the path exists.
 fn real(path: &Path) -> PathBuf {
     match (path.canonicalize(), path.parent(), path.file_name()) {
         (Ok(real), ..) => real,
@@ -73,43 +72,47 @@ fn real(path: &Path) -> PathBuf {
     }
 }
 
-/// How a place is looked for.
+/// Rounds of the search for a place.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Round {
-    /// Without waiting for room.
-    Brief,
-    /// Waiting, where somebody waits for the shard.
-    Patient,
-    /// The same, after what other tiers hold of the same data set or tenant made room.
-    GivingUp,
+enum PlacementRound {
+    /// Does not wait for room.
+    WithoutWaiting,
+    /// Waits for room, if somebody waits for the shard.
+    Waiting,
+    /// The same, after other tiers evicted shards of the same data set or tenant.
+    EvictingOwn,
 }
 
 impl Store {
-    /// Fetches a shard to the tier that takes it, or reads it through if none can.
+    /// Fetches a shard to a tier that accepts it, or reads it through if none can.
     pub(super) async fn begin(&self, wanted: &Wanted, urgency: Urgency) -> Result<Arc<Shard>> {
-        // A part of it is worth more than any other place.
+        // A tier with a part of the shard comes first.
         let Wanted { name, len, .. } = wanted;
-        let charge = wanted.charge(&self.inner.commons.shares.now());
+        let charge = wanted.charge(&self.inner.shared.shares.current());
         let mut candidates = self.candidates(charge, Some(name), *len, urgency);
         let mut refused = None;
         let partial = candidates.iter().position(|tier| {
-            tier.state(&tier.name_for(&wanted.name)) == Some(crate::tier::State::Partial)
+            tier.state(&tier.name_for(&wanted.name)) == Some(crate::tier::ShardState::Partial)
         });
         if let Some(at) = partial {
             candidates[..=at].rotate_right(1);
         }
-        // First without waiting for room, where there is a choice.
-        let rounds: &[Round] = match (candidates.len(), urgency) {
-            (0 | 1, Urgency::Ahead) => &[Round::Patient],
-            (0 | 1, Urgency::Needed) => &[Round::Patient, Round::GivingUp],
-            (_, Urgency::Ahead) => &[Round::Brief, Round::Patient],
-            (_, Urgency::Needed) => &[Round::Brief, Round::Patient, Round::GivingUp],
+        // First without waiting for room, if there is a choice.
+        let rounds: &[PlacementRound] = match (candidates.len(), urgency) {
+            (0 | 1, Urgency::Ahead) => &[PlacementRound::Waiting],
+            (0 | 1, Urgency::Needed) => &[PlacementRound::Waiting, PlacementRound::EvictingOwn],
+            (_, Urgency::Ahead) => &[PlacementRound::WithoutWaiting, PlacementRound::Waiting],
+            (_, Urgency::Needed) => &[
+                PlacementRound::WithoutWaiting,
+                PlacementRound::Waiting,
+                PlacementRound::EvictingOwn,
+            ],
         };
         for round in rounds {
-            if *round == Round::GivingUp {
+            if *round == PlacementRound::EvictingOwn {
                 let is_full = |error: &Error| error.kind() == ErrorKind::Full;
                 let is_full = refused.as_ref().is_some_and(is_full);
-                if !is_full || !self.give_up(wanted, &candidates).await {
+                if !is_full || !self.evict_own(wanted, &candidates).await {
                     break;
                 }
             }
@@ -118,21 +121,21 @@ impl Store {
                     continue;
                 }
                 let here = Wanted { name: tier.name_for(&wanted.name), ..wanted.clone() };
-                let is_brief = *round == Round::Brief;
-                // At first nobody's claim is touched for what another tier may have room for.
+                let is_brief = *round == PlacementRound::WithoutWaiting;
+                // The first round evicts no claimed shards: another tier may have room.
                 let urgency = if is_brief { Urgency::Ahead } else { urgency };
                 match tier.begin(&here, Arrival::Fetch(urgency), !is_brief).await {
                     Ok((shard, _filling)) => return Ok(shard),
-                    // What is wrong with the request is so on every tier.
+                    // An invalid request is invalid on every tier.
                     Err(error) if error.kind() == ErrorKind::Invalid => return Err(error),
                     Err(error) => refused = Some(error),
                 }
             }
         }
         match refused {
-            // Every tier is taken up by what is in use or kept by rule: there is no way but to wait
-            // for a change, and whoever asked must know. Unless one is out of order: what it holds
-            // may be what is in the way.
+            // Every tier is full of shards that are in use or kept by rules: the asker must know
+            // and wait for a change. If a tier is out of order, its shards may be the reason: then
+            // the shard is read through.
             Some(error) if error.kind() == ErrorKind::Full && self.is_in_order() => Err(error),
             Some(error) if error.kind() == ErrorKind::Closed && self.is_in_order() => Err(error),
             other => {
@@ -142,40 +145,41 @@ impl Store {
                 });
                 match urgency {
                     Urgency::Needed => Ok(self.begin_through(wanted, &why)),
-                    // Only bytes that somebody reads are worth fetching twice. `Full`, as any other
-                    // refusal to look ahead: whoever needs the shard asks again.
+                    // Only a waiting reader is worth fetching the bytes twice. `Full`, as other
+                    // refusals of a prefetch: a job that needs the shard asks again.
                     Urgency::Ahead => Err(Error::new(ErrorKind::Full, why.to_string())),
                 }
             }
         }
     }
 
-    /// Where the data set's or the tenant's own limit is what is short: what they hold on tiers that do
-    /// not take the shard makes room, the slowest first. Whether any did.
-    async fn give_up(&self, wanted: &Wanted, candidates: &[Tier]) -> bool {
-        let shares = self.inner.commons.shares.now();
+    /// If the limit of the data set or the tenant is short: evicts their shards on tiers that do
+    /// not take the shard, slowest tier first. Returns true if any was evicted.
+    async fn evict_own(&self, wanted: &Wanted, candidates: &[Tier]) -> bool {
+        let shares = self.inner.shared.shares.current();
         let charge = wanted.charge(&shares);
         let bytes = candidates.iter().filter_map(|tier| {
-            let bytes = tier.takes(wanted.len);
+            let bytes = tier.bytes_for(wanted.len);
             let fits = bytes <= tier.budget().limit();
             let fits = fits && shares.of(charge).iter().all(|share| share.check(bytes).is_ok());
             fits.then_some(bytes)
         });
-        // For what never fits nothing is worth giving up.
+        // Nothing is evicted for a shard that never fits.
         let Some(bytes) = bytes.max() else { return false };
         let mut any = false;
         for tier in self.inner.tiers.iter().rev() {
-            any |= tier.give_up(wanted, bytes).await;
+            any |= tier.evict_for_share(wanted, bytes).await;
         }
         any
     }
 
-    /// Whether every tier is as it should be.
+    /// Returns true if every tier accepts writes.
     fn is_in_order(&self) -> bool {
         self.inner.tiers.iter().all(Tier::is_writable)
     }
 
-    /// Tiers that may take a shard, the best first. `name`: by which it was perhaps seen before.
+    /// Tiers that may take a shard, best first. `name`: name of the shard, if it may have been seen
+    /// before.
     pub(super) fn candidates(
         &self,
         charge: Charge,
@@ -183,7 +187,7 @@ impl Store {
         len: u64,
         urgency: Urgency,
     ) -> Vec<Tier> {
-        let shares = self.inner.commons.shares.now();
+        let shares = self.inner.shared.shares.current();
         let rule = shares.rule(charge);
         let may = |tier: &&Tier| rule.allows(tier.name()) && tier.is_writable();
         let mut ranked: Vec<_> = self
@@ -193,26 +197,26 @@ impl Store {
             .filter(may)
             .map(|tier| {
                 let name = name.map(|name| tier.name_for(name));
-                let (has_room, stays) = tier.welcomes(charge, name.as_ref(), len);
+                let (has_room, stays) = tier.room_and_admission(charge, name.as_ref(), len);
                 let worn = !tier.allows_writing(len);
-                // Larger than all of it: only the error it gives is of use.
-                let large = tier.takes(len) > tier.budget().capacity();
-                // What lies in memory is lost with the daemon.
+                // Larger than the whole tier: tried only for the error it gives.
+                let large = tier.bytes_for(len) > tier.budget().capacity();
+                // Shards in memory are lost with the daemon.
                 let class = (tier.class() == Class::Memory, tier.class());
                 let key = (large, worn, !stays, class, !has_room);
                 (key, std::cmp::Reverse(Weight(weight(tier))), tier.clone())
             })
             .collect();
         ranked.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
-        // Nobody waits for it: then nothing is overdrawn.
+        // Without a waiting reader, no write allowance is overdrawn.
         let spare =
             |key: &(bool, bool, bool, (bool, Class), bool)| urgency == Urgency::Needed || !key.1;
         ranked.into_iter().filter(|(key, ..)| spare(key)).map(|(.., tier)| tier).collect()
     }
 }
 
-/// How much a tier should get, among its like: its free bytes (all of it where none is free, so that
-/// turnover follows size), less as its device is busy.
+/// Weight of a tier among its class: its free bytes, less as its device is busy. If none are free,
+/// all its bytes, so that turnover follows size.
 fn weight(tier: &Tier) -> f64 {
     let budget = tier.budget();
     let free = budget.limit().saturating_sub(budget.used());
@@ -221,7 +225,7 @@ fn weight(tier: &Tier) -> f64 {
     bytes as f64 * (1.0 - load)
 }
 
-/// A weight, in the order of numbers.
+/// A weight with a total order.
 #[derive(PartialEq)]
 struct Weight(f64);
 

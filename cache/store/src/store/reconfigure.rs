@@ -1,11 +1,11 @@
-//! Other rules while shards are here and jobs run.
+//! Change of rules while shards are present and jobs run.
 //!
-//! One rule: all of it or nothing. Everything that can fail is done beforehand and changes nothing; what
-//! then changes does so while every tier's table is held, so that nobody decides by half of it. Nothing is
-//! written: should the daemon be killed at any moment, the next goes by its file.
+//! Rule: all or nothing. Everything that can fail is done first and changes nothing. The change
+//! itself is made while the tables of all tiers are locked, so no decision sees half of it. Nothing
+//! is written: if the daemon is killed, the next one reads its file.
 //!
-//! What is here beyond what the new rules leave a data set or a tenant, or where they want it no more, goes
-//! afterwards: by whoever moves shards (`moves.rs`), or to make room. Until then nothing comes beside it.
+//! Shards beyond the new limits, or on tiers the rules no longer allow, leave afterwards: moved by
+//! the background task (`moves.rs`), or evicted for room. Until then their owner gets no more room.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,32 +16,35 @@ use forebay_source::Rules;
 use super::Store;
 use crate::dataset::Dataset;
 use crate::shares::Shares;
+use crate::shutdown::shutting_down;
 use crate::tenant::Tenant;
-use crate::tier::{self, Effects, Judged, Tier, TierLimits, shutting_down};
+use crate::tier::{self, Effects, NewCharges, Tier, TierLimits};
 
-/// What may change of a store while it is used.
+/// Rules of a store that can change at run time.
 pub struct StoreRules {
-    /// What admins say of data sets; the first whose pattern matches counts.
+    /// Rules for data sets; the first with a matching pattern counts.
     pub datasets: Vec<Dataset>,
-    /// What each of those may hold who share the node.
+    /// Limits of tenants.
     pub tenants: Vec<Tenant>,
-    /// What every tier may hold.
+    /// Limits of every tier.
     pub tiers: Vec<TierLimits>,
-    /// Which stores may be read, and how.
+    /// Rules for origins.
     pub sources: Rules,
 }
 
 impl Store {
-    /// Goes by other rules from now on, and says what that means for what is here. `dry`: only says it.
+    /// Puts other rules in force, and returns their effects on present shards. `dry`: only returns
+    /// the effects.
     ///
-    /// A running job feels them at once. It stays the tenant that it was when it came; one that is not
-    /// configured any more is charged as none.
+    /// The rules apply to running jobs at once. A job keeps its tenant; if that is no longer
+    /// configured, it is charged as none.
     ///
     /// # Errors
-    /// `Invalid` if the rules cannot all be kept, or name other tiers than there are; then nothing changed.
+    /// `Invalid` if the rules cannot all be kept, or name other tiers than exist; then nothing has
+    /// changed.
     pub async fn reconfigure(&self, rules: StoreRules, dry: bool) -> Result<Effects> {
         let Self { inner, .. } = self;
-        // One at a time: what is judged must be what counts then.
+        // One change at a time: the checked rules must be the next in force.
         let _alone = inner.reconfiguring.lock().await;
         let StoreRules { datasets, tenants, tiers: limits, sources } = rules;
         let mut sizes = Vec::with_capacity(inner.tiers.len());
@@ -60,28 +63,29 @@ impl Store {
             .zip(&sizes)
             .map(|(tier, size)| (tier.name(), size.capacity))
             .collect();
-        let shares = Arc::new(inner.commons.shares.now().ruled(datasets, tenants, &named)?);
+        let shares = Arc::new(inner.shared.shares.current().ruled(datasets, tenants, &named)?);
         let sources = inner.sources.prepare(sources)?;
         let judged = self.judge(shares).await?;
-        let effects = Effects::of(&inner.commons.shares.now(), &judged, &inner.tiers, &sizes);
+        let effects = Effects::of(&inner.shared.shares.current(), &judged, &inner.tiers, &sizes);
         if !dry {
             inner.sources.rule(sources);
             tier::reconfigure(&inner.tiers, &judged, &sizes);
             let largest = sizes.iter().map(|size| size.capacity).max().unwrap_or(0);
-            inner.commons.largest_tier.store(largest, Ordering::Relaxed);
-            // What is wanted no more goes, and what had no room may have it.
-            inner.commons.moves.notify_one();
+            inner.shared.largest_tier.store(largest, Ordering::Relaxed);
+            // Unwanted shards leave, and waiting ones may find room.
+            inner.shared.moves.notify_one();
             let store = self.clone();
-            // It fails only where the node ends: nothing is decided any more then.
-            let _ = tokio::task::spawn_blocking(move || store.decide(None)).await;
+            // Fails only while the node stops; then nothing needs a decision.
+            let _ = tokio::task::spawn_blocking(move || store.decide_managed(None)).await;
         }
         Ok(effects)
     }
 
-    /// What the rules say of everything that is here, beside those who read: that takes a while.
-    async fn judge(&self, shares: Arc<Shares>) -> Result<Judged> {
+    /// Charges of all present shards under the new rules. This takes a while, beside running
+    /// readers.
+    async fn judge(&self, shares: Arc<Shares>) -> Result<NewCharges> {
         let tiers = self.inner.tiers.clone();
-        let judge = move || Judged::by(shares, tiers.iter().flat_map(Tier::provenances));
+        let judge = move || NewCharges::by(shares, tiers.iter().flat_map(Tier::provenances));
         tokio::task::spawn_blocking(judge).await.map_err(|_| shutting_down())
     }
 }

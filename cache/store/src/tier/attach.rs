@@ -1,7 +1,7 @@
-//! A tier's directory: opened, listed, looked after, let go of and taken up again.
+//! Directory of a tier: opened, listed, checked, closed and opened again.
 //!
-//! One rule: a directory is used only while it is the one that was opened. What was mounted over it
-//! or put in its place belongs to somebody else.
+//! Rule: a directory is used only while it is the opened one. A directory mounted over it or put in
+//! its place belongs to somebody else.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,31 +13,32 @@ use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_uring::{Arena, Open, Region, Span};
 use tokio::sync::watch;
 
+use super::entry::ShardState;
 use super::health::{Condition, Health};
 use super::limits::whole_parts;
-use super::table::{State, Table};
+use super::table::ShardTable;
 use super::wear::Wear;
-use super::{
-    Class, Commons, Disk, DiskConfig, Inner, Medium, Mode, Tier, TierConfig, shutting_down,
-};
+use super::{Class, Disk, DiskConfig, Medium, Mode, Tier, TierConfig, TierInner};
 use crate::budget::{Budget, Space};
 use crate::directory::{Directory, Found, ShardName};
+use crate::shared_state::SharedState;
 use crate::shares::{NOBODY, Provenance};
+use crate::shutdown::shutting_down;
 use crate::traffic::Traffics;
 
-/// Bytes a probe writes and reads back: one block of the strictest disk.
+/// Bytes that a probe writes and reads back: one block of the strictest disk.
 const PROBE_BYTES: usize = forebay_uring::GRANULE;
 
-/// How long a probe may take: a device that needs longer for 4 KiB is not one to wait for.
+/// Maximum time of a probe of 4 KiB: a slower device is not worth waiting for.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Tier {
-    /// Opens a tier; listing what it holds starts at once.
+    /// Opens a tier, and starts to list it.
     ///
     /// # Errors
-    /// If its directory cannot be used: another daemon has it, it holds something else, it is not
-    /// writable, or smaller than the capacity; if its memory cannot be had.
-    pub(crate) async fn open(config: TierConfig, commons: Arc<Commons>) -> Result<Self> {
+    /// If its directory cannot be used: another daemon has it, it has other content, it is not
+    /// writable, or its disk is smaller than the capacity. If there is not enough memory.
+    pub(crate) async fn open(config: TierConfig, shared: Arc<SharedState>) -> Result<Self> {
         let mut class = config.class;
         let limits = config.limits();
         let (size, medium, wear) = match config.disk {
@@ -85,39 +86,39 @@ impl Tier {
                 (size, Medium::Disk(disk), wear)
             }
         };
-        let tier = Self(Arc::new(Inner {
+        let tier = Self(Arc::new(TierInner {
             name: config.name,
             class,
             medium,
             size: Mutex::new(size),
             relieving: AtomicBool::new(false),
             budget: Budget::new(size.capacity),
-            table: Mutex::new(Table::new(commons.shares.now(), commons.forecast.clone())),
+            table: Mutex::new(ShardTable::new(shared.shares.current(), shared.forecast.clone())),
             scanned: watch::Sender::new(None),
             tally: Arc::default(),
-            traffic: Traffics::new(commons.waits.clone()),
+            traffic: Traffics::new(shared.waits.clone()),
             health: Health::new(),
             mode: AtomicU8::new(Mode::Enabled as u8),
             wear,
-            commons,
+            shared,
         }));
         tier.list();
         Ok(tier)
     }
 
-    /// Begins to list what the directory holds.
+    /// Starts to list the directory.
     fn list(&self) {
         match self.directory() {
             Ok(directory) => {
                 let tier = self.clone();
                 tokio::task::spawn_blocking(move || tier.scan(&directory));
             }
-            // Memory begins empty.
+            // Memory starts empty.
             Err(_) => drop(self.0.scanned.send_replace(Some(Ok(())))),
         }
     }
 
-    /// Lists the directory once more, if it could not be listed: until then nothing is added to it.
+    /// Lists the directory again if the last listing failed: until it succeeds, nothing is added.
     fn list_again(&self) {
         let failed = |listed: &mut Option<Result<()>>| {
             let failed = matches!(listed, Some(Err(_)));
@@ -139,22 +140,22 @@ impl Tier {
                 let whole = by_use(directory, found.whole);
                 let mut table = self.table();
                 if !self.directory().is_ok_and(|now| std::ptr::eq(&*now, directory)) {
-                    // Let go of meanwhile: what was found is not ours to count any more.
+                    // Closed meanwhile: its content no longer belongs to this tier.
                     return;
                 }
-                let shares = self.0.commons.shares.now();
+                let shares = self.0.shared.shares.current();
                 let budgets = shares.budgets(NOBODY);
                 table.newer = Some(Space::enter(&self.0.budget, budgets, found.newer_bytes));
-                // Wanted before the directory was listed: they are the latest used all the same.
-                let early = table.names();
+                // Shards used before the listing ended are the latest used.
+                let early = table.names_by_use();
                 for shard in whole {
-                    self.enter(&mut table, shard, State::Whole);
+                    self.enter(&mut table, shard, ShardState::Whole);
                 }
                 for name in &early {
-                    table.used(name);
+                    table.record_use(name);
                 }
                 for shard in found.partial {
-                    self.enter(&mut table, shard, State::Partial);
+                    self.enter(&mut table, shard, ShardState::Partial);
                 }
                 table.find_unwanted(self.name());
                 Ok(())
@@ -165,40 +166,40 @@ impl Tier {
             }
         };
         self.0.scanned.send_replace(Some(listed));
-        // Something may be here that the rules leave no place for.
-        self.0.commons.moves.notify_one();
+        // The rules may not want some of the shards here.
+        self.0.shared.moves.notify_one();
     }
 
-    /// While the directory is still being listed: looks for this one shard, so that nobody who
-    /// wants what is there waits for the rest.
+    /// Looks for this one shard while the directory is still being listed, so that its readers need
+    /// not wait for the rest.
     pub(crate) async fn probe(&self, name: &ShardName) -> Result<()> {
         if self.0.scanned.borrow().is_some() {
             return Ok(());
         }
         let of = name.clone();
         if let Some(shard) = self.on_disk(move |directory| Ok(directory.probe(&of))).await? {
-            self.enter(&mut self.table(), shard, State::Whole);
+            self.enter(&mut self.table(), shard, ShardState::Whole);
         }
         Ok(())
     }
 
-    /// Notes a shard that was found, unless it is known already, or has left since it was seen.
-    fn enter(&self, table: &mut Table, found: Found, state: State) {
+    /// Adds a found shard, unless it is known already or has left since.
+    fn enter(&self, table: &mut ShardTable, found: Found, state: ShardState) {
         if table.get(&found.name).is_none() && !table.leaving.contains_key(&found.name) {
             tracing::debug!(url = shown(&found.url), "found a shard");
-            let (name, is_pinned) = (found.name.clone(), self.0.commons.pins.has(&found.url));
+            let (name, is_pinned) = (found.name.clone(), self.0.shared.pins.has(&found.url));
             let of = Provenance { url: found.url.into(), tenant: found.tenant.map(Arc::from) };
-            let shares = self.0.commons.shares.now();
-            // The table charges whom it belongs to.
+            let shares = self.0.shared.shares.current();
+            // The table charges the right owner.
             let space = Space::enter(&self.0.budget, shares.budgets(NOBODY), found.bytes);
-            table.found((found.name, found.object), of, space, (found.written, state));
+            table.add_found((found.name, found.object), of, space, (found.written, state));
             if is_pinned {
                 table.pin(&name);
             }
         }
     }
 
-    /// The name under which a shard rests, or would rest, here.
+    /// Name under which a shard is stored here.
     pub(crate) fn name_for(&self, name: &ShardName) -> ShardName {
         match self.directory() {
             Ok(directory) => directory.name_for(name),
@@ -206,16 +207,16 @@ impl Tier {
         }
     }
 
-    /// Keeps for the next start in which order shards were used, and what may be written.
+    /// Saves the order of use and the write allowance for the next start.
     pub(crate) async fn save(&self) {
-        // Before the listing is over the order on the disk is the better one.
+        // Before the listing is over, the saved order is the better one.
         if !matches!(*self.0.scanned.borrow(), Some(Ok(()))) {
             return;
         }
         if self.0.health.condition() != Condition::Normal {
             return;
         }
-        let order = self.table().recency();
+        let order = self.table().hashes_by_use();
         let now = SystemTime::now();
         let left = self.wear().map(|mut wear| wear.left(now));
         let saved = self.on_disk(move |directory| {
@@ -230,8 +231,8 @@ impl Tier {
         }
     }
 
-    /// What is to be done now and then: is the directory still there, how much of the disk is left to
-    /// us, is a device that failed well again.
+    /// Checks the tier: is the directory still there, how much of the disk is free, has a failed
+    /// device recovered?
     pub(crate) async fn look_after(&self) {
         let Ok(directory) = self.directory() else { return };
         let of = directory.clone();
@@ -241,33 +242,33 @@ impl Tier {
         match looked {
             Ok(extent) => self.limit(extent.available),
             Err(error) => {
-                self.tell(self.0.health.vanished(&error), Some(&error));
+                self.log_condition(self.0.health.vanished(&error), Some(&error));
                 return;
             }
         }
         if self.0.health.condition() == Condition::Normal {
-            // A device that failed too seldom to be judged by it may do now what it did not then.
+            // A device with few failures may succeed now.
             self.remove_stuck();
             self.list_again();
             return;
         }
-        // Taken beforehand: fills that hold all frames say nothing about the device.
-        let Ok(span) = self.0.commons.frames.lease(PROBE_BYTES).await else { return };
+        // Taken first: a lack of frames says nothing about the device.
+        let Ok(span) = self.0.shared.frames.lease(PROBE_BYTES).await else { return };
         let probed = match tokio::time::timeout(PROBE_TIMEOUT, self.try_device(span)).await {
-            // It answers; that it is full is another matter.
+            // A full device still answers.
             Ok(Err(error)) if error.kind() == ErrorKind::Full => Ok(()),
             Ok(probed) => probed,
             Err(_) => Err(Error::new(ErrorKind::Unavailable, "the device does not answer")),
         };
         let changed = self.0.health.probed(&probed);
-        self.tell(changed, probed.as_ref().err());
+        self.log_condition(changed, probed.as_ref().err());
         if changed == Some(Condition::Normal) {
             self.remove_stuck();
             self.list_again();
         }
     }
 
-    /// What the tier may hold now that others left so much of the disk.
+    /// Sets the usable bytes, given the free bytes of the disk.
     pub(super) fn limit(&self, available: u64) {
         if self.disk().is_none() {
             return;
@@ -275,7 +276,7 @@ impl Tier {
         let ours = self.0.budget.used().saturating_add(available);
         self.0.budget.set_limit(ours.saturating_sub(self.size().left_free));
         if self.0.budget.used() > self.0.budget.limit() {
-            self.0.commons.moves.notify_one();
+            self.0.shared.moves.notify_one();
         }
     }
 
@@ -285,7 +286,7 @@ impl Tier {
         let path = directory.root().join("PROBE");
         let (files, stale) = (disk.files.clone(), path.clone());
         let cleared = tokio::task::spawn_blocking(move || files.remove(&stale)).await;
-        // The next line says what cannot be removed.
+        // The next line reports a file that cannot be removed.
         drop(cleared);
         let file = disk.engine.open(&path, Open::Create { len: PROBE_BYTES as u64 }).await?;
         span.fill(0xf0);
@@ -305,7 +306,8 @@ impl Tier {
             .map_err(|error| Error::from_io("remove a probe", &error))
     }
 
-    /// Tries once more to remove what could not be removed. Names stay taken until that is done.
+    /// Tries again to remove copies that could not be removed. Until that succeeds, their names
+    /// stay taken.
     fn remove_stuck(&self) {
         let Ok(directory) = self.directory() else { return };
         let names: Vec<_> = self.table().stuck.iter().map(|entry| entry.name().clone()).collect();
@@ -323,7 +325,7 @@ impl Tier {
         });
     }
 
-    /// Reads only, from now on; what is there moves or goes.
+    /// Sets the tier to draining: it is only read, and its shards move or are evicted.
     ///
     /// # Errors
     /// `Invalid` if it is disabled.
@@ -340,7 +342,7 @@ impl Tier {
         Ok(())
     }
 
-    /// Lets go of the directory: its device may be taken away once nobody reads any more.
+    /// Closes the directory: its device may be removed once no reader is left.
     pub(crate) async fn disable(&self) {
         self.save().await;
         self.set_mode(Mode::Disabled);
@@ -352,7 +354,7 @@ impl Tier {
         }
     }
 
-    /// Uses the tier again, listing the directory anew if it was let go of.
+    /// Uses the tier again, and lists the directory anew if it was closed.
     ///
     /// # Errors
     /// As [`Tier::open`].
@@ -361,7 +363,7 @@ impl Tier {
             let (root, files) = (disk.path.clone(), disk.files.clone());
             let opened = tokio::task::spawn_blocking(move || match root.join("FORMAT").exists() {
                 true => Directory::open(&root, files),
-                // Made anew it would lie on whatever disk the mount point does.
+                // A new directory would lie on the disk of the mount point.
                 false => Err(Error::new(ErrorKind::NotFound, "the cache directory is not there")
                     .at("directory", root.display())
                     .advise("mount its device, or restart the daemon to begin a new cache")),
@@ -377,8 +379,8 @@ impl Tier {
     }
 }
 
-/// The block device under a directory, as the kernel calls it; none where there is none, as under a
-/// network file system.
+/// Kernel name of the block device under a directory; none if there is none, as under a network
+/// file system.
 fn device_of(directory: &Path) -> Option<String> {
     let stat = rustix::fs::stat(directory).ok()?;
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
@@ -386,10 +388,10 @@ fn device_of(directory: &Path) -> Option<String> {
     Some(device.file_name()?.to_string_lossy().into_owned())
 }
 
-/// Shards in the order in which the last daemon used them; those it did not know, later.
+/// Sorts shards by their last use under the last daemon; shards it did not know come last.
 fn by_use(directory: &Directory, mut shards: Vec<Found>) -> Vec<Found> {
     let order: HashMap<u64, usize> = directory.load_recency().into_iter().zip(0..).collect();
-    // Stable: those that are not in the order stay sorted by when they were written.
+    // Stable: shards without a saved use stay sorted by the time they were written.
     shards.sort_by_key(|found| order.get(&found.name.hash()).copied().unwrap_or(usize::MAX));
     shards
 }

@@ -1,6 +1,6 @@
-//! What other rules mean for what is here, in bytes.
+//! Effects of other rules on present shards, in bytes.
 //!
-//! One rule: it is reckoned from the very judgement that is then put in force, and changes nothing.
+//! Rule: effects are computed from the same charges that are then put in force, and change nothing.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -9,80 +9,70 @@ use serde::{Deserialize, Serialize};
 
 use super::Tier;
 use super::limits::Size;
-use super::shelf::age;
-use super::table::Judged;
-use crate::shares::{Charge, Provenance, Shares};
-use crate::store::is_read_in_place;
+use super::new_charges::NewCharges;
+use super::partition::age;
+use crate::shares::Shares;
 
-/// What other rules mean for what is here.
+/// Effects of other rules on present shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effects {
-    /// Each data set, in the order of the new rules; then those that are gone.
+    /// Each data set, in the order of the new rules; then removed ones.
     pub datasets: Vec<ShareEffect>,
-    /// Each tenant, the same way.
+    /// Each tenant, in the same way.
     pub tenants: Vec<ShareEffect>,
-    /// Each tier, the fastest first.
+    /// Each tier, fastest first.
     pub tiers: Vec<TierEffect>,
 }
 
-/// What they mean for a data set or a tenant.
+/// Effects on a data set or a tenant.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShareEffect {
-    /// Its name.
+    /// Name of the data set or tenant.
     pub name: String,
-    /// Bytes that it holds by the old rules; none where they do not name it,
+    /// Bytes held under the old rules; none if they do not name it,
     pub before_bytes: Option<u64>,
-    /// and by the new ones.
+    /// and under the new rules.
     pub after_bytes: Option<u64>,
-    /// Bytes that it takes over from others.
+    /// Bytes taken over from others.
     pub comes_bytes: u64,
-    /// Bytes that others take over from it.
+    /// Bytes that others take over.
     pub goes_bytes: u64,
-    /// Bytes that it may hold.
+    /// Maximum bytes.
     pub max_bytes: Option<u64>,
-    /// Bytes that it holds above that: they go, oldest first or as its policy says, unless they are pinned.
+    /// Bytes above the maximum: they are evicted in the order of its policy, unless pinned.
     pub over_bytes: u64,
-    /// Bytes that it holds where the new rules want no copies: they go, or move.
+    /// Bytes where the new rules want no copies: they are evicted, or move.
     pub unwanted_bytes: u64,
-    /// Bytes that are older than its time to live: they are fetched anew when they are next wanted.
+    /// Bytes older than the time to live: they are fetched anew on their next use.
     pub stale_bytes: u64,
 }
 
-/// What they mean for a tier.
+/// Effects on a tier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierEffect {
-    /// Its name.
+    /// Name of the tier.
     pub name: String,
-    /// Bytes that it may hold by the old rules,
+    /// Maximum bytes under the old rules,
     pub before_bytes: u64,
-    /// and by the new ones.
+    /// and under the new rules.
     pub after_bytes: u64,
-    /// Bytes that it holds above that: they move to slower tiers, or go.
+    /// Bytes above the maximum: they move to slower tiers, or are evicted.
     pub over_bytes: u64,
 }
 
-/// A shard that is here.
-pub(super) struct Present {
-    pub(super) of: Provenance,
-    pub(super) charge: Charge,
-    pub(super) bytes: u64,
-    pub(super) since: SystemTime,
-}
-
 impl Effects {
-    /// What changes if these rules come to count in place of those `before`.
-    pub(crate) fn of(before: &Shares, judged: &Judged, tiers: &[Tier], sizes: &[Size]) -> Self {
+    /// Computes the effects of these rules if they replace those `before`.
+    pub(crate) fn of(before: &Shares, judged: &NewCharges, tiers: &[Tier], sizes: &[Size]) -> Self {
         let now = SystemTime::now();
         let (mut datasets, mut tenants) = (Sums::default(), Sums::default());
         for tier in tiers {
-            // Copied out: the table is not to be held while all of them are looked at.
+            // Copied out: the table is not locked while the shards are looked at.
             let present = tier.table().present();
             for shard in present {
                 let charge = judged.charge(&shard.of);
                 let rule = judged.shares.rule(charge);
                 let bytes = shard.bytes;
-                let is_unwanted =
-                    !rule.allows(tier.name()) || is_read_in_place(rule, &shard.of.url);
+                let is_unwanted = !rule.allows(tier.name()) || rule.is_read_in_place(&shard.of.url);
                 let unwanted = if is_unwanted { bytes } else { 0 };
                 let is_stale = rule.ttl.is_some_and(|ttl| age(shard.since, now) >= ttl);
                 let stale = if is_stale { bytes } else { 0 };
@@ -110,7 +100,7 @@ impl Effects {
     }
 }
 
-/// Bytes by the places of those who hold them.
+/// Sums of bytes by index of their owner.
 #[derive(Default)]
 struct Sums {
     before: HashMap<usize, u64>,
@@ -131,7 +121,7 @@ impl Sums {
         }
     }
 
-    /// Of each place, with its name and what it may hold.
+    /// Effects on each owner, given by index, name and maximum.
     fn effects(
         mut self,
         before: &[(usize, String, Option<u64>)],

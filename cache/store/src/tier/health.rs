@@ -1,9 +1,8 @@
-//! A device's health: when it is used, when it is let alone, and when it is trusted again.
+//! Health of a device: when it is used, avoided, and trusted again.
 //!
-//! One rule: a device is judged by what it was seen to do. Three I/O errors within a minute make it
-//! unstable: nothing is read from it or written to it then but probes. Three bad probes in a row make
-//! it down, three good ones bring it back; a directory that is not the one that was opened is down at
-//! once.
+//! Rule: a device is judged by its observed behaviour. Three I/O errors within a minute make it
+//! unstable: then it is only probed. Three bad probes in a row make it down, three good ones normal
+//! again. A directory that is not the opened one is down at once.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,35 +12,35 @@ use forebay_error::Error;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// I/O errors within [`WITHIN`] that a healthy device does not show: one may be a bad sector.
+/// I/O errors within [`WITHIN`] that make a device unstable: a single one may be a bad sector.
 const ERRORS: usize = 3;
 
-/// How long an I/O error counts.
+/// Time for which an I/O error counts.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// Probes in a row that change a verdict: one may be luck, either way.
+/// Probes in a row that change the condition: a single one may be luck, either way.
 const PROBES: u32 = 3;
 
-/// What is thought of a device.
+/// Condition of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Condition {
-    /// It is used.
+    /// In use.
     Normal,
-    /// It takes no writes (a file system that was remounted read-only); it is read.
+    /// Takes no writes (a file system remounted read-only); it is read.
     ReadOnly,
-    /// It fails: it is probed, and not used.
+    /// Fails: probed, and not used.
     Unstable,
-    /// It failed the probes, too.
+    /// Fails the probes as well.
     Down,
 }
 
-/// What was seen of a device.
+/// Observations of a device.
 #[derive(Debug)]
-pub(crate) struct Health(Mutex<Seen>);
+pub(crate) struct Health(Mutex<Observations>);
 
 #[derive(Debug)]
-struct Seen {
+struct Observations {
     condition: Condition,
     errors: VecDeque<Instant>,
     good: u32,
@@ -51,7 +50,7 @@ struct Seen {
 
 impl Health {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(Seen {
+        Self(Mutex::new(Observations {
             condition: Condition::Normal,
             errors: VecDeque::with_capacity(ERRORS),
             good: 0,
@@ -64,20 +63,20 @@ impl Health {
         self.lock().condition
     }
 
-    /// The condition, and what led to it.
+    /// Condition, and the reason for it.
     pub(crate) fn verdict(&self) -> (Condition, Option<String>) {
         let seen = self.lock();
         (seen.condition, seen.why.clone())
     }
 
-    /// An operation failed. Returns the condition if that changed it.
+    /// Notes a failed operation. Returns the condition if it changed.
     pub(crate) fn failed(&self, error: &Error, now: Instant) -> Option<Condition> {
         let mut seen = self.lock();
         seen.errors.push_back(now);
         while seen.errors.front().is_some_and(|then| now.duration_since(*then) >= WITHIN) {
             seen.errors.pop_front();
         }
-        // More than that say nothing more.
+        // More errors do not matter.
         seen.errors.truncate(ERRORS);
         match seen.condition {
             Condition::Normal | Condition::ReadOnly if seen.errors.len() >= ERRORS => {
@@ -87,14 +86,14 @@ impl Health {
         }
     }
 
-    /// The file system takes no writes. Returns the condition if that is news.
+    /// Notes a file system that takes no writes. Returns the condition if it changed.
     pub(crate) fn refused_writes(&self, error: &Error) -> Option<Condition> {
         let mut seen = self.lock();
         let news = seen.condition == Condition::Normal;
         news.then(|| seen.turn(Condition::ReadOnly, error))
     }
 
-    /// The directory is gone, or another is in its place. Returns the condition if that is news.
+    /// Notes that the directory is gone or replaced. Returns the condition if it changed.
     pub(crate) fn vanished(&self, error: &Error) -> Option<Condition> {
         let mut seen = self.lock();
         seen.good = 0;
@@ -102,7 +101,7 @@ impl Health {
         news.then(|| seen.turn(Condition::Down, error))
     }
 
-    /// A probe wrote, synced and read back, or did not. Returns the condition if that changed it.
+    /// Notes the result of a probe. Returns the condition if it changed.
     pub(crate) fn probed(&self, outcome: &Result<(), Error>) -> Option<Condition> {
         let mut seen = self.lock();
         match (outcome, seen.condition) {
@@ -110,7 +109,7 @@ impl Health {
             (Ok(()), _) => {
                 (seen.good, seen.bad) = (seen.good + 1, 0);
                 (seen.good >= PROBES).then(|| {
-                    *seen = Seen {
+                    *seen = Observations {
                         condition: Condition::Normal,
                         errors: VecDeque::with_capacity(ERRORS),
                         good: 0,
@@ -131,12 +130,12 @@ impl Health {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seen> {
+    fn lock(&self) -> MutexGuard<'_, Observations> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Seen {
+impl Observations {
     fn turn(&mut self, condition: Condition, why: &Error) -> Condition {
         self.condition = condition;
         self.why = Some(why.to_string());
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn three_errors_within_a_minute_are_too_many() {
+    fn three_errors_in_a_minute_make_device_unstable() {
         let health = Health::new();
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_decide_what_becomes_of_it() {
+    fn probes_change_the_condition() {
         let health = Health::new();
         for _ in 0..3 {
             health.failed(&error(), Instant::now());
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_takes_no_writes_is_told_from_one_that_fails() {
+    fn read_only_device_differs_from_failing_one() {
         let health = Health::new();
         assert_eq!(health.refused_writes(&error()), Some(Condition::ReadOnly));
         assert_eq!(health.refused_writes(&error()), None);

@@ -1,7 +1,7 @@
-//! What a tier may hold, and what of it may be another from one moment to the next.
+//! Limits of a tier, which may change at run time.
 //!
-//! One rule: what is refused is refused before anything changes; what is held beyond a lower limit leaves
-//! as anything above a watermark does.
+//! Rule: invalid limits are rejected before anything changes. Bytes above a lower limit leave like
+//! bytes above a watermark.
 
 use std::path::Path;
 use std::sync::PoisonError;
@@ -9,25 +9,25 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 
-use super::table::Judged;
+use super::new_charges::NewCharges;
 use super::{Class, KeepFree, Medium, Tier, TierConfig, Watermarks};
 use crate::files::Extent;
-use crate::fill::PART_BYTES;
 use crate::shares::Provenance;
+use crate::sizes::PART_BYTES;
 
-/// How long a disk may take to say how large it is; others who change rules wait as long.
+/// Maximum time for a disk to report its size; other changes of rules wait as long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a tier may hold.
+/// Limits of a tier.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TierLimits {
-    /// Which tier.
+    /// Name of the tier.
     pub name: String,
-    /// Bytes it may hold, at most. In memory they stay what they are.
+    /// Maximum bytes. In memory they cannot change.
     pub capacity: u64,
-    /// What of its file system is left to others; of no meaning in memory.
+    /// Part of its file system left to others; ignored in memory.
     pub keep_free: KeepFree,
-    /// Where given, shards leave ahead of need.
+    /// If given, shards are evicted ahead of need.
     pub watermarks: Option<Watermarks>,
 }
 
@@ -36,9 +36,9 @@ pub struct TierLimits {
 pub(crate) struct Size {
     pub(crate) capacity: u64,
     pub(super) keep_free: KeepFree,
-    /// The same in bytes of its disk.
+    /// Bytes of its disk left to others.
     pub(super) left_free: u64,
-    /// What it may use now.
+    /// Bytes it may use now.
     limit: u64,
     pub(super) watermarks: Option<Watermarks>,
 }
@@ -55,7 +55,7 @@ impl TierConfig {
 }
 
 impl TierLimits {
-    /// Refuses limits that make no sense.
+    /// Rejects invalid limits.
     pub(crate) fn check(&self) -> Result<()> {
         let refuse = |key: &str, what: &str| {
             Err(Error::new(ErrorKind::Invalid, what).at("tier", &self.name).at("key", key))
@@ -76,7 +76,7 @@ impl TierLimits {
         Ok(())
     }
 
-    /// The limits on this disk.
+    /// Limits on this disk.
     ///
     /// # Errors
     /// `Invalid` if they exceed it.
@@ -101,7 +101,7 @@ impl TierLimits {
         })
     }
 
-    /// Of a tier that has no disk.
+    /// Limits of a tier without a disk.
     pub(super) fn in_memory(&self, capacity: u64) -> Size {
         let keep_free = KeepFree::Bytes(0);
         Size { capacity, keep_free, left_free: 0, limit: capacity, watermarks: self.watermarks }
@@ -113,11 +113,11 @@ impl Tier {
         *self.0.size.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The limits, if this tier can keep them.
+    /// Checks limits against this tier.
     ///
     /// # Errors
-    /// `Invalid` if they make no sense, exceed its disk, or are those of memory, which stay; what its disk
-    /// answered if that had to be asked.
+    /// `Invalid` if they are invalid, exceed its disk, or change a memory tier; the error of its
+    /// disk.
     pub(crate) async fn size_by(&self, limits: &TierLimits) -> Result<Size> {
         limits.check()?;
         let now = self.size();
@@ -130,7 +130,7 @@ impl Tier {
             Medium::Memory(_) => now.keep_free,
         };
         if (capacity, keeps) == (now.capacity, now.keep_free) {
-            // A disk that does not answer keeps nobody from changing something else.
+            // A disk that does not answer must not block other changes.
             return Ok(Size { watermarks: limits.watermarks, ..now });
         }
         let Some(disk) = self.disk().filter(|_| self.class() != Class::Memory) else {
@@ -149,7 +149,7 @@ impl Tier {
         limits.on(&disk.path, extent, self.0.budget.used())
     }
 
-    /// Where every shard that is here comes from.
+    /// Provenance of every present shard.
     pub(crate) fn provenances(&self) -> Vec<Provenance> {
         self.table().provenances()
     }
@@ -163,23 +163,23 @@ impl Tier {
     }
 }
 
-/// Bytes of memory that shards can lie in: pieces of one size leave no holes.
+/// Bytes of memory that shards can use: blocks of one size leave no holes.
 pub(super) fn whole_parts(bytes: u64) -> u64 {
     bytes / PART_BYTES as u64 * PART_BYTES as u64
 }
 
-/// Puts other rules in force: all tiers' tables are held meanwhile, and then none of them knows any other.
-pub(crate) fn reconfigure(tiers: &[Tier], judged: &Judged, sizes: &[Size]) {
+/// Puts other rules in force, while the tables of all tiers are locked.
+pub(crate) fn reconfigure(tiers: &[Tier], judged: &NewCharges, sizes: &[Size]) {
     let Some(first) = tiers.first() else { return };
     {
         let mut tables: Vec<_> = tiers.iter().map(Tier::table).collect();
-        first.0.commons.shares.replace(judged.shares.clone());
+        first.0.shared.shares.replace(judged.shares.clone());
         for (tier, (table, size)) in tiers.iter().zip(tables.iter_mut().zip(sizes)) {
             tier.resize(*size);
             table.recharge(judged);
             table.find_unwanted(tier.name());
         }
     }
-    // Who waits for room may have it now, or wait for something else.
+    // Tasks that wait for room look again.
     tiers.iter().for_each(|tier| tier.0.budget.wake());
 }

@@ -1,6 +1,7 @@
-//! Which shards of a tier are pinned, when that changes.
+//! Pinned shards of a tier, when the pins change.
 //!
-//! One rule: what begins to arrive is pinned by who begins it; pins change before it is looked here.
+//! Rule: an arriving shard is pinned by the task that starts its fill. The pins are replaced before
+//! the present shards are updated here.
 
 use forebay_error::Result;
 
@@ -8,30 +9,30 @@ use super::Tier;
 use crate::pins::WILD;
 
 impl Tier {
-    /// Keeps what is pinned for the next start.
+    /// Saves the pins for the next start.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If they cannot be written.
     pub(crate) async fn save_pins(&self, text: Vec<u8>) -> Result<()> {
         self.on_disk(move |directory| directory.save_pins(&text)).await
     }
 
-    /// A pin came or went: shards that are here are pinned, or not any more.
+    /// Updates the present shards after a pin was added or removed.
     ///
     /// # Errors
-    /// If the directory could not be listed.
+    /// If the directory cannot be listed.
     pub(crate) async fn pins_changed(&self, pin: &str) -> Result<()> {
         self.scanned().await?;
-        let pins = self.0.commons.pins.now();
+        let pins = self.0.shared.pins.current();
         let mut table = self.table();
         let concerned = |url: &str| pin.contains(WILD) || url == pin;
-        let concerned = table.all().filter(|(_, url)| concerned(url));
+        let concerned = table.urls().filter(|(_, url)| concerned(url));
         let sorted = concerned.map(|(name, url)| (name.clone(), pins.has(url)));
         for (name, is_pinned) in sorted.collect::<Vec<_>>() {
             if is_pinned { table.pin(&name) } else { table.unpin(&name) }
         }
         drop(table);
-        // Who waits for room may find some now.
+        // Waiting tasks may find room now.
         self.budget().wake();
         Ok(())
     }

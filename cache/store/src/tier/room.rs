@@ -1,12 +1,17 @@
-//! Making room: which shard goes when another must come in.
+//! Room for new shards, and the order of evictions.
 //!
-//! Shards that only pass, and stale ones, go first; then what the data sets' policies give up, the
-//! data set of the lowest priority first, and of those that are alike what no job told to need before what is needed last. What jobs
-//! told to need goes for nothing that is needed later still. Under every policy: what somebody holds (a lease), what
-//! still arrives, what is pinned, younger than `dont_evict_time` or within the minimum of its data
-//! set or its tenant stays. A shard some job still needs in its window (a claim) stays as long as
-//! anything else can go, and goes only for a shard that a trainer waits for. Where a limit of data set
-//! or tenant is what is short, only their own shards make room.
+//! Order of eviction:
+//! 1. shards that were not admitted, and stale shards;
+//! 2. the shards that their data sets' policies choose, lowest priority first. Within a priority,
+//!    shards that no job announced go first, then the announced shard whose next use is furthest
+//!    away.
+//!
+//! An announced shard is never evicted for one that is needed later.
+//!
+//! Under every policy these stay: shards with an open handle, arriving, pinned, or younger than
+//! `dont_evict_time`, and shards within the minimum of their data set or tenant. A shard in the
+//! window of a job (a claim) is evicted only as a last resort, for a shard that a trainer waits
+//! for. If the limit of a data set or tenant is short, only their own shards make room.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,88 +22,63 @@ use forebay_policy::{Moment, NEVER, NOW};
 use futures::future::Shared;
 use tokio::time::Instant;
 
-use super::open::Wanted;
-use super::table::{Gone, Need, Short, Table};
+use super::request::{ReservedRoom, RoomRequest, Shortage, Urgency};
+use super::table::{Removal, ShardTable};
+use super::wanted::Wanted;
 use super::{Medium, Tier, Watermarks};
 use crate::budget::Space;
 use crate::directory::{ObjectKey, ShardName};
-use crate::fill::PART_BYTES;
 use crate::shares::{Charge, Provenance, Shares};
+use crate::sizes::PART_BYTES;
 
-/// How long a needed shard waits for leases to end, while nothing arrives. A lease lasts one read;
-/// a minute without room means that the device hangs or that the tier is far too small for what is
-/// open.
+/// Time that a needed shard waits for handles to close, while nothing arrives. A handle lasts one
+/// read. After a minute without room the device hangs, or the tier is far too small for the open
+/// shards.
 pub(super) const ROOM_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Who wants a shard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Urgency {
-    /// A trainer waits for it: it may push out what others claimed, and wait for room.
-    Needed,
-    /// It will be wanted: it comes in only if there is room or something unclaimed to evict.
-    Ahead,
-}
-
-/// Bytes for a shard, and how it comes in.
-pub(super) struct Room {
-    pub(super) space: Arc<Space>,
-    pub(super) of: Provenance,
-    pub(super) passes: bool,
-}
-
-impl Shares {
-    /// What is short for `bytes` more of a data set and a tenant.
-    pub(super) fn short(&self, charge: Charge, bytes: u64) -> Short {
-        match self.of(charge).map(|share| share.budget.has(bytes)) {
-            [true, true] => Short::Tier,
-            [false, true] => Short::Dataset,
-            [true, false] => Short::Tenant,
-            [false, false] => Short::Both,
-        }
-    }
-}
 
 impl Tier {
     /// Bytes that a shard of `len` takes here.
-    pub(crate) fn takes(&self, len: u64) -> u64 {
+    pub(crate) fn bytes_for(&self, len: u64) -> u64 {
         match self.0.medium {
             Medium::Disk(_) => len,
-            // Whole parts, so that memory has no holes that nothing fits.
+            // Whole parts, so that memory has no unusable holes.
             Medium::Memory(_) => len.next_multiple_of(PART_BYTES as u64),
         }
     }
 
-    /// Whether a shard would come in without anybody leaving, and whether it would stay.
-    /// `name`: by which it was perhaps seen before.
-    pub(crate) fn welcomes(
+    /// Returns true if a shard fits without an eviction, and true if it would be admitted. `name`:
+    /// name of the shard, if it may have been seen before.
+    pub(crate) fn room_and_admission(
         &self,
         charge: Charge,
         name: Option<&ShardName>,
         len: u64,
     ) -> (bool, bool) {
         let has_room = self.has_room(charge, len);
-        let bytes = self.takes(len);
-        let passes = name.is_some_and(|name| {
-            self.table().shelf_mut(charge).passes(name.hash(), bytes, has_room)
+        let bytes = self.bytes_for(len);
+        let unadmitted = name.is_some_and(|name| {
+            self.table().partition_mut(charge).denies_admission(name.hash(), bytes, has_room)
         });
-        (has_room, !passes)
+        (has_room, !unadmitted)
     }
 
-    /// Whether a shard would come in without anybody leaving.
+    /// Returns true if a shard fits without an eviction.
     pub(crate) fn has_room(&self, charge: Charge, len: u64) -> bool {
-        let bytes = self.takes(len);
-        self.0.budget.has(bytes) && self.0.commons.shares.now().have(charge, bytes)
+        let bytes = self.bytes_for(len);
+        self.0.budget.has(bytes) && self.0.shared.shares.current().have(charge, bytes)
     }
 
-    /// Whether something may go for a shard that jobs told to need.
-    pub(crate) fn has_later(&self, charge: Charge, object: ObjectKey, len: u64) -> bool {
-        let than = Some(self.0.commons.forecast.needed(object).unwrap_or(NOW));
-        let short = self.0.commons.shares.now().short(charge, self.takes(len));
-        self.table().victim(Need { short, than, ..Need::ahead(Some(charge)) }).is_some()
+    /// Returns true if a shard may be evicted for an announced one.
+    pub(crate) fn has_later_victim(&self, charge: Charge, object: ObjectKey, len: u64) -> bool {
+        let than = Some(self.0.shared.forecast.next_use(object).unwrap_or(NOW));
+        let short = Shortage::of(&self.0.shared.shares.current(), charge, self.bytes_for(len));
+        self.table()
+            .victim(RoomRequest { short, than, ..RoomRequest::ahead(Some(charge)) })
+            .is_some()
     }
 
-    /// Bytes that are to leave: above the low watermark, from when the high one is passed until the low
-    /// is reached; above what the disk leaves us, always.
+    /// Bytes to evict. With watermarks: those above the low one, from the time the high one is
+    /// passed until the low one is reached. Without: those above the usable bytes of the disk.
     pub(crate) fn excess(&self) -> u64 {
         let (used, limit) = (self.0.budget.used(), self.0.budget.limit());
         let Some(Watermarks { low, high }) = self.size().watermarks else {
@@ -113,24 +93,24 @@ impl Tier {
         if self.0.relieving.load(Ordering::Relaxed) { above(low) } else { 0 }
     }
 
-    /// The shard that would go for a newcomer of `len` that nobody waits for.
-    pub(crate) fn candidate_for(&self, charge: Charge, len: u64) -> Option<ShardName> {
-        let short = self.0.commons.shares.now().short(charge, self.takes(len));
-        let need = Need { short, ..Need::ahead(Some(charge)) };
+    /// The shard that would be evicted for a newcomer of `len` nobody waits for.
+    pub(crate) fn victim_for_newcomer(&self, charge: Charge, len: u64) -> Option<ShardName> {
+        let short = Shortage::of(&self.0.shared.shares.current(), charge, self.bytes_for(len));
+        let need = RoomRequest { short, ..RoomRequest::ahead(Some(charge)) };
         self.table().victim(need).map(|(name, _)| name)
     }
 
-    /// The shard that would go next, if nobody waited for room.
-    pub(crate) fn candidate(&self) -> Option<ShardName> {
-        self.table().victim(Need::ahead(None)).map(|(name, _)| name)
+    /// The shard that would be evicted next, ahead of need.
+    pub(crate) fn next_victim(&self) -> Option<ShardName> {
+        self.table().victim(RoomRequest::ahead(None)).map(|(name, _)| name)
     }
 
-    /// Lets a shard go; it is counted as evicted.
+    /// Evicts a shard, and counts the eviction.
     pub(crate) async fn evict(&self, name: &ShardName) {
         let gone = {
             let mut table = self.table();
-            let known = table.is_resting(name);
-            known.then(|| self.leave(&mut table, name, true))
+            let known = table.is_idle(name);
+            known.then(|| self.remove(&mut table, name, true))
         };
         if let Some(gone) = gone {
             tracing::debug!(tier = self.name(), shard = name.as_str(), "evicted a shard");
@@ -139,17 +119,17 @@ impl Tier {
         }
     }
 
-    /// Reserves the bytes of a shard, evicting until they fit. `patient`: waits for room, where
-    /// somebody waits for the shard.
+    /// Reserves the bytes of a shard, and evicts others until they fit. `patient`: waits for room
+    /// if somebody waits for the shard.
     pub(super) async fn make_room(
         &self,
         wanted: &Wanted,
         urgency: Urgency,
         patient: bool,
-    ) -> Result<Room> {
+    ) -> Result<ReservedRoom> {
         let (url, identity, of) = (&wanted.origin.url, wanted.name.hash(), wanted.provenance());
-        let bytes = self.takes(wanted.len);
-        let shares = self.0.commons.shares.now();
+        let bytes = self.bytes_for(wanted.len);
+        let shares = self.0.shared.shares.current();
         let check_size = |shares: &Shares, charge| {
             self.check_size(shares, charge, bytes).map_err(|error| error.at("url", url))
         };
@@ -162,37 +142,43 @@ impl Tier {
         loop {
             let freed = self.0.budget.freed();
             let (short, leaving, may_come_free) = {
-                // Taken under the lock, so that while this one looks bytes only come free.
+                // Under the lock, bytes only come free.
                 let mut table = self.table();
-                // While this one waited, others may have come to count.
-                let shares = self.0.commons.shares.now();
+                // The rules may have changed during a wait.
+                let shares = self.0.shared.shares.current();
                 let charge = shares.charge_of(&of);
                 check_size(&shares, charge)?;
-                let passes = table.passes_by(charge, object, identity, bytes, has_room);
-                let short = shares.short(charge, bytes);
+                let unadmitted = table.denies_admission(charge, object, identity, bytes, has_room);
+                let short = Shortage::of(&shares, charge, bytes);
                 if let Some(space) = Space::reserve(&self.0.budget, shares.budgets(charge), bytes) {
-                    return Ok(Room { space: Arc::new(space), of, passes });
+                    return Ok(ReservedRoom { space: Arc::new(space), of, unadmitted });
                 }
-                // It may have got less while this one waited: no cache that is too small.
+                // The limit may have fallen during a wait: then the disk is short, not the cache.
                 self.check_disk(bytes).map_err(|error| error.at("url", url))?;
-                // A device that could not remove the last one would give up all others for nothing.
+                // A device that cannot remove shards would evict all others for nothing.
                 if !self.is_writable() {
                     let what = "the tier takes no shards any more";
                     return Err(Error::new(ErrorKind::Unavailable, what).at("tier", self.name()));
                 }
                 has_room = false;
-                let passes = table.passes_by(charge, object, identity, bytes, has_room);
+                let unadmitted = table.denies_admission(charge, object, identity, bytes, has_room);
                 let than = Some(self.needed(wanted, object, urgency));
-                let need = Need { urgency, short, passes, than, ..Need::ahead(Some(charge)) };
-                // Asked before the looks below: what comes free after it, they find. A lease ends
-                // without a word to the table.
+                let need = RoomRequest {
+                    urgency,
+                    short,
+                    unadmitted,
+                    than,
+                    ..RoomRequest::ahead(Some(charge))
+                };
+                // Asked before the checks below, which find bytes that come free later. The table
+                // does not hear of closed handles.
                 let may_come_free = table.may_come_free(need, &self.0.budget);
-                // Nobody has to go then, or somebody else.
+                // No eviction is needed, or another limit is short.
                 let is_free = self.0.budget.has(bytes) && shares.have(charge, bytes);
-                if is_free || shares.short(charge, bytes) != short {
+                if is_free || Shortage::of(&shares, charge, bytes) != short {
                     continue;
                 }
-                (short, self.push_out(&mut table, need, Some(object)), may_come_free)
+                (short, self.evict_for(&mut table, need, Some(object)), may_come_free)
             };
             if let Some(gone) = leaving {
                 gone.await;
@@ -203,7 +189,7 @@ impl Tier {
                 return Err(full());
             }
             if tokio::time::timeout_at(deadline, freed).await.is_err() {
-                // A fill under way ends, well or badly, and what it brought may then be evicted.
+                // A running fill ends, well or badly, and its shard may then be evicted.
                 if !self.table().is_arriving() {
                     return Err(full());
                 }
@@ -212,17 +198,17 @@ impl Tier {
         }
     }
 
-    /// When a shard that comes in is needed. What nobody told to need is needed now, or nobody would look ahead for it; but for
-    /// what no job wants yet.
+    /// Next use of a new shard. A shard that no job announced is needed now, or it would not be
+    /// fetched; except a prefetch, which no job needs yet.
     fn needed(&self, wanted: &Wanted, object: ObjectKey, urgency: Urgency) -> Moment {
-        match (urgency, self.0.commons.forecast.needed(object)) {
+        match (urgency, self.0.shared.forecast.next_use(object)) {
             (Urgency::Ahead, Some(needed)) => needed,
             (Urgency::Ahead, None) if wanted.rank.is_behind() => NEVER,
             _ => NOW,
         }
     }
 
-    /// Refuses what never fits, whatever leaves.
+    /// Rejects a shard that never fits.
     pub(super) fn check_size(&self, shares: &Shares, charge: Charge, bytes: u64) -> Result<()> {
         for share in shares.of(charge) {
             share.check(bytes).map_err(|error| error.at("bytes", bytes))?;
@@ -237,7 +223,7 @@ impl Tier {
             .advise("raise the cache's capacity, or make smaller shards"))
     }
 
-    /// Refuses what does not fit into what others leave of the disk, whatever leaves.
+    /// Rejects a shard that does not fit the usable part of the disk.
     fn check_disk(&self, bytes: u64) -> Result<()> {
         let limit = self.0.budget.limit();
         if bytes <= limit {
@@ -251,55 +237,60 @@ impl Tier {
             .advise("make room on the disk, or lower keep_free"))
     }
 
-    /// There is no room for `bytes`, and none can be made.
-    pub(super) fn full(&self, of: &Provenance, short: Short, bytes: u64) -> Error {
-        let shares = self.0.commons.shares.now();
+    /// Error if there is no room for `bytes` and none can be made.
+    pub(super) fn full(&self, of: &Provenance, short: Shortage, bytes: u64) -> Error {
+        let shares = self.0.shared.shares.current();
         let [dataset, tenant] = shares.of(shares.charge_of(of));
         let error = match short {
-            Short::Tier => {
+            Shortage::Tier => {
                 let what =
                     "the cache has no room: every shard in it is in use, or kept by its rules";
                 let advice = "raise the cache's capacity, lower window and prefetch, or relax pins";
                 let error = Error::new(ErrorKind::Full, what);
                 error.at("capacity", self.0.budget.limit()).advise(advice)
             }
-            Short::Dataset => dataset.full(),
-            Short::Tenant | Short::Both => tenant.full(),
+            Shortage::Dataset => dataset.full(),
+            Shortage::Tenant | Shortage::Both => tenant.full(),
         };
         error.at("bytes", bytes).at("tier", self.name())
     }
 
-    /// Lets the shard go that goes first for a need, which is that of `newcomer`; `None` if none may.
-    pub(super) fn push_out(
+    /// Evicts the first shard in order for a request, which is that of `newcomer`; `None` if none
+    /// may be evicted.
+    pub(super) fn evict_for(
         &self,
-        table: &mut Table,
-        need: Need,
+        table: &mut ShardTable,
+        need: RoomRequest,
         newcomer: Option<ObjectKey>,
-    ) -> Option<Shared<Gone>> {
+    ) -> Option<Shared<Removal>> {
         let (name, named) = table.victim(need)?;
         if let (Some(newcomer), Some(entry)) = (newcomer, table.get(&name)) {
-            self.0.commons.forecast.note_eviction(newcomer, entry.object());
+            self.0.shared.forecast.note_eviction(newcomer, entry.object());
         }
         tracing::debug!(tier = self.name(), shard = name.as_str(), "evicted a shard");
         self.0.tally.evictions.inc();
-        Some(self.leave(table, &name, named))
+        Some(self.remove(table, &name, named))
     }
 
-    /// Lets shards go until data set and tenant have room for `bytes` more, on whatever tier; whether
-    /// any went.
-    pub(crate) async fn give_up(&self, wanted: &Wanted, bytes: u64) -> bool {
+    /// Evicts shards until data set and tenant have room for `bytes` more, on any tier. Returns
+    /// true if any was evicted.
+    pub(crate) async fn evict_for_share(&self, wanted: &Wanted, bytes: u64) -> bool {
         let mut any = false;
         loop {
             let leaving = {
                 let mut table = self.table();
-                let shares = self.0.commons.shares.now();
+                let shares = self.0.shared.shares.current();
                 let charge = wanted.charge(&shares);
-                let short = shares.short(charge, bytes);
-                if short == Short::Tier || !self.is_normal() {
+                let short = Shortage::of(&shares, charge, bytes);
+                if short == Shortage::Tier || !self.is_normal() {
                     return any;
                 }
-                let need = Need { urgency: Urgency::Needed, short, ..Need::ahead(Some(charge)) };
-                self.push_out(&mut table, need, None)
+                let need = RoomRequest {
+                    urgency: Urgency::Needed,
+                    short,
+                    ..RoomRequest::ahead(Some(charge))
+                };
+                self.evict_for(&mut table, need, None)
             };
             let Some(gone) = leaving else { return any };
             gone.await;

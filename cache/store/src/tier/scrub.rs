@@ -1,7 +1,7 @@
-//! `scrub`: every byte at rest compared with what its origin sent.
+//! `scrub`: checks every byte at rest against its recorded checksum.
 //!
-//! One rule: jobs come first. One block is read at a time, into one frame, so that a scrub takes a
-//! fraction of what the device gives and never the memory of a fill for long.
+//! Rule: jobs come first. One block is read at a time, into one frame, so a scrub takes a fraction
+//! of the device and holds little memory.
 
 use std::sync::Weak;
 
@@ -12,24 +12,25 @@ use forebay_uring::{DiskFile, Engine, Open};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Tier, is_the_copys_fault};
+use super::Tier;
+use super::copy_errors::is_the_copys_fault;
 use crate::budget::Space;
 use crate::directory::ShardName;
 
-/// A shard whose bytes at rest are wrong.
+/// A shard with wrong bytes at rest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Flaw {
-    /// The tier it lies on.
+    /// Name of its tier.
     pub tier: String,
     /// Its data file within the directory's `shards`.
     pub file: String,
-    /// What is wrong, and where.
+    /// Error, and where.
     pub why: String,
-    /// Whether the copy was dropped; the next use fetches it anew.
+    /// True if the copy was dropped; the next use fetches it anew.
     pub dropped: bool,
 }
 
-/// How far a scrub has come, and what it found.
+/// Progress and result of a scrub.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Scrub {
     /// Shards to check.
@@ -40,24 +41,24 @@ pub struct Scrub {
     pub bytes: u64,
     /// Bytes checked.
     pub bytes_done: u64,
-    /// Shards that were wrong.
+    /// Shards with flaws.
     pub wrong: u64,
-    /// Of those that were dropped.
+    /// Shards with flaws that were dropped.
     pub dropped: u64,
-    /// What was wrong with each, told at the end, of a thousand at most.
+    /// Flaws, reported at the end; a thousand at most.
     pub flaws: Vec<Flaw>,
-    /// Whether this is all.
+    /// True if the scrub is over.
     pub done: bool,
 }
 
-/// Flaws told one by one: a device with more of them is beyond that.
+/// Maximum number of reported flaws: a device with more of them is beyond repair.
 const FLAWS_TOLD: usize = 1000;
 
 impl Tier {
-    /// What a scrub of it would check: nothing of memory, which is checked at each read.
+    /// Shards to check; none in memory, which is checked at each read.
     ///
     /// # Errors
-    /// If the directory could not be listed.
+    /// If the directory cannot be listed.
     pub(crate) async fn to_scrub(&self) -> Result<Vec<(ShardName, Weak<Space>, u64)>> {
         if self.engine().is_none() || !self.is_readable() {
             return Ok(Vec::new());
@@ -66,7 +67,8 @@ impl Tier {
         Ok(self.table().whole_shards())
     }
 
-    /// Checks shards, telling `progress` after each. With `keep`, what is wrong is told and left.
+    /// Checks shards, and calls `progress` after each. `keep`: reports flaws without dropping the
+    /// copies.
     pub(crate) async fn scrub(
         &self,
         shards: Vec<(ShardName, Weak<Space>, u64)>,
@@ -77,7 +79,7 @@ impl Tier {
     ) {
         for (name, space, bytes) in shards {
             if let Some(why) = self.flaw_of(&name, &space).await {
-                // A limit of the machine is no fault of the copy's.
+                // A limit of the machine is not a fault of the copy.
                 let drop = !keep && is_the_copys_fault(&why);
                 let dropped = drop && self.drop_corrupt(&name, &space, &why).await;
                 scrub.wrong += 1;
@@ -94,7 +96,7 @@ impl Tier {
         }
     }
 
-    /// What is wrong with a shard at rest; one that left meanwhile has no flaw.
+    /// Error of a shard at rest; none if it left meanwhile.
     pub(super) async fn flaw_of(&self, name: &ShardName, space: &Weak<Space>) -> Option<Error> {
         let is_there = || self.table().get(name).is_some_and(|entry| entry.is_copy(space));
         if !is_there() {
@@ -123,11 +125,11 @@ impl Tier {
         offset: u64,
     ) -> Result<()> {
         let wanted = (sidecar.len - offset).min(BLOCK_BYTES) as usize;
-        let frame = self.0.commons.frames.lease(BLOCK_BYTES as usize).await?;
+        let frame = self.0.shared.frames.lease(BLOCK_BYTES as usize).await?;
         let done = engine.read(file, offset, frame).await;
         let wrong = |what: &str| Err(Error::new(ErrorKind::Corrupt, what).at("offset", offset));
         match done.result? {
-            // A read that reaches the file's end brings no padding.
+            // A read to the end of the file returns no padding.
             read if read != wanted => wrong("the copy has another length than its sidecar says"),
             read if crc32c(&done.span[..read]) != sidecar.blocks[block] => {
                 wrong("a block differs from what the origin sent")

@@ -1,15 +1,15 @@
-//! Bytes written per day, for a drive's endurance.
+//! Daily write allowance, for a drive's endurance.
 //!
-//! One rule: the allowance comes back evenly over the day, so that a morning's burst does not leave
-//! the afternoon without. What somebody waits for is written all the same, and counted as overdrawn;
-//! everything that could be done without is not.
+//! Rule: the allowance refills evenly over the day, so that a burst in the morning leaves some for
+//! the afternoon. Shards that somebody waits for are written in any case and may overdraw it; all
+//! others are not.
 
 use std::time::{Duration, SystemTime};
 
-/// The time in which a whole allowance comes back.
+/// Time in which the whole allowance refills.
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A day's allowance, and what is left of it. Negative: overdrawn.
+/// Daily allowance, and the rest of it; negative if overdrawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Wear {
     per_day: f64,
@@ -18,38 +18,38 @@ pub(crate) struct Wear {
 }
 
 impl Wear {
-    /// A whole day's allowance of `per_day` bytes.
+    /// Creates a full allowance of `per_day` bytes.
     pub(crate) fn new(per_day: u64, now: SystemTime) -> Self {
         Self { per_day: per_day as f64, left: per_day as f64, at: now }
     }
 
-    /// Takes up where the last daemon was: `left` bytes at the time `at`.
+    /// Resumes from the state of the last daemon: `left` bytes at the time `at`.
     pub(crate) fn resume(&mut self, left: i64, at: SystemTime, now: SystemTime) {
         (self.left, self.at) = ((left as f64).min(self.per_day), at.min(now));
         self.refill(now);
     }
 
     fn refill(&mut self, now: SystemTime) {
-        // A clock that was set back gives nothing.
+        // A clock that was set back adds nothing.
         let passed = now.duration_since(self.at).unwrap_or_default();
         let back = self.per_day * passed.as_secs_f64() / DAY.as_secs_f64();
         self.left = (self.left + back).min(self.per_day);
         self.at = now;
     }
 
-    /// Whether so many bytes may be written that nobody waits for.
+    /// Returns true if `bytes` nobody waits for may be written.
     pub(crate) fn allows(&mut self, bytes: u64, now: SystemTime) -> bool {
         self.refill(now);
         bytes as f64 <= self.left
     }
 
-    /// So many bytes are written.
+    /// Takes written bytes from the allowance.
     pub(crate) fn spend(&mut self, bytes: u64, now: SystemTime) {
         self.refill(now);
         self.left -= bytes as f64;
     }
 
-    /// They were not written after all.
+    /// Returns bytes that were not written.
     pub(crate) fn give_back(&mut self, bytes: u64) {
         self.left = (self.left + bytes as f64).min(self.per_day);
     }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_allowance_comes_back_evenly_and_is_never_more_than_a_day() {
+    fn allowance_refills_evenly_up_to_a_day() {
         let start = SystemTime::UNIX_EPOCH + DAY;
         let hours = |hours: u64| start + Duration::from_secs(3600 * hours);
         let mut wear = Wear::new(2400, start);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_goes_on_where_it_was() {
+    fn allowance_resumes_after_restart() {
         let start = SystemTime::UNIX_EPOCH + DAY;
         let mut wear = Wear::new(2400, start);
         wear.resume(-1200, start, start + DAY / 2);

@@ -3,7 +3,7 @@
 
 use forebay_api::status::Status;
 use forebay_source::Billed;
-use forebay_store::Charged;
+use forebay_store::BillKey;
 
 use super::family::{Family, Sample};
 
@@ -40,7 +40,7 @@ pub(super) const FAMILIES: &[Family] = &[
 /// Something of each bill; those of one tenant and data set are added up where samples of one name
 /// are.
 fn each(status: &Status, of: fn(&Billed) -> u64) -> Vec<Sample> {
-    let sample = |(charged, billed): &(Charged, Billed)| {
+    let sample = |(charged, billed): &(BillKey, Billed)| {
         let tenant = charged.tenant.as_deref().unwrap_or(NO_TENANT);
         Sample::new([tenant, &charged.dataset], of(billed))
     };

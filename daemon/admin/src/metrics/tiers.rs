@@ -2,7 +2,7 @@
 
 use forebay_api::status::Status;
 use forebay_histogram::Times;
-use forebay_store::{Class, Condition, Counters, Mode, Past, TierReport};
+use forebay_store::{Class, Condition, Counters, Mode, ThroughCounters, TierReport};
 use forebay_uring::{EngineKind, EngineReport};
 
 use super::family::{Family, Sample};
@@ -315,7 +315,11 @@ fn each(status: &Status, of: fn(&Counters) -> u64) -> Vec<Sample> {
 }
 
 /// The same, and of what went past all tiers.
-fn each_and_past(status: &Status, of: fn(&Counters) -> u64, past: fn(&Past) -> u64) -> Vec<Sample> {
+fn each_and_past(
+    status: &Status,
+    of: fn(&Counters) -> u64,
+    past: fn(&ThroughCounters) -> u64,
+) -> Vec<Sample> {
     let mut samples = each(status, of);
     samples.push(Sample::new([NO_TIER], past(&status.cache.past)));
     samples

@@ -100,13 +100,13 @@ impl Ahead {
             return is_being_told;
         }
         let (job, here) = (self.job.clone(), self.here.clone());
-        let start = is_first.then(|| job.store.start());
+        let start = is_first.then(|| job.store.wait_for_first_batch());
         self.expecting.spawn(async move {
             let expected = futures::stream::iter(samples);
             let come = expected.for_each_concurrent(EXPECTED, |(shard, samples)| {
                 let (job, here) = (&job, &here);
                 async move {
-                    match job.store.expect(job.url(shard), &job.origin, samples).await {
+                    match job.store.wait_for_samples(job.url(shard), &job.origin, samples).await {
                         Ok(true) => {
                             here.lock().unwrap_or_else(PoisonError::into_inner).insert(shard);
                         }

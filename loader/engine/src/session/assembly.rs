@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Member;
-use forebay_store::{Lease, Placed, Shard, Urgency, Verdict};
+use forebay_store::{Placed, Shard, ShardHandle, Urgency, Verdict};
 use forebay_uring::Span;
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{self, Batch, Bytes, Cause, Sample, Stage};
@@ -336,7 +336,7 @@ impl Assembly {
                     .at("reason", "changed")
                     .advise("run again; shards must not change while jobs read them"));
             }
-            self.job.store.condemn(&shard, error).await;
+            self.job.store.drop_bad_copy(&shard, error).await;
             let again =
                 |bad: Checked| (bad.run, self.runs[bad.run].range.clone(), bad.placed.into_span());
             wanted = bad.into_iter().map(again).collect();
@@ -345,7 +345,7 @@ impl Assembly {
     }
 
     /// True if this copy has the members of a run where the batch expects them.
-    fn is_known_to(&self, shard: &Lease, run: usize) -> bool {
+    fn is_known_to(&self, shard: &ShardHandle, run: usize) -> bool {
         let index = shard.index();
         self.runs[run].parts.iter().all(|part| {
             let record = &self.records[part.sample];
@@ -366,7 +366,12 @@ impl Assembly {
 
     /// Opens the shard with the bytes of these runs present, and adds its waits to `stages`. A copy
     /// evicted meanwhile is fetched again.
-    async fn open(&self, shard: u32, runs: &[usize], stages: &mut Vec<Stage>) -> Result<Lease> {
+    async fn open(
+        &self,
+        shard: u32,
+        runs: &[usize],
+        stages: &mut Vec<Stage>,
+    ) -> Result<ShardHandle> {
         let parts = runs.iter().flat_map(|run| &self.runs[*run].parts);
         let last = parts.map(|part| self.records[part.sample].place.ordinal).max().unwrap_or(0);
         let url = self.job.url(shard);

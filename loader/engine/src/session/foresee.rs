@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forebay_store::{Foreseen, Reading};
+use forebay_store::{AnnouncedReads, Announcement};
 use tokio::sync::SetOnce;
 use tokio::task::JoinHandle;
 
@@ -48,7 +48,7 @@ struct Told {
     latest: u64,
     epoch_bytes: u64,
     sample_bytes: f64,
-    foreseen: Foreseen,
+    foreseen: Announcement,
 }
 
 impl Told {
@@ -71,7 +71,7 @@ impl Told {
             return false;
         }
         self.latest = self.latest.max(epoch);
-        self.place(epoch, position).is_some_and(|read| self.foreseen.go_on(read))
+        self.place(epoch, position).is_some_and(|read| self.foreseen.restart_at(read))
     }
 }
 
@@ -189,8 +189,8 @@ fn tell(job: &Arc<Job>, first: u64) -> Option<Told> {
     };
     let (urls, options) = (job.spec.urls.clone().into(), job.origin.clone());
     let (name, future) = (job.spec.job.clone(), Box::new(future));
-    let reading = Reading { name, urls, bytes, options, future };
-    match job.store.foresee(reading) {
+    let reading = AnnouncedReads { name, urls, bytes, options, future };
+    match job.store.announce(reading) {
         Ok(foreseen) => Some(Told { first, latest: first, epoch_bytes, sample_bytes, foreseen }),
         Err(error) => {
             // The error is reported where the shard is opened.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_store::{Lease, Progress, Urgency};
+use forebay_store::{Progress, ShardHandle, Urgency};
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{Cause, Stage};
 
@@ -94,7 +94,7 @@ impl Gatherer {
         shard: u32,
         samples: u64,
         stages: &mut Stages,
-    ) -> Result<(Lease, Result<Progress>)> {
+    ) -> Result<(ShardHandle, Result<Progress>)> {
         let job = self.job.clone();
         let waiting = job.patience.waiting();
         loop {
@@ -114,7 +114,7 @@ impl Gatherer {
         shard: u32,
         samples: u64,
         stages: &mut Stages,
-    ) -> Result<(Lease, Result<Progress>)> {
+    ) -> Result<(ShardHandle, Result<Progress>)> {
         let mut others = 0;
         loop {
             let start_ns = now_ns();
@@ -125,7 +125,7 @@ impl Gatherer {
             }
             let open = open?;
             if self.used.insert(shard) {
-                self.job.store.used(&open);
+                self.job.store.record_use(&open);
             }
             let start_ns = now_ns();
             let progress = open.wait(samples).await;
@@ -156,7 +156,7 @@ pub(super) fn samples_of(places: &[Place]) -> Vec<(u32, u64)> {
 
 /// Divides the time from `start_ns` until now, in which a shard was opened: first its origin
 /// reports its version, then its index is read from its tier, or its fill starts.
-pub(super) fn opening(start_ns: u64, open: &Result<Lease>) -> [Stage; 2] {
+pub(super) fn opening(start_ns: u64, open: &Result<ShardHandle>) -> [Stage; 2] {
     let end_ns = now_ns();
     let (asked, rest) = match open {
         Ok(shard) if shard.came_whole() => (shard.asked(), Cause::Index),

@@ -1,115 +1,96 @@
-//! Other rules for the shards that are here.
+//! Change of rules for present shards.
 //!
-//! One rule: afterwards every shard is charged as it would be, had it come by these rules. What policies
-//! knew of use stays known: a shelf that keeps its policy and to which nobody comes goes on as it is, any
-//! other is filled anew in the order of use.
+//! Rule: afterwards every shard is charged as if it had come under these rules. Policies keep their
+//! knowledge of uses: a partition with the same policy and no new shards stays as it is; any other
+//! is filled anew in the order of use.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::time::SystemTime;
 
-use super::{Entry, State, Table};
-use crate::directory::ShardName;
-use crate::shares::{Charge, Provenance, Shares};
-use crate::store::is_read_in_place;
-use crate::tier::effects::Present;
-use crate::tier::shelf::Shelf;
 use forebay_policy::Slot;
 
-/// Uses told to another policy, at most. What was used more often stays before the rest either way, and
-/// telling all uses of long jobs would keep the table from them.
+use super::ShardTable;
+use crate::directory::ShardName;
+use crate::shares::{Charge, Provenance};
+use crate::tier::entry::{Entry, ShardState};
+use crate::tier::new_charges::NewCharges;
+use crate::tier::partition::Partition;
+
+/// A present shard.
+pub(in crate::tier) struct PresentShard {
+    pub(in crate::tier) of: Provenance,
+    pub(in crate::tier) charge: Charge,
+    pub(in crate::tier) bytes: u64,
+    pub(in crate::tier) since: SystemTime,
+}
+
+/// Maximum number of uses passed to another policy. Shards with more uses stay before the others
+/// anyway, and passing all uses of long jobs would lock the table for long.
 const USES_TOLD: u32 = 64;
 
-/// Whom shards are charged to by other rules, found out before the tables are held: patterns are slow to
-/// compare beside everything else that is done there.
-pub(crate) struct Judged {
-    pub(crate) shares: Arc<Shares>,
-    datasets: HashMap<Arc<str>, usize>,
-}
-
-impl Judged {
-    /// What these rules say of the shards.
-    pub(crate) fn by(shares: Arc<Shares>, shards: impl Iterator<Item = Provenance>) -> Self {
-        let mut datasets = HashMap::new();
-        for shard in shards {
-            let of = |url: &Arc<str>| shares.dataset_of(url);
-            let at = datasets.get(&shard.url).copied().unwrap_or_else(|| of(&shard.url));
-            datasets.insert(shard.url, at);
-        }
-        Self { shares, datasets }
-    }
-
-    pub(crate) fn charge(&self, shard: &Provenance) -> Charge {
-        // What came since.
-        let found = || self.shares.dataset_of(&shard.url);
-        Charge {
-            dataset: self.datasets.get(&shard.url).copied().unwrap_or_else(found),
-            tenant: self.shares.tenant_of(shard.tenant.as_deref()),
-        }
-    }
-}
-
-impl Table {
-    /// Where every shard that is here comes from.
+impl ShardTable {
+    /// Provenance of every present shard.
     pub(in crate::tier) fn provenances(&self) -> Vec<Provenance> {
         let entries = self.entries.iter().flatten().chain(&self.stuck);
         entries.map(|entry| entry.of.clone()).collect()
     }
 
-    /// Every shard that is here, and whom it is charged to.
-    pub(in crate::tier) fn present(&self) -> Vec<Present> {
-        let present = |entry: &Entry| Present {
+    /// Every present shard with its charge.
+    pub(in crate::tier) fn present(&self) -> Vec<PresentShard> {
+        let present = |entry: &Entry| PresentShard {
             of: entry.of.clone(),
-            charge: self.shelves[entry.shelf].charge,
+            charge: self.partitions[entry.partition].charge,
             bytes: entry.at.bytes,
             since: entry.at.since,
         };
         self.entries.iter().flatten().map(present).collect()
     }
 
-    /// Looks for shards that the rules do not want on this tier.
+    /// Finds shards that the rules do not want on this tier.
     pub(in crate::tier) fn find_unwanted(&mut self, tier: &str) {
         let is_unwanted = |entry: &&Entry| {
-            let rule = self.shelves[entry.shelf].rule();
-            !rule.allows(tier) || is_read_in_place(rule, &entry.of.url)
+            let rule = self.partitions[entry.partition].rule();
+            !rule.allows(tier) || rule.is_read_in_place(&entry.of.url)
         };
         let found = self.entries.iter().flatten().filter(is_unwanted);
         self.unwanted = found.map(|entry| entry.name.clone()).collect();
     }
 
-    /// One of them that nobody reads, and whether its data set is to have no copies anywhere.
+    /// An unwanted shard that nobody reads. True if its data set is to have no copies anywhere.
     pub(in crate::tier) fn unwanted(&self) -> Option<(ShardName, bool)> {
-        let mut resting = self.unwanted.iter().filter(|name| self.is_resting(name));
+        let mut resting = self.unwanted.iter().filter(|name| self.is_idle(name));
         let entry = self.get(resting.next()?)?;
-        let rule = self.shelves[entry.shelf].rule();
-        Some((entry.name.clone(), is_read_in_place(rule, &entry.of.url)))
+        let rule = self.partitions[entry.partition].rule();
+        Some((entry.name.clone(), rule.is_read_in_place(&entry.of.url)))
     }
 
     pub(in crate::tier) fn has_unwanted(&self) -> bool {
         !self.unwanted.is_empty()
     }
 
-    /// Other rules count from here on.
-    pub(in crate::tier) fn recharge(&mut self, judged: &Judged) {
+    /// Puts other rules in force.
+    pub(in crate::tier) fn recharge(&mut self, judged: &NewCharges) {
         self.shares = judged.shares.clone();
         let (order, goes_on) = self.judge(judged);
-        // Where they lie is told anew below.
+        // Linked again below, in the new partition.
         for (slot, charge) in &order {
             let stays = self.entries[*slot as usize].as_ref().is_some_and(|entry| {
-                goes_on[entry.shelf] && self.shelves[entry.shelf].charge == *charge
+                goes_on[entry.partition] && self.partitions[entry.partition].charge == *charge
             });
             if !stays {
-                self.know_nothing_of(*slot);
+                self.unlink_forecast(*slot);
             }
         }
         self.stand_anew(&order, &goes_on);
         for entry in &self.stuck {
             entry.space.charge_to(self.shares.budgets(judged.charge(&entry.of)));
         }
-        self.look_forward();
+        self.refresh_forecast();
     }
 
-    /// Every shard by its last use, with whom it is charged to; and of every shelf whether it goes on as it is.
-    fn judge(&self, judged: &Judged) -> (Vec<(Slot, Charge)>, Vec<bool>) {
+    /// All shards by last use with their new charges, and for each partition true if it stays as it
+    /// is.
+    fn judge(&self, judged: &NewCharges) -> (Vec<(Slot, Charge)>, Vec<bool>) {
         let entries = (0..).zip(&self.entries);
         let mut here: Vec<(Slot, &Entry)> =
             entries.filter_map(|(slot, entry)| Some((slot, entry.as_ref()?))).collect();
@@ -120,65 +101,66 @@ impl Table {
             let charge = judged.charge(&entry.of);
             order.push((slot, charge));
             charged.insert(charge);
-            if self.shelves[entry.shelf].charge != charge {
+            if self.partitions[entry.partition].charge != charge {
                 come.insert(charge);
             }
         }
-        let goes_on = |shelf: &Shelf| {
-            let charge = &shelf.charge;
+        let goes_on = |partition: &Partition| {
+            let charge = &partition.charge;
             let is_left_alone = charged.contains(charge) && !come.contains(charge);
-            is_left_alone && shelf.keeps_its_order(&self.shares)
+            is_left_alone && partition.keeps_order(&self.shares)
         };
-        (order, self.shelves.iter().map(goes_on).collect())
+        (order, self.partitions.iter().map(goes_on).collect())
     }
 
-    /// Puts every shard on the shelf of whom it is charged to.
+    /// Puts every shard into the partition of its charge.
     fn stand_anew(&mut self, order: &[(Slot, Charge)], goes_on: &[bool]) {
-        let Self { entries, shelves, places, shares, free_places, forecast, .. } = self;
+        let Self { entries, partitions, places, shares, free_places, forecast, .. } = self;
         places.clear();
-        // Those that go on have another place; of the others the shards are taken one by one.
-        let mut before = Vec::with_capacity(shelves.len());
-        for (shelf, goes_on) in std::mem::take(shelves).into_iter().zip(goes_on) {
+        // Kept partitions get another index; shards of the others are removed one by one.
+        let mut before = Vec::with_capacity(partitions.len());
+        for (partition, goes_on) in std::mem::take(partitions).into_iter().zip(goes_on) {
             before.push(if *goes_on {
-                places.insert(shelf.charge, shelves.len());
-                shelves.push(shelf.ruled(shares));
-                Before::GoesOn(shelves.len() - 1)
+                places.insert(partition.charge, partitions.len());
+                partitions.push(partition.with_rules(shares));
+                PartitionFate::Kept(partitions.len() - 1)
             } else {
-                free_places.extend(shelf.place);
-                Before::Ends(shelf)
+                free_places.extend(partition.place);
+                PartitionFate::Dissolved(partition)
             });
         }
         for (slot, charge) in order {
             let Some(entry) = entries[*slot as usize].as_mut() else { continue };
             entry.space.charge_to(shares.budgets(*charge));
             let to = *places.entry(*charge).or_insert_with(|| {
-                let place = free_places.pop().or_else(|| forecast.place());
-                shelves.push(Shelf::new(shares, *charge, place));
-                shelves.len() - 1
+                let place = free_places.pop().or_else(|| forecast.new_partition_id());
+                partitions.push(Partition::new(shares, *charge, place));
+                partitions.len() - 1
             });
-            match &mut before[std::mem::replace(&mut entry.shelf, to)] {
-                Before::GoesOn(at) if *at == to => {
-                    shelves[to].ages(entry.at);
+            match &mut before[std::mem::replace(&mut entry.partition, to)] {
+                PartitionFate::Kept(at) if *at == to => {
+                    partitions[to].add_age(entry.at);
                     continue;
                 }
-                Before::GoesOn(at) => shelves[*at].remove(entry.at, false),
-                Before::Ends(shelf) => shelf.remove(entry.at, false),
+                PartitionFate::Kept(at) => partitions[*at].remove(entry.at, false),
+                PartitionFate::Dissolved(partition) => partition.remove(entry.at, false),
             }
-            let (shelf, identity) = (&mut shelves[to], entry.name.hash());
-            // What was let in for a reason that counts no more stays, as after a start.
-            entry.at.passes = entry.state == State::Partial
-                || entry.at.passes && shelf.passes(identity, entry.at.bytes, true);
-            shelf.insert(entry.at, identity);
-            shelf.was_used(entry.at, entry.uses.min(USES_TOLD));
+            let (partition, identity) = (&mut partitions[to], entry.name.hash());
+            // A shard admitted for a reason that no longer counts stays admitted, as after a start.
+            entry.at.unadmitted = entry.state == ShardState::Partial
+                || entry.at.unadmitted
+                    && partition.denies_admission(identity, entry.at.bytes, true);
+            partition.insert(entry.at, identity);
+            partition.replay_uses(entry.at, entry.uses.min(USES_TOLD));
         }
     }
 }
 
-/// What becomes of a shelf.
-enum Before {
-    /// It goes on, at this place.
-    GoesOn(usize),
-    Ends(Shelf),
+/// Outcome for a partition.
+enum PartitionFate {
+    /// Kept, at this index.
+    Kept(usize),
+    Dissolved(Partition),
 }
 
 #[cfg(test)]

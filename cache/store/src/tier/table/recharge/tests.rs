@@ -1,8 +1,9 @@
-//! Other rules, against a table that had them from the start.
+//! Change of rules, compared with a table that had the new rules from the start.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use forebay_policy::Evict;
@@ -14,14 +15,14 @@ use crate::budget::{Budget, Space};
 use crate::dataset::Dataset;
 use crate::directory::{ObjectKey, ShardName};
 use crate::forecast::Forecast;
-use crate::shares::NOBODY;
+use crate::shares::{NOBODY, Shares};
 use crate::tenant::Tenant;
-use crate::tier::table::{Need, Short};
+use crate::tier::request::{RoomRequest, Shortage};
 
-/// Room for every shard there may be.
+/// Room for every possible shard.
 const CAPACITY: u64 = 1 << 20;
 
-/// Folders that shards lie in, and that patterns name.
+/// Folders of shards, named by patterns.
 const FOLDERS: [&str; 4] = ["a", "b", "c", "d"];
 const TENANTS: [&str; 3] = ["red", "green", "blue"];
 
@@ -65,7 +66,7 @@ fn dataset() -> impl Strategy<Value = Dataset> {
 }
 
 fn rules() -> impl Strategy<Value = Rules> {
-    // Names outlive their rules, and go to others.
+    // Names outlive their rules, and are reused.
     let names = Just(["one", "two", "three", "four"].map(str::to_owned).to_vec()).prop_shuffle();
     let datasets = prop::collection::vec(dataset(), 0..=4);
     let tenants = prop::sample::subsequence(TENANTS.to_vec(), 0..=3);
@@ -87,11 +88,11 @@ struct Resting {
     tenant: Option<&'static str>,
     bytes: u64,
     uses: u32,
-    state: State,
+    state: ShardState,
 }
 
 fn resting() -> impl Strategy<Value = Resting> {
-    let states = vec![State::Whole, State::Whole, State::Partial];
+    let states = vec![ShardState::Whole, ShardState::Whole, ShardState::Partial];
     let tenant = prop::option::of(prop::sample::select(TENANTS.to_vec()));
     let folder = prop::sample::select(FOLDERS.to_vec());
     let uses = (0_u32..4, prop::sample::select(states));
@@ -108,7 +109,7 @@ fn resting() -> impl Strategy<Value = Resting> {
 }
 
 struct Bench {
-    table: Table,
+    table: ShardTable,
     tier: Arc<Budget>,
     shares: Arc<Shares>,
     tenants: Vec<Tenant>,
@@ -119,11 +120,11 @@ impl Bench {
         let shares = Arc::new(rules.shares());
         shares.enforce(&shares);
         let (table, tenants) =
-            (Table::new(shares.clone(), Arc::new(Forecast::new())), rules.tenants.clone());
+            (ShardTable::new(shares.clone(), Arc::new(Forecast::new())), rules.tenants.clone());
         Self { table, tier: Budget::new(CAPACITY), shares, tenants }
     }
 
-    fn enter(&mut self, shard: &Resting) -> ShardName {
+    fn insert(&mut self, shard: &Resting) -> ShardName {
         let url = format!("/{}/{}.tar", shard.folder, shard.number);
         let of = Provenance { url: url.as_str().into(), tenant: shard.tenant.map(Arc::from) };
         let version = String::new();
@@ -132,9 +133,9 @@ impl Bench {
         let budgets = self.shares.budgets(self.shares.charge_of(&of));
         let space = Space::enter(&self.tier, budgets, shard.bytes);
         let found = (name.clone(), object);
-        self.table.found(found, of, space, (SystemTime::UNIX_EPOCH, shard.state));
+        self.table.add_found(found, of, space, (SystemTime::UNIX_EPOCH, shard.state));
         for _ in 0..shard.uses {
-            self.table.used(&name);
+            self.table.record_use(&name);
         }
         name
     }
@@ -142,29 +143,29 @@ impl Bench {
     fn reconfigure(&mut self, rules: &Rules) {
         let Rules { datasets, tenants } = rules.clone();
         let shares = self.shares.ruled(datasets, tenants, &Rules::tiers()).unwrap();
-        let judged = Judged::by(Arc::new(shares), self.table.provenances().into_iter());
+        let judged = NewCharges::by(Arc::new(shares), self.table.provenances().into_iter());
         judged.shares.enforce(&self.shares);
         self.table.recharge(&judged);
         (self.shares, self.tenants) = (judged.shares, rules.tenants.clone());
     }
 
-    /// Of every shard: the names of whom it is charged to, and whether it only passes.
+    /// Names of the data set and tenant of every shard, and true if it was not admitted.
     fn standing(&self) -> HashMap<ShardName, (String, String, bool)> {
         let entries = self.table.entries.iter().flatten();
         let told = entries.map(|entry| {
-            let charge = self.table.shelves[entry.shelf].charge;
+            let charge = self.table.partitions[entry.partition].charge;
             let [dataset, tenant] = self.shares.of(charge).map(|share| share.name.clone());
-            (entry.name.clone(), (dataset, tenant, entry.at.passes))
+            (entry.name.clone(), (dataset, tenant, entry.at.unadmitted))
         });
         told.collect()
     }
 
-    /// What everybody is told to hold is what the shards come to.
+    /// The holdings of all shares equal the sums over the shards.
     fn check_sums(&self) {
         let mut held = HashMap::<(bool, usize), u64>::new();
         for entry in self.table.entries.iter().flatten() {
             let charge = self.shares.charge_of(&entry.of);
-            assert_eq!(charge, self.table.shelves[entry.shelf].charge);
+            assert_eq!(charge, self.table.partitions[entry.partition].charge);
             *held.entry((false, charge.dataset)).or_default() += entry.space.bytes();
             *held.entry((true, charge.tenant)).or_default() += entry.space.bytes();
         }
@@ -181,28 +182,29 @@ impl Bench {
         assert_eq!(all, self.tier.used());
     }
 
-    /// Lets go whatever may go because somebody holds more than it may: of its own, nothing that is pinned,
-    /// and nothing that another is left with.
+    /// Evicts while a share is above its maximum: only its own shards, no pinned ones, and none
+    /// within another's minimum.
     fn trim(&mut self) {
         while let Some((short, victim)) = self.above() {
             let entry = self.table.get(&victim).unwrap();
-            let (charge, passes) = (self.table.shelves[entry.shelf].charge, entry.at.passes);
+            let (charge, unadmitted) =
+                (self.table.partitions[entry.partition].charge, entry.at.unadmitted);
             let [dataset, tenant] = self.shares.of(charge);
-            let other = if short == Short::Dataset { tenant } else { dataset };
+            let other = if short == Shortage::Dataset { tenant } else { dataset };
             let before = other.held();
-            drop(self.table.forget(&victim, true).unwrap());
-            assert!(!self.shares.rule(charge).pin || passes, "what is pinned stays");
+            drop(self.table.remove(&victim, true).unwrap());
+            assert!(!self.shares.rule(charge).pin || unadmitted, "what is pinned stays");
             let least = before.min(self.minimum(charge, short));
             let [dataset, tenant] = self.shares.of(charge);
-            let other = if short == Short::Dataset { tenant } else { dataset };
+            let other = if short == Shortage::Dataset { tenant } else { dataset };
             assert!(other.held() >= least, "{} keeps its minimum", other.name);
         }
     }
 
-    /// Of the one that is not above its quota.
-    fn minimum(&self, charge: Charge, short: Short) -> u64 {
+    /// Minimum of the share that is not above its maximum.
+    fn minimum(&self, charge: Charge, short: Shortage) -> u64 {
         match short {
-            Short::Dataset => {
+            Shortage::Dataset => {
                 let name = &self.shares.tenant(charge).name;
                 let named = self.tenants.iter().find(|tenant| tenant.name == *name);
                 named.map_or(0, |tenant| tenant.min_bytes)
@@ -211,10 +213,10 @@ impl Bench {
         }
     }
 
-    fn above(&mut self) -> Option<(Short, ShardName)> {
+    fn above(&mut self) -> Option<(Shortage, ShardName)> {
         let shares = self.shares.clone();
         crate::tier::above_quota(&shares).into_iter().find_map(|(charge, short)| {
-            let need = Need { short, ..Need::ahead(Some(charge)) };
+            let need = RoomRequest { short, ..RoomRequest::ahead(Some(charge)) };
             let (name, _) = self.table.victim(need)?;
             Some((short, name))
         })
@@ -224,9 +226,9 @@ impl Bench {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// Whatever the rules were, afterwards each shard is charged as after a start with the new ones.
+    /// After any changes of rules, each shard is charged as after a start with the new rules.
     #[test]
-    fn what_is_charged_is_what_a_start_would_charge(
+    fn charges_equal_those_after_a_start(
         before in rules(),
         between in rules(),
         after in rules(),
@@ -235,31 +237,31 @@ proptest! {
         let (mut changed, mut fresh) = (Bench::new(&before), Bench::new(&after));
         let (early, late) = shards.split_at(shards.len() / 2);
         for shard in early {
-            changed.enter(shard);
+            changed.insert(shard);
         }
         changed.reconfigure(&between);
         changed.check_sums();
         for shard in late {
-            changed.enter(shard);
+            changed.insert(shard);
         }
         changed.reconfigure(&after);
         changed.check_sums();
         for shard in &shards {
-            fresh.enter(shard);
+            fresh.insert(shard);
         }
         let charged = |bench: &Bench| {
             let told = bench.standing().into_iter();
             told.map(|(name, (dataset, tenant, _))| (name, (dataset, tenant))).collect::<HashMap<_, _>>()
         };
         prop_assert_eq!(charged(&changed), charged(&fresh));
-        // Nothing comes in beside what is too much already.
+        // A share above its maximum takes nothing more.
         for (_, kept) in changed.shares.datasets() {
             let over = kept.rule.max_bytes.is_some_and(|max| kept.share.held() > max);
             prop_assert!(!over || !kept.share.budget.has(0));
         }
         changed.trim();
         changed.check_sums();
-        // What others are left with may be in the way, and pins are.
+        // Minimums of others, and pins, may be in the way.
         let has_minima = after.tenants.iter().any(|tenant| tenant.min_bytes > 0)
             || after.datasets.iter().any(|set| set.min_bytes > 0);
         let has_pins = after.datasets.iter().any(|set| set.pin);
@@ -271,19 +273,19 @@ proptest! {
             let over = share.max_bytes().is_some_and(|max| share.held() > max);
             prop_assert!(!over || has_pins || has_minima, "{}", share.name);
         }
-        // It goes on: everything can leave, once each.
-        let names = changed.table.names();
+        // The table still works: every shard can be removed exactly once.
+        let names = changed.table.names_by_use();
         prop_assert_eq!(names.len(), changed.table.len());
         for name in names {
-            drop(changed.table.forget(&name, false).unwrap());
+            drop(changed.table.remove(&name, false).unwrap());
         }
         prop_assert_eq!(changed.tier.used(), 0);
         changed.check_sums();
     }
 
-    /// What is given up under the new policy is what it would give up, had it seen every use.
+    /// A new policy evicts as if it had seen every use.
     #[test]
-    fn another_policy_knows_what_was_used_when(
+    fn new_policy_knows_past_uses(
         evict in prop::sample::select(vec![Evict::Lru, Evict::Lfu]),
         shards in prop::collection::vec(resting(), 1..30),
     ) {
@@ -293,15 +295,15 @@ proptest! {
         };
         let (mut changed, mut always) = (Bench::new(&by(Evict::Static)), Bench::new(&by(evict)));
         for shard in &shards {
-            let shard = Resting { state: State::Whole, tenant: None, ..shard.clone() };
-            changed.enter(&shard);
-            always.enter(&shard);
+            let shard = Resting { state: ShardState::Whole, tenant: None, ..shard.clone() };
+            changed.insert(&shard);
+            always.insert(&shard);
         }
         changed.reconfigure(&by(evict));
         let order = |bench: &mut Bench| {
-            let need = Need::ahead(Some(NOBODY));
+            let need = RoomRequest::ahead(Some(NOBODY));
             let next = || bench.table.victim(need).map(|(name, _)| {
-                drop(bench.table.forget(&name, false));
+                drop(bench.table.remove(&name, false));
                 name
             });
             std::iter::from_fn(next).collect::<Vec<_>>()
@@ -312,9 +314,9 @@ proptest! {
     }
 }
 
-/// A shelf on which nothing is another keeps all that its policy knows.
+/// An unchanged partition keeps all its policy knows.
 #[test]
-fn what_is_left_alone_goes_on_as_it_was() {
+fn unchanged_partition_keeps_its_policy() {
     let sieve = Dataset::new("a", "/a/**", Evict::Sieve).unwrap();
     let other = |max| Dataset { max_bytes: max, ..Dataset::new("b", "/b/**", Evict::Lru).unwrap() };
     let rules = |max| Rules { datasets: vec![sieve.clone(), other(max)], tenants: Vec::new() };
@@ -325,17 +327,17 @@ fn what_is_left_alone_goes_on_as_it_was() {
         tenant: None,
         bytes: 10,
         uses,
-        state: State::Whole,
+        state: ShardState::Whole,
     };
-    let first = bench.enter(&shard("a", 0, 1));
-    let second = bench.enter(&shard("a", 1, 0));
-    let third = bench.enter(&shard("b", 2, 0));
-    let need = Need::ahead(Some(NOBODY));
-    // The hand passed the first and took its bit.
+    let first = bench.insert(&shard("a", 0, 1));
+    let second = bench.insert(&shard("a", 1, 0));
+    let third = bench.insert(&shard("b", 2, 0));
+    let need = RoomRequest::ahead(Some(NOBODY));
+    // The hand passed the first shard and cleared its bit.
     assert_eq!(bench.table.victim(need).map(|(name, _)| name), Some(second.clone()));
     bench.reconfigure(&rules(Some(5)));
     assert_eq!(bench.above().map(|(_, name)| name), Some(third));
     assert_eq!(bench.table.victim(need).map(|(name, _)| name), Some(second.clone()));
-    drop(bench.table.forget(&second, true));
+    drop(bench.table.remove(&second, true));
     assert_eq!(bench.table.victim(need).map(|(name, _)| name), Some(first));
 }

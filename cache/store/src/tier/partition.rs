@@ -1,66 +1,66 @@
-//! Shelves: the shards of one data set and one tenant on the tier, and which of them goes first.
+//! Partitions: the shards of one data set and one tenant on a tier, and their order of eviction.
 //!
-//! One rule: rules that hold under every policy (pins, minima, ages, leases) are applied here and
-//! in the table, around the policy; the policy only orders what they leave.
+//! Rule: rules that hold under every policy (pins, minimums, ages, open handles) are applied here
+//! and in the table, around the policy. The policy only orders the remaining shards.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::dataset::Dataset;
-use crate::shares::{Charge, Kept, Share, Shares};
+use crate::shares::{Charge, DatasetShare, Share, Shares};
 use forebay_policy::{Evict, List, Newcomer, Place, Policy, Slot};
 
 /// The shards of one data set and one tenant on one tier.
-pub(super) struct Shelf {
+pub(super) struct Partition {
     pub(super) charge: Charge,
-    /// Where its shards lie, to foresight; none if that goes by use alone.
+    /// Its id in the forecast; none if its shards are evicted by use alone.
     pub(super) place: Option<Place>,
-    dataset: Arc<Kept>,
+    dataset: Arc<DatasetShare>,
     tenant: Arc<Share>,
     policy: Box<dyn Policy>,
-    /// Shards that were not admitted: they go before all others.
-    passing: List,
-    /// Shards by when they go stale.
+    /// Shards that were not admitted: they are evicted first.
+    unadmitted: List,
+    /// Shards by the time they become stale.
     aging: BTreeSet<(SystemTime, Slot)>,
     shards: usize,
-    /// Bytes of the shards that are here, those of shards on their way out not counted.
+    /// Bytes of present shards, without those being removed.
     bytes: u64,
-    /// No shard that ever was here is smaller.
+    /// Lower bound of the size of all shards that ever were here.
     smallest: u64,
 }
 
-/// A shard's place on its shelf.
+/// Entry of a shard in its partition.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Standing {
+pub(super) struct PartitionEntry {
     pub(super) slot: Slot,
     pub(super) bytes: u64,
     pub(super) since: SystemTime,
-    pub(super) passes: bool,
-    /// Foresight says when it goes.
+    pub(super) unadmitted: bool,
+    /// True if the forecast decides when it is evicted.
     pub(super) foreseen: bool,
 }
 
-/// What minima and ages let go of a shelf.
+/// Limits that minimums and ages set on evictions from a partition.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Terms {
+pub(super) struct EvictionTerms {
     pub(super) may_lose: u64,
     keep: Option<Duration>,
 }
 
-impl Terms {
-    /// Whether they let this shard go.
-    pub(super) fn allow(self, at: Standing, now: SystemTime) -> bool {
+impl EvictionTerms {
+    /// Returns true if they allow the eviction of this shard.
+    pub(super) fn allow(self, at: PartitionEntry, now: SystemTime) -> bool {
         at.bytes <= self.may_lose && self.keep.is_none_or(|keep| age(at.since, now) >= keep)
     }
 }
 
-impl Shelf {
+impl Partition {
     pub(super) fn new(shares: &Shares, charge: Charge, place: Option<Place>) -> Self {
         let dataset = shares.dataset(charge).clone();
         Self {
             policy: dataset.rule.evict.policy(),
-            passing: List::default(),
+            unadmitted: List::default(),
             aging: BTreeSet::new(),
             shards: 0,
             bytes: 0,
@@ -72,27 +72,27 @@ impl Shelf {
         }
     }
 
-    /// Whether its order means the same by these rules.
-    pub(super) fn keeps_its_order(&self, shares: &Shares) -> bool {
+    /// Returns true if its order of eviction is valid under these rules.
+    pub(super) fn keeps_order(&self, shares: &Shares) -> bool {
         let (before, rule) = (self.rule(), shares.rule(self.charge));
         let order = |rule: &Dataset| (rule.evict, rule.scan_bypass, rule.pin);
         order(before) == order(rule)
     }
 
-    /// The same by these rules; each shard is to be told once more by when it goes stale.
-    pub(super) fn ruled(self, shares: &Shares) -> Self {
+    /// The partition under these rules; each shard's age must be added again.
+    pub(super) fn with_rules(self, shares: &Shares) -> Self {
         let (dataset, tenant) = (shares.dataset(self.charge), shares.tenant(self.charge));
         Self { dataset: dataset.clone(), tenant: tenant.clone(), aging: BTreeSet::new(), ..self }
     }
 
-    /// Notes by when a shard that is here goes stale.
-    pub(super) fn ages(&mut self, at: Standing) {
+    /// Adds the time at which a present shard becomes stale.
+    pub(super) fn add_age(&mut self, at: PartitionEntry) {
         self.aging.extend(self.stale_at(at));
     }
 
-    /// A shard that came in was used so often before.
-    pub(super) fn was_used(&mut self, at: Standing, uses: u32) {
-        if !at.passes && !at.foreseen {
+    /// Passes earlier uses of a new shard to the policy.
+    pub(super) fn replay_uses(&mut self, at: PartitionEntry, uses: u32) {
+        if !at.unadmitted && !at.foreseen {
             (0..uses).for_each(|_| self.policy.hit(at.slot));
         }
     }
@@ -105,9 +105,9 @@ impl Shelf {
         self.shards
     }
 
-    /// Whether a shard of `bytes` that comes in now only passes. `room`: it fits without anybody
-    /// leaving. What is pinned never only passes, nor what is within a minimum.
-    pub(super) fn passes(&mut self, identity: u64, bytes: u64, room: bool) -> bool {
+    /// Returns true if a new shard of `bytes` is not admitted. `room`: it fits without an eviction.
+    /// Pinned shards, and shards within a minimum, are always admitted.
+    pub(super) fn denies_admission(&mut self, identity: u64, bytes: u64, room: bool) -> bool {
         let due = self.shares().iter().any(|share| share.is_due(bytes));
         let scanned = self.rule().scan_bypass && !due && !self.dataset.saw(identity);
         !self.rule().pin && (scanned || !self.policy.admits(room || due))
@@ -117,19 +117,19 @@ impl Shelf {
         [&self.dataset.share, &self.tenant]
     }
 
-    /// Bytes of the shards that are here.
+    /// Bytes of present shards.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Bytes that others may take of it here.
+    /// Bytes that others may evict here.
     pub(super) fn above_minimum(&self) -> u64 {
-        self.loses_to(None)
+        self.evictable_bytes(None)
     }
 
-    /// Bytes that may go for a newcomer: of its own data set any, of another what is above that one's
-    /// minimum; and so of tenants.
-    fn loses_to(&self, newcomer: Option<Charge>) -> u64 {
+    /// Bytes that may be evicted for a newcomer: all for one of the same data set and tenant; else
+    /// those above the minimum of the other data set or tenant.
+    fn evictable_bytes(&self, newcomer: Option<Charge>) -> u64 {
         let own = [
             newcomer.is_some_and(|newcomer| newcomer.dataset == self.charge.dataset),
             newcomer.is_some_and(|newcomer| newcomer.tenant == self.charge.tenant),
@@ -138,60 +138,64 @@ impl Shelf {
         others.map(|(share, _)| share.above_minimum()).fold(self.bytes, u64::min)
     }
 
-    /// What may go for a newcomer; nothing if no shard is that small.
-    pub(super) fn terms(&self, newcomer: Option<Charge>) -> Terms {
-        let bytes = self.loses_to(newcomer);
+    /// Eviction limits for a newcomer; they allow nothing if no shard is that small.
+    pub(super) fn terms(&self, newcomer: Option<Charge>) -> EvictionTerms {
+        let bytes = self.evictable_bytes(newcomer);
         let may_lose = if bytes < self.smallest { 0 } else { bytes };
-        Terms { may_lose, keep: self.rule().dont_evict_time }
+        EvictionTerms { may_lose, keep: self.rule().dont_evict_time }
     }
 
-    pub(super) fn insert(&mut self, at: Standing, identity: u64) {
+    pub(super) fn insert(&mut self, at: PartitionEntry, identity: u64) {
         let bytes = at.bytes;
-        self.line_up(at, identity);
+        self.add_to_order(at, identity);
         if self.rule().scan_bypass {
             self.dataset.see(identity);
         }
         self.shares().iter().for_each(|share| share.came(bytes));
-        self.ages(at);
+        self.add_age(at);
         self.shards += 1;
         self.bytes += bytes;
         self.smallest = self.smallest.min(bytes);
     }
 
-    /// Puts a shard where it waits for its end.
-    fn line_up(&mut self, Standing { slot, bytes, passes, foreseen, .. }: Standing, identity: u64) {
-        match (foreseen, passes) {
+    /// Adds a shard to its order of eviction.
+    fn add_to_order(
+        &mut self,
+        PartitionEntry { slot, bytes, unadmitted, foreseen, .. }: PartitionEntry,
+        identity: u64,
+    ) {
+        match (foreseen, unadmitted) {
             (true, _) => {}
-            (false, true) => self.passing.push(slot),
+            (false, true) => self.unadmitted.push(slot),
             (false, false) => self.policy.insert(Newcomer { slot, identity, bytes }),
         }
     }
 
-    /// Takes it from there.
-    fn step_out(&mut self, at: Standing, evicted: bool) {
-        match (at.foreseen, at.passes) {
+    /// Removes a shard from its order of eviction.
+    fn remove_from_order(&mut self, at: PartitionEntry, evicted: bool) {
+        match (at.foreseen, at.unadmitted) {
             (true, _) => {}
-            (false, true) => self.passing.remove(at.slot),
+            (false, true) => self.unadmitted.remove(at.slot),
             (false, false) => self.policy.remove(at.slot, evicted),
         }
     }
 
-    /// From now on foresight says when a shard goes, or does so no longer.
-    pub(super) fn foresee(&mut self, at: &mut Standing, identity: u64, foreseen: bool) {
+    /// Sets if the forecast decides when a shard is evicted.
+    pub(super) fn set_foreseen(&mut self, at: &mut PartitionEntry, identity: u64, foreseen: bool) {
         if at.foreseen != foreseen {
-            self.step_out(*at, false);
-            (at.foreseen, at.passes) = (foreseen, false);
-            self.line_up(*at, identity);
+            self.remove_from_order(*at, false);
+            (at.foreseen, at.unadmitted) = (foreseen, false);
+            self.add_to_order(*at, identity);
         }
     }
 
-    /// Whether foresight says when a shard goes that jobs told to need.
-    pub(super) fn looks_forward(&self) -> bool {
+    /// Returns true if the forecast decides when announced shards are evicted.
+    pub(super) fn uses_forecast(&self) -> bool {
         self.rule().evict == Evict::Clairvoyant && self.place.is_some()
     }
 
-    /// A shard takes `bytes` now.
-    pub(super) fn resize(&mut self, at: &mut Standing, bytes: u64) {
+    /// Changes the bytes of a shard.
+    pub(super) fn resize(&mut self, at: &mut PartitionEntry, bytes: u64) {
         let before = std::mem::replace(&mut at.bytes, bytes);
         for share in self.shares() {
             share.came(bytes);
@@ -199,27 +203,28 @@ impl Shelf {
         }
         self.bytes = self.bytes - before + bytes;
         self.smallest = self.smallest.min(bytes);
-        if !at.passes && !at.foreseen {
+        if !at.unadmitted && !at.foreseen {
             self.policy.resize(at.slot, bytes);
         }
     }
 
-    /// A shard was used again. One that only passed because it was new is no scan's any more.
-    pub(super) fn hit(&mut self, at: &mut Standing, identity: u64) {
+    /// Notes another use of a shard. A shard that was not admitted only because it was new is
+    /// admitted now.
+    pub(super) fn hit(&mut self, at: &mut PartitionEntry, identity: u64) {
         if at.foreseen {
-            // What was is of no account.
-        } else if !at.passes {
+            // ThroughCounters uses do not matter.
+        } else if !at.unadmitted {
             self.policy.hit(at.slot);
         } else if self.rule().scan_bypass && self.policy.admits(true) {
-            self.passing.remove(at.slot);
-            at.passes = false;
+            self.unadmitted.remove(at.slot);
+            at.unadmitted = false;
             self.policy.insert(Newcomer { slot: at.slot, identity, bytes: at.bytes });
         }
     }
 
-    /// `evicted`: the policy named it.
-    pub(super) fn remove(&mut self, at: Standing, evicted: bool) {
-        self.step_out(at, evicted);
+    /// `evicted`: true if the policy chose it.
+    pub(super) fn remove(&mut self, at: PartitionEntry, evicted: bool) {
+        self.remove_from_order(at, evicted);
         if let Some(stale) = self.stale_at(at) {
             self.aging.remove(&stale);
         }
@@ -228,28 +233,28 @@ impl Shelf {
         self.shares().iter().for_each(|share| share.left(at.bytes));
     }
 
-    fn stale_at(&self, at: Standing) -> Option<(SystemTime, Slot)> {
+    fn stale_at(&self, at: PartitionEntry) -> Option<(SystemTime, Slot)> {
         Some((at.since.checked_add(self.rule().ttl?)?, at.slot))
     }
 
-    /// A shard that is here for no reason any more: it only passes, or is stale.
-    pub(super) fn spare(
+    /// A shard without a reason to stay: not admitted, or stale.
+    pub(super) fn spare_shard(
         &self,
         now: SystemTime,
         may_go: &mut dyn FnMut(Slot) -> bool,
     ) -> Option<Slot> {
         let stale = self.aging.iter().take_while(|(stale, _)| *stale <= now);
         let mut slots = stale.map(|(_, slot)| *slot);
-        self.passing.oldest_that(may_go).or_else(|| slots.find(|slot| may_go(*slot)))
+        self.unadmitted.oldest_that(may_go).or_else(|| slots.find(|slot| may_go(*slot)))
     }
 
-    /// The shard the policy gives up first.
+    /// The shard that the policy evicts first.
     pub(super) fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
         self.policy.victim(may_go)
     }
 }
 
-/// How long ago a shard came in; a clock that was set back makes it new.
+/// Age of a shard; zero if the clock was set back.
 pub(super) fn age(since: SystemTime, now: SystemTime) -> Duration {
     now.duration_since(since).unwrap_or_default()
 }

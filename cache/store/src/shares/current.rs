@@ -1,28 +1,28 @@
-//! The rules that count now.
+//! Shares under the current rules.
 //!
-//! One rule: they change as a whole, while every tier's table is held. Whoever holds a table may ask as
-//! often as it likes and hears the same.
+//! Rule: the rules change as a whole, while the tables of all tiers are locked. A holder of a table
+//! lock gets the same answer every time.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::Shares;
 
-/// The shares by the rules that count now.
+/// Shares under the current rules.
 #[derive(Debug)]
-pub(crate) struct InForce(RwLock<Arc<Shares>>);
+pub(crate) struct CurrentShares(RwLock<Arc<Shares>>);
 
-impl InForce {
+impl CurrentShares {
     pub(crate) fn new(shares: Shares) -> Arc<Self> {
         Arc::new(Self(RwLock::new(Arc::new(shares))))
     }
 
-    pub(crate) fn now(&self) -> Arc<Shares> {
+    pub(crate) fn current(&self) -> Arc<Shares> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Others count from here on.
+    /// Puts other rules in force.
     pub(crate) fn replace(&self, shares: Arc<Shares>) {
-        shares.enforce(&self.now());
+        shares.enforce(&self.current());
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = shares;
     }
 }

@@ -1,11 +1,10 @@
-//! Which parts of a filling shard are in memory.
+//! Parts of an arriving shard that are in memory.
 //!
-//! One rule: a frame is given back as soon as it is written, compared with what its origin says of it, and
-//! the indexer is [`RETAINED`] parts past it, or as many as there are when the fill lets others go first;
-//! and at once when the fill fails: nobody waits for a part of a failed fill.
+//! Rule: a frame is released as soon as it is written, compared with the origin's checksum, and
+//! [`RETAINED`] parts behind the indexer, or any number if the fill is paused. If the fill fails,
+//! all frames are released at once: nobody waits for a part of a failed fill.
 //!
-//! A shard that is unpacked has no length before its last part is here: until then there may always be
-//! one more.
+//! The length of an unpacked shard is unknown until its last part is here.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,72 +15,72 @@ use forebay_source::Binding;
 use forebay_uring::Frozen;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::{PART_BYTES, RETAINED, WINDOW, given_up};
+use crate::sizes::{PART_BYTES, RETAINED, WINDOW};
 
-/// A part in memory; its place in the window is free when the last reader let go of it.
+/// A part in memory. Its place in the window comes free when the last reader drops it.
 #[derive(Debug)]
 pub(crate) struct Frame {
     bytes: Frozen,
     _window: OwnedSemaphorePermit,
 }
 
-/// A part, and how many bytes of the shard it holds; `None` if the shard ends before it.
-pub(super) type Arrived = Option<(Arc<Frame>, usize)>;
+/// A part, and the bytes of the shard in it; `None` if the shard ends before it.
+pub(crate) type Arrived = Option<(Arc<Frame>, usize)>;
 
 #[derive(Debug)]
-struct State {
-    /// The shard's length, or [`UNKNOWN`].
+struct PartsState {
+    /// Length of the shard, or [`UNKNOWN`].
     len: u64,
-    /// Frames by part; `None` is a part still coming, or one given back.
+    /// Frames by part; `None` if the part is still coming or was released.
     frames: Vec<Option<Arc<Frame>>>,
-    /// CRC32C of each part that is where it stays.
+    /// CRC32C of each stored part.
     sums: Vec<Option<u32>>,
-    /// Parts that came from the origin and are where they stay.
+    /// Number of stored parts that came from the origin.
     landed: usize,
     /// The part that the indexer is at.
     passed: usize,
-    /// The first part that it may still need, or that is retained behind it,
+    /// First part that the indexer may still need, or that is retained behind it,
     indexed: usize,
-    /// the first that is not compared yet,
+    /// first part that is not compared yet,
     compared: usize,
-    /// and the first that either of them may still need.
+    /// and first part that either of them may still need.
     kept_from: usize,
     failed: Option<Error>,
-    /// Why a compressed shard breaks off where it does.
+    /// Error at which a compressed shard ends early.
     broken: Option<Error>,
-    /// What its origin sends is a whole that its end may prove wrong.
+    /// True if the end of the origin's bytes may prove all of them wrong.
     sealed: bool,
-    /// Nothing is being written any more.
+    /// True once nothing is being written any more.
     over: bool,
 }
 
-/// How far those are that go through the parts in order.
+/// Progress of the indexer and of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(crate) struct PartsProgress {
     /// The part that the indexer is at.
-    pub(super) passed: usize,
-    /// The first that is not compared yet.
+    pub(crate) passed: usize,
+    /// First part that is not compared yet.
     compared: usize,
 }
 
-impl Seen {
-    /// Whether nobody needs anything before `part` any more.
-    pub(super) fn is_past(self, part: u64) -> bool {
+impl PartsProgress {
+    /// Returns true if both have passed all parts before `part`.
+    pub(crate) fn is_past(self, part: u64) -> bool {
         self.passed.min(self.compared) as u64 >= part
     }
 }
 
-/// The parts of one fill.
+/// Parts of one fill.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    state: Mutex<State>,
+    state: Mutex<PartsState>,
     arrived: Condvar,
     window: Arc<Semaphore>,
-    /// Told of each part that is kept, and of the end.
+    /// Notified of each stored part, and of the end.
     changed: Notify,
 }
 
-impl State {
+impl PartsState {
     fn new(len: u64) -> Self {
         let parts = match len {
             UNKNOWN => 0,
@@ -103,7 +102,7 @@ impl State {
         }
     }
 
-    /// Gives back what nobody needs in memory any more.
+    /// Releases frames that are no longer needed.
     fn release(&mut self) {
         let upto = self.indexed.min(self.compared).min(self.frames.len());
         if upto > self.kept_from {
@@ -116,7 +115,7 @@ impl State {
         }
     }
 
-    /// A part; `None` while it is not there.
+    /// Looks for a part; `None` while it is missing.
     fn look(&self, part: usize) -> Option<Result<Arrived>> {
         if let Some(error) = &self.failed {
             return Some(Err(error.clone()));
@@ -141,10 +140,10 @@ impl State {
 }
 
 impl Parts {
-    /// Of a shard that is `len` bytes long, unless only its end tells.
+    /// Creates the parts of a shard of `len` bytes; the length of a stream is unknown.
     pub(crate) fn new(len: u64, binding: Binding) -> Arc<Self> {
         let len = if binding == Binding::Stream { UNKNOWN } else { len };
-        let state = State::new(len);
+        let state = PartsState::new(len);
         Arc::new(Self {
             state: Mutex::new(state),
             arrived: Condvar::new(),
@@ -153,26 +152,27 @@ impl Parts {
         })
     }
 
-    /// The shard's length, or [`UNKNOWN`].
+    /// Length of the shard, or [`UNKNOWN`].
     pub(crate) fn len(&self) -> u64 {
         self.lock().len
     }
 
-    /// Nobody knows how many parts come: what their origin sends is compressed (then it is `sealed`: its end
-    /// may prove all of it wrong), or ends when it ends. Said before the first arrives.
-    pub(super) fn unpack(&self, sealed: bool) {
+    /// Starts anew with an unknown number of parts: the origin's bytes are compressed, or a stream.
+    /// Called before the first part arrives. `sealed`: the end of the bytes may prove all of them
+    /// wrong.
+    pub(crate) fn unpack(&self, sealed: bool) {
         let mut state = self.lock();
         let failed = state.failed.take();
-        // What its origin says of it is said of the bytes before they are unpacked.
-        *state = State { failed, sealed, compared: usize::MAX, ..State::new(UNKNOWN) };
+        // The origin's checksum is of the packed bytes.
+        *state = PartsState { failed, sealed, compared: usize::MAX, ..PartsState::new(UNKNOWN) };
         drop(state);
         self.arrived.notify_all();
         self.changed.notify_waiters();
     }
 
-    /// The shard has `len` bytes; said before its last part arrives. `broken`: more would come, but for
-    /// this fault of its origin's.
-    pub(super) fn end_at(&self, len: u64, broken: Option<Error>) {
+    /// Sets the length of the shard, before its last part arrives. `broken`: the error that ends it
+    /// early.
+    pub(crate) fn end_at(&self, len: u64, broken: Option<Error>) {
         let mut state = self.lock();
         (state.len, state.broken) = (len, broken);
         drop(state);
@@ -180,17 +180,17 @@ impl Parts {
     }
 
     /// Waits until one more part fits the window.
-    pub(super) async fn admit(&self) -> Result<OwnedSemaphorePermit> {
-        self.window.clone().acquire_owned().await.map_err(|_| given_up())
+    pub(crate) async fn admit(&self) -> Result<OwnedSemaphorePermit> {
+        self.window.clone().acquire_owned().await.map_err(|_| abandoned())
     }
 
-    /// A place in the window, if there is one now.
-    pub(super) fn try_admit(&self) -> Option<OwnedSemaphorePermit> {
+    /// Takes a place in the window, if one is free.
+    pub(crate) fn try_admit(&self) -> Option<OwnedSemaphorePermit> {
         self.window.clone().try_acquire_owned().ok()
     }
 
-    /// Publishes a part that came from its origin.
-    pub(super) fn arrived(&self, part: u64, frame: Frame) {
+    /// Publishes a part that came from the origin.
+    pub(crate) fn arrived(&self, part: u64, frame: Frame) {
         let part = usize::try_from(part).expect("parts are counted in usize");
         let mut state = self.lock();
         if part >= state.frames.len() {
@@ -205,8 +205,8 @@ impl Parts {
         self.changed.notify_waiters();
     }
 
-    /// Notes that an arrived part is where it stays, and the checksum of what its origin sent.
-    pub(super) fn kept(&self, part: u64, crc32c: u32) {
+    /// Notes that a part is stored, and the checksum of its bytes.
+    pub(crate) fn note_stored(&self, part: u64, crc32c: u32) {
         let part = usize::try_from(part).expect("parts are counted in usize");
         let mut state = self.lock();
         state.sums[part] = Some(crc32c);
@@ -217,37 +217,36 @@ impl Parts {
         self.changed.notify_waiters();
     }
 
-    /// Waits until the parts that `range` touches, which have arrived, can be read from where they
-    /// stay, or were given up.
-    pub(crate) async fn settled(&self, range: &Range<u64>) {
-        let settled = |state: &State| {
+    /// Waits until the parts in `range`, which have arrived, are stored or abandoned.
+    pub(crate) async fn wait_stored(&self, range: &Range<u64>) {
+        let settled = |state: &PartsState| {
             state.over
                 || parts_of(range).all(|part| state.sums.get(part).is_none_or(Option::is_some))
         };
         self.until(settled).await;
     }
 
-    /// Notes that one more part came from the origin and is kept.
-    pub(super) fn add_landed(&self) {
+    /// Counts a stored part that came from the origin.
+    pub(crate) fn add_landed(&self) {
         self.lock().landed += 1;
         self.changed.notify_waiters();
     }
 
-    /// Waits until so many parts came from the origin and are kept; with how many there are then.
-    pub(super) async fn landed(&self, parts: usize) -> usize {
+    /// Waits until that many parts from the origin are stored. Returns their current number.
+    pub(crate) async fn wait_landed(&self, parts: usize) -> usize {
         self.until(|state| state.landed >= parts).await;
         self.lock().landed
     }
 
     /// Waits until the fill fails.
-    pub(super) async fn failed(&self) {
+    pub(crate) async fn failed(&self) {
         self.until(|state| state.failed.is_some()).await;
     }
 
-    async fn until(&self, come: impl Fn(&State) -> bool) {
+    async fn until(&self, come: impl Fn(&PartsState) -> bool) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // Before the look: what changes after it is heard of.
+            // Enabled before the check: later changes are not missed.
             changed.as_mut().enable();
             if come(&self.lock()) {
                 return;
@@ -256,25 +255,26 @@ impl Parts {
         }
     }
 
-    /// Nothing is being written any more.
-    pub(super) fn end(&self) {
+    /// Notes that nothing is being written any more.
+    pub(crate) fn end(&self) {
         self.lock().over = true;
         self.changed.notify_waiters();
     }
 
-    /// The checksums of the parts that are where they stay.
+    /// Checksums of the stored parts.
     pub(crate) fn sums(&self) -> Vec<Option<u32>> {
         self.lock().sums.clone()
     }
 
-    /// Bytes of the parts that are where they stay.
+    /// Bytes of the stored parts.
     pub(crate) fn kept_bytes(&self) -> u64 {
         let state = self.lock();
         let kept = (0..).zip(&state.sums).filter(|(_, sum)| sum.is_some());
         kept.map(|(part, _)| state.held(part) as u64).sum()
     }
 
-    /// Ends every wait with `error`, unless another came before, and gives all frames back; which it was.
+    /// Ends every wait with `error`, unless an earlier one came, and releases all frames. Returns
+    /// the error that counts.
     pub(crate) fn fail(&self, error: &Error) -> Error {
         let mut state = self.lock();
         let first = state.failed.get_or_insert_with(|| error.clone()).clone();
@@ -286,8 +286,9 @@ impl Parts {
         first
     }
 
-    /// The indexer is done with everything before `offset`; at the end nothing is retained.
-    pub(super) fn pass(&self, offset: u64) {
+    /// Moves the indexer past everything before `offset`. At the end of the shard nothing is
+    /// retained.
+    pub(crate) fn move_indexer(&self, offset: u64) {
         let mut state = self.lock();
         let retained = if offset >= state.len { 0 } else { RETAINED };
         let part = if offset >= state.len { u64::MAX } else { offset / PART_BYTES as u64 };
@@ -299,34 +300,35 @@ impl Parts {
         self.changed.notify_waiters();
     }
 
-    /// How far the indexer and the comparison are.
-    pub(super) fn seen(&self) -> Seen {
+    /// Progress of the indexer and of the comparison.
+    pub(crate) fn progress(&self) -> PartsProgress {
         let state = self.lock();
-        Seen { passed: state.passed, compared: state.compared }
+        PartsProgress { passed: state.passed, compared: state.compared }
     }
 
-    /// Waits until they are further.
+    /// Waits until one of them moves.
     ///
     /// # Errors
-    /// That the fill failed.
-    pub(super) async fn gone_on(&self, before: Seen) -> Result<()> {
-        let now = |state: &State| Seen { passed: state.passed, compared: state.compared };
+    /// If the fill fails.
+    pub(crate) async fn wait_for_progress(&self, before: PartsProgress) -> Result<()> {
+        let now =
+            |state: &PartsState| PartsProgress { passed: state.passed, compared: state.compared };
         self.until(|state| state.failed.is_some() || now(state) != before).await;
         match self.lock().failed {
-            Some(_) => Err(given_up()),
+            Some(_) => Err(abandoned()),
             None => Ok(()),
         }
     }
 
-    /// Gives back every frame that is not needed for what is to come.
-    pub(super) fn let_go(&self) {
+    /// Releases every frame that the rest of the fill does not need.
+    pub(crate) fn release_passed(&self) {
         let mut state = self.lock();
         state.indexed = state.indexed.max(state.passed);
         state.release();
     }
 
-    /// Every part before this one is what its origin says, or there is nothing to compare.
-    pub(super) fn compared(&self, upto: usize) {
+    /// Moves the comparison up to this part, or to the end if there is nothing to compare.
+    pub(crate) fn move_comparison(&self, upto: usize) {
         let mut state = self.lock();
         state.compared = state.compared.max(upto);
         state.release();
@@ -335,22 +337,21 @@ impl Parts {
         self.changed.notify_waiters();
     }
 
-    /// The same as [`Parts::wait`], of the parts that are to be compared: of what is unpacked there are
-    /// none.
-    pub(super) async fn next_compared(&self, part: usize) -> Result<Arrived> {
-        let look = |state: &State| match state.compared {
+    /// Waits for a part to compare, as [`Parts::wait`]; `None` if the shard is unpacked.
+    pub(crate) async fn next_compared(&self, part: usize) -> Result<Arrived> {
+        let look = |state: &PartsState| match state.compared {
             usize::MAX => Some(Ok(None)),
             _ => state.look(part),
         };
         self.until(|state| look(state).is_some()).await;
-        look(&self.lock()).unwrap_or_else(|| Err(given_up()))
+        look(&self.lock()).unwrap_or_else(|| Err(abandoned()))
     }
 
     /// Blocks until every part is compared.
     ///
     /// # Errors
-    /// Why the fill failed, if it did.
-    pub(super) fn wait_compared(&self) -> Result<()> {
+    /// The error of the fill, if it fails.
+    pub(crate) fn wait_compared(&self) -> Result<()> {
         let mut state = self.lock();
         loop {
             match &state.failed {
@@ -363,9 +364,9 @@ impl Parts {
         }
     }
 
-    /// Blocks until `part` is in memory, and says how many bytes of the shard it holds; `None` if the
+    /// Blocks until `part` is in memory. Returns it and the bytes of the shard in it; `None` if the
     /// shard ends before it.
-    pub(super) fn wait(&self, part: usize) -> Result<Arrived> {
+    pub(crate) fn wait(&self, part: usize) -> Result<Arrived> {
         let mut state = self.lock();
         loop {
             match state.look(part) {
@@ -377,16 +378,17 @@ impl Parts {
         }
     }
 
-    /// Why the shard breaks off where it does, if it does.
-    pub(super) fn broken(&self) -> Result<()> {
+    /// Returns the error at which the shard ends early, if there is one.
+    pub(crate) fn broken(&self) -> Result<()> {
         self.lock().broken.clone().map_or(Ok(()), Err)
     }
 
-    /// Blocks until every part has come, giving each back at once, if their end tells more of them.
+    /// If the end of the parts may prove them wrong: blocks until all have come, and releases each
+    /// at once.
     ///
     /// # Errors
-    /// Why they break off, if they do.
-    pub(super) fn drain(&self) -> Result<()> {
+    /// The error at which the shard ends early.
+    pub(crate) fn drain(&self) -> Result<()> {
         let mut part = match &*self.lock() {
             state if state.sealed => state.kept_from,
             _ => return Ok(()),
@@ -400,40 +402,40 @@ impl Parts {
         Ok(())
     }
 
-    /// Every frame that `range` touches, if all are in memory.
+    /// Frames of all parts in `range`, if all are in memory.
     pub(crate) fn held(&self, range: &Range<u64>) -> Option<Vec<Arc<Frame>>> {
         let state = self.lock();
         parts_of(range).map(|part| state.frames.get(part)?.clone()).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PartsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Frame {
-    pub(super) fn new(bytes: Frozen, window: OwnedSemaphorePermit) -> Self {
+    pub(crate) fn new(bytes: Frozen, window: OwnedSemaphorePermit) -> Self {
         Self { bytes, _window: window }
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The bytes for whoever needs them longer than the place in the window.
-    pub(super) fn frozen(&self) -> Frozen {
+    /// The bytes, without the place in the window.
+    pub(crate) fn frozen(&self) -> Frozen {
         self.bytes.clone()
     }
 }
 
-/// The parts that `range` touches.
-pub(super) fn parts_of(range: &Range<u64>) -> Range<usize> {
+/// Parts that `range` touches.
+pub(crate) fn parts_of(range: &Range<u64>) -> Range<usize> {
     let part = |offset: u64| usize::try_from(offset / PART_BYTES as u64).unwrap_or(usize::MAX);
     let end = if range.is_empty() { part(range.start) } else { part(range.end - 1) + 1 };
     part(range.start)..end
 }
 
-/// Copies `range` of the shard out of the frames that hold it: the only copy of a cold sample.
+/// Copies `range` of the shard out of its frames: the only copy of a cold sample.
 pub(crate) fn copy(frames: &[Arc<Frame>], range: &Range<u64>, into: &mut [u8]) {
     let first = parts_of(range).start as u64 * PART_BYTES as u64;
     let mut at = usize::try_from(range.start - first).expect("an offset inside a part");
@@ -444,4 +446,9 @@ pub(crate) fn copy(frames: &[Arc<Frame>], range: &Range<u64>, into: &mut [u8]) {
         done += len;
         at = 0;
     }
+}
+
+/// Error of waits for a fill that nobody runs any more.
+pub(crate) fn abandoned() -> Error {
+    Error::new(ErrorKind::Closed, "the fill was abandoned")
 }

@@ -1,4 +1,4 @@
-//! What the store counts.
+//! Counters of tiers and of reads past them.
 
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::shares::Share;
 use crate::traffic::Sums;
 use forebay_policy::Evict;
 
-/// A count that only grows.
+/// A counter that only grows.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -26,54 +26,54 @@ impl Count {
     }
 }
 
-/// What a tier counts.
+/// Counters of a tier.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    pub(super) hits: Count,
+    pub(crate) hits: Count,
     pub(crate) misses: Count,
-    pub(super) fills: Count,
+    pub(crate) fills: Count,
     pub(crate) failed_fills: Count,
-    pub(super) evictions: Count,
-    pub(super) corruptions: Count,
+    pub(crate) evictions: Count,
+    pub(crate) corruptions: Count,
     pub(crate) origin_bytes: Count,
-    pub(super) resumed_bytes: Count,
-    pub(super) moved_in: Count,
-    pub(super) moved_bytes: Count,
+    pub(crate) resumed_bytes: Count,
+    pub(crate) moved_in: Count,
+    pub(crate) moved_bytes: Count,
     pub(crate) written_bytes: Count,
-    pub(super) io_errors: Count,
+    pub(crate) io_errors: Count,
     pub(crate) through: Count,
 }
 
-/// Who holds what now, on all tiers.
+/// Holdings of all data sets and tenants, on all tiers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Holdings {
-    /// Each data set, in the order of their rules; last what belongs to none.
+    /// Each data set, in the order of the rules; last the shards of no data set.
     pub datasets: Vec<Holding>,
-    /// Each tenant, the same way.
+    /// Each tenant, in the same way.
     pub tenants: Vec<Holding>,
 }
 
-/// What a data set or a tenant holds now, on all tiers.
+/// Holdings of a data set or a tenant, on all tiers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Holding {
-    /// Its name.
+    /// Name of the data set or tenant.
     pub name: String,
-    /// Whether copies of a data set's shards are kept,
+    /// Caching of a data set's shards,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<Cache>,
-    /// and the order in which they are given up.
+    /// and their eviction policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evict: Option<Evict>,
-    /// Bytes reserved for it.
+    /// Bytes reserved.
     pub used_bytes: u64,
-    /// Bytes it may hold, where that is less than the tier.
+    /// Maximum bytes, if less than the tier's.
     pub max_bytes: Option<u64>,
-    /// Its shards, arriving ones included.
+    /// Shards, arriving ones included.
     pub shards: usize,
 }
 
 impl Holding {
-    /// `rule`: a data set's.
+    /// `rule`: the rule of a data set.
     pub(crate) fn of(share: &Share, rule: Option<&Dataset>, shards: usize) -> Self {
         Self {
             name: share.name.clone(),
@@ -86,43 +86,44 @@ impl Holding {
     }
 }
 
-/// Counts of a tier, or of all of them together, since the store was opened; bytes and shards are what
-/// is there now.
+/// Counters of one tier, or of all tiers together, since the store was opened. Bytes and shards are
+/// current values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Counters {
     /// Bytes the tier may hold.
     pub capacity_bytes: u64,
-    /// Bytes it may hold now: less where others fill the disk.
+    /// Bytes it may hold now: less if others fill the disk.
     pub limit_bytes: u64,
-    /// Bytes reserved on it; of compressed shards, what they hold.
+    /// Bytes reserved; of compressed shards, their unpacked size.
     pub used_bytes: u64,
-    /// Shards on it, arriving ones included.
+    /// Shards on the tier, arriving ones included.
     pub shards: usize,
-    /// Shards opened that were on the tier.
+    /// Opened shards that were on the tier.
     pub hits: u64,
-    /// Shards opened that were not: each ends as one of the next three.
+    /// Opened shards that were not: each ends as one of the next three.
     pub misses: u64,
     /// Shards fetched whole, and kept.
     pub fills: u64,
-    /// Fetches that ended in an error.
+    /// Fetches that failed.
     pub failed_fills: u64,
-    /// Shards that no tier took: indexed by one pass over them, and read from their origin.
+    /// Shards that no tier accepted: indexed in one pass and read from their origin.
     pub through: u64,
     /// Shards removed to make room.
     pub evictions: u64,
     /// Copies dropped because bytes at rest were wrong.
     pub corruptions: u64,
-    /// Bytes fetched of shards that came, or are on their way; of compressed ones, what their origin sent.
+    /// Bytes fetched of shards that came or are arriving; of compressed shards, the bytes from
+    /// their origin.
     pub origin_bytes: u64,
-    /// Bytes of whole shards that a fill which did not end had left.
+    /// Bytes of whole shards that an unfinished fill had left.
     pub resumed_bytes: u64,
     /// Shards that came from another tier.
     pub moved_in: u64,
-    /// Their bytes.
+    /// Bytes of these shards.
     pub moved_bytes: u64,
-    /// Bytes that came to it by fills and moves: on a disk, what wears it.
+    /// Bytes written by fills and moves: on a disk, they wear it.
     pub written_bytes: u64,
-    /// Operations that the device failed.
+    /// Failed operations of the device.
     pub io_errors: u64,
     /// Bytes read from the tier for batches.
     pub tier_read_bytes: u64,
@@ -133,7 +134,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Shards opened that were on no tier, and of which nothing is under way any more.
+    /// Opened shards that were on no tier, and whose fetch has ended.
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.fills + self.failed_fills + self.through
@@ -170,33 +171,33 @@ impl Add for Counters {
     }
 }
 
-/// What went past all tiers, since the store was opened.
+/// Counters of reads past all tiers, since the store was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Past {
-    /// Shards opened that no tier had or took.
+pub struct ThroughCounters {
+    /// Opened shards that no tier had or accepted.
     pub misses: u64,
     /// Those that could not be indexed.
     pub failed_fills: u64,
-    /// Those that were, and are read from their origin.
+    /// Those that were indexed, and are read from their origin.
     pub through: u64,
-    /// Bytes copied for batches out of frames while they were.
+    /// Bytes copied for batches out of frames while the shards were indexed.
     pub copied_bytes: u64,
     /// Bytes read from the origin for batches.
     pub through_bytes: u64,
 }
 
-impl From<Past> for Counters {
-    fn from(past: Past) -> Self {
-        let Past { misses, failed_fills, through, copied_bytes, through_bytes } = past;
+impl From<ThroughCounters> for Counters {
+    fn from(past: ThroughCounters) -> Self {
+        let ThroughCounters { misses, failed_fills, through, copied_bytes, through_bytes } = past;
         Self { misses, failed_fills, through, copied_bytes, through_bytes, ..Self::default() }
     }
 }
 
 impl Tally {
-    /// Of what went past all tiers.
-    pub(crate) fn past(&self, traffic: Sums) -> Past {
+    /// Counters of reads past all tiers.
+    pub(crate) fn past(&self, traffic: Sums) -> ThroughCounters {
         let get = |count: &Count| count.0.load(Ordering::Relaxed);
-        Past {
+        ThroughCounters {
             misses: get(&self.misses),
             failed_fills: get(&self.failed_fills),
             through: get(&self.through),
@@ -205,7 +206,7 @@ impl Tally {
         }
     }
 
-    pub(super) fn read(&self, budget: &Budget, traffic: Sums, shards: usize) -> Counters {
+    pub(crate) fn read(&self, budget: &Budget, traffic: Sums, shards: usize) -> Counters {
         let get = |count: &Count| count.0.load(Ordering::Relaxed);
         Counters {
             capacity_bytes: budget.capacity(),

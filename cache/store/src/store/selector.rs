@@ -1,6 +1,6 @@
-//! Which shards here somebody means: by a URL, by a pattern of URLs, or by a data set's name.
+//! Selection of present shards: by a URL, by a pattern of URLs, or by the name of a data set.
 //!
-//! One rule: a URL means itself, be it here or not; a pattern and a name mean what is here of them.
+//! Rule: a URL selects itself, present or not; a pattern or a name selects present shards.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,16 +12,14 @@ use super::Store;
 use super::pin::away;
 use crate::dataset::Dataset;
 use crate::pins::WILD;
-
-/// Says of a URL whether it is meant.
-pub(crate) type IsMeant = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+use crate::selector::Selector;
 
 impl Store {
-    /// The URLs that a text means, in order.
+    /// Returns the selected URLs, sorted.
     ///
     /// # Errors
-    /// `Invalid` for a pattern that is none, `Unavailable` if it is not known what a tier holds.
-    pub async fn meant(&self, text: &str) -> Result<Vec<String>> {
+    /// `Invalid` for an invalid pattern, `Unavailable` if the content of a tier is unknown.
+    pub async fn select(&self, text: &str) -> Result<Vec<String>> {
         let Some(is_meant) = self.is_meant(text)? else { return Ok(vec![text.to_owned()]) };
         let mut urls = BTreeSet::new();
         for tier in &self.inner.tiers {
@@ -33,11 +31,11 @@ impl Store {
         Ok(urls.into_iter().collect())
     }
 
-    /// What a text means of all that may be here; none if it is one URL.
-    fn is_meant(&self, text: &str) -> Result<Option<IsMeant>> {
+    /// Selector for a pattern or a data set; none if the text is one URL.
+    fn is_meant(&self, text: &str) -> Result<Option<Selector>> {
         let rules = self.datasets();
         if let Some(at) = rules.iter().position(|rule| rule.name == text) {
-            // What none of the others has is the last one's.
+            // The last data set has the shards of no other.
             let rest = rules.len() - 1;
             let first = move |url: &str| rules[..rest].iter().position(|rule| rule.has(url));
             return Ok(Some(Arc::new(move |url| first(url).unwrap_or(rest) == at)));

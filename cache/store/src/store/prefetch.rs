@@ -1,7 +1,7 @@
-//! Shards that are brought in though no job wants them yet.
+//! Prefetch of shards for later jobs.
 //!
-//! One rule: jobs come first. What is brought ranks behind all that jobs want, pushes out nothing that one
-//! claimed, and stops where it would begin to push out what was brought before it.
+//! Rule: jobs come first. A prefetch ranks behind all fetches of jobs, evicts nothing that a job
+//! claimed, and stops before it would evict its own earlier shards.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,48 +10,48 @@ use forebay_shard::Origin;
 use forebay_source::{Options, Rank};
 
 use super::Store;
-use super::identity::Begun;
 use crate::directory::ShardName;
-use crate::shard::Lease;
-use crate::tier::{State, Urgency};
+use crate::identity::Begun;
+use crate::shard::ShardHandle;
+use crate::tier::{ShardState, Urgency};
 
-/// A shard that was asked for: on its way to a tier, or there already.
+/// A prefetched shard: on its way to a tier, or there already.
 #[derive(Debug)]
-pub struct Brought {
+pub struct Prefetched {
     bytes: u64,
-    /// None where it was there.
-    arriving: Option<Lease>,
+    /// None if it was there already.
+    arriving: Option<ShardHandle>,
 }
 
-impl Brought {
-    /// Whether nothing of it had to be fetched.
+impl Prefetched {
+    /// Returns true if nothing had to be fetched.
     #[must_use]
     pub fn was_here(&self) -> bool {
         self.arriving.is_none()
     }
 
-    /// Bytes that it was thought to have when it was asked for.
+    /// Estimated bytes at the time of the request.
     #[must_use]
-    pub fn reckoned(&self) -> u64 {
+    pub fn estimated_bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Its bytes, as its origin has them until they are unpacked.
+    /// Bytes of the shard; the size at its origin until it is unpacked.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.arriving.as_ref().map_or(self.bytes, |shard| shard.len())
     }
 
-    /// Bytes of it that came here for this.
+    /// Bytes that were fetched for this request.
     #[must_use]
     pub fn arrived(&self) -> u64 {
         self.arriving.as_ref().map_or(0, |shard| shard.kept_bytes())
     }
 
-    /// Waits until it is on its tier for good.
+    /// Waits until the shard is durable on its tier.
     ///
     /// # Errors
-    /// What its origin answered, or why no tier kept it.
+    /// The error of the origin, or the reason why no tier kept the shard.
     pub async fn settled(&self) -> Result<()> {
         match &self.arriving {
             Some(shard) => shard.settled().await,
@@ -61,13 +61,18 @@ impl Brought {
 }
 
 impl Store {
-    /// Begins to bring the shard at `url` to a tier, unless one has it whole. `held` is what whoever asks
-    /// has brought so far, in bytes, and this one's are added.
+    /// Starts to fetch the shard at `url` to a tier, unless one has it whole. `held`: bytes
+    /// prefetched by the caller so far; this shard's are added.
     ///
     /// # Errors
-    /// What the origin answered; `Full` if there is no room for it beside what jobs need and what is
-    /// `held`; `Invalid` if its data set is never cached.
-    pub async fn bring(&self, url: &str, options: &Options, held: &AtomicU64) -> Result<Brought> {
+    /// The error of the origin; `Full` if there is no room beside the shards of jobs and the bytes
+    /// in `held`; `Invalid` if the data set is never cached.
+    pub async fn prefetch(
+        &self,
+        url: &str,
+        options: &Options,
+        held: &AtomicU64,
+    ) -> Result<Prefetched> {
         if self.is_never_cached(url) {
             let what = "its data set is never cached: there is nothing to bring here";
             return Err(Error::new(ErrorKind::Invalid, what)
@@ -86,20 +91,20 @@ impl Store {
             version: stat.version.clone(),
         };
         let name = ShardName::new(&origin);
-        let bytes = self.inner.commons.unpacked(&name).unwrap_or(stat.len);
+        let bytes = self.inner.shared.unpacked(&name).unwrap_or(stat.len);
         let before = held.fetch_add(bytes, Ordering::Relaxed);
         if self.has_whole(&name).await {
             drop(head.take());
-            return Ok(Brought { bytes, arriving: None });
+            return Ok(Prefetched { bytes, arriving: None });
         }
         let brought = match self.check_room(url, before.saturating_add(bytes)) {
             Ok(()) => self.shard_of(url, source, stat, rank, head.clone(), Urgency::Ahead).await,
             Err(error) => Err(error),
         };
-        // Nobody else is to wait for what nobody took.
+        // Releases the first bytes if nobody took them.
         drop(head.take());
         match brought {
-            Ok(shard) => Ok(Brought { bytes, arriving: Some(shard) }),
+            Ok(shard) => Ok(Prefetched { bytes, arriving: Some(shard) }),
             Err(error) => {
                 held.fetch_sub(bytes, Ordering::Relaxed);
                 Err(error.at("url", url))
@@ -107,17 +112,17 @@ impl Store {
         }
     }
 
-    /// Whether a tier can serve all of a shard.
+    /// Returns true if a tier can serve the whole shard.
     async fn has_whole(&self, name: &ShardName) -> bool {
         for tier in &self.inner.tiers {
-            if tier.look_for(name).await.is_some_and(|(_, state)| State::is_whole(state)) {
+            if tier.look_up(name).await.is_some_and(|(_, state)| ShardState::is_whole(state)) {
                 return true;
             }
         }
         false
     }
 
-    /// Refuses more than the tiers that take such shards can hold together.
+    /// Rejects more bytes than the tiers for such shards can hold together.
     fn check_room(&self, url: &str, bytes: u64) -> Result<()> {
         let room = self.room_of(&[self.charge(url).dataset]);
         if bytes <= room {

@@ -1,6 +1,7 @@
-//! How much the tiers hold of what is asked for, were nothing else there.
+//! Capacity of the tiers for a set of shards, if nothing else were there.
 //!
-//! One rule: what tiers, data sets and tenant may hold bounds it, never what is free at the moment.
+//! Rule: the limits of tiers, data sets and tenant bound it, never the bytes that are free at the
+//! moment.
 
 use std::collections::HashSet;
 
@@ -9,8 +10,8 @@ use crate::shares::{Charge, NOBODY};
 use crate::tier::Tier;
 
 impl Store {
-    /// Bytes that shards of these URLs may take here together; none where they are all read where they lie,
-    /// be it that no copy is to be kept or that no tier takes any now.
+    /// Bytes that shards of these URLs may take together. None if all of them are read where they
+    /// are: no copies are kept, or no tier accepts them now.
     #[must_use]
     pub fn room_for<'a>(&self, urls: impl Iterator<Item = &'a str>) -> Option<u64> {
         let kept = urls.filter(|url| self.keeps(url)).map(|url| self.charge(url).dataset);
@@ -20,15 +21,15 @@ impl Store {
         is_taken.then(|| self.room_of(&datasets))
     }
 
-    /// Whether copies of a shard are kept.
+    /// Returns true if copies of a shard are kept.
     #[must_use]
     pub fn keeps(&self, url: &str) -> bool {
         !self.is_never_cached(url)
     }
 
-    /// The most that may be here of these data sets for this tenant.
+    /// Maximum bytes of these data sets for this tenant.
     pub(super) fn room_of(&self, datasets: &[usize]) -> u64 {
-        let shares = self.inner.commons.shares.now();
+        let shares = self.inner.shared.shares.current();
         let of = |dataset: &usize| shares.dataset(Charge { dataset: *dataset, ..NOBODY });
         let quotas = datasets.iter().map(|at| of(at).share.budget.capacity());
         let tenant = shares.tenant(shares.charge("", self.tenant())).budget.capacity();
@@ -39,9 +40,9 @@ impl Store {
             .min(tenant)
     }
 
-    /// Tiers that take shards of any of these data sets.
+    /// Tiers that accept shards of any of these data sets.
     fn takers(&self, datasets: &[usize]) -> impl Iterator<Item = &Tier> {
-        let shares = self.inner.commons.shares.now();
+        let shares = self.inner.shared.shares.current();
         self.inner.tiers.iter().filter(move |tier| {
             let charge = |dataset: &usize| Charge { dataset: *dataset, ..NOBODY };
             let allows = |at: &usize| shares.rule(charge(at)).allows(tier.name());

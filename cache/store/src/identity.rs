@@ -1,0 +1,101 @@
+//! Identity of an object: length and version, as its origin reports them, and perhaps its first
+//! bytes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use forebay_error::{Error, Result};
+use forebay_source::{Bill, Rank, Source, Stat, Stretch};
+use forebay_uring::Span;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use tokio::sync::OwnedSemaphorePermit;
+
+/// Time for which an object's identity is taken as unchanged before its origin is asked again.
+/// Training sets are written once. A minute keeps an epoch over 10⁵ shards from asking 10⁵ times a
+/// minute.
+pub(crate) const IDENTITY_TTL: Duration = Duration::from_secs(60);
+
+/// First bytes of an object, for the first caller that takes them.
+#[derive(Clone, Default)]
+pub(crate) struct Head(Arc<Mutex<Option<Box<dyn Stretch>>>>);
+
+impl Head {
+    pub(crate) fn take(&self) -> Option<Box<dyn Stretch>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// First bytes, and the permit for their request.
+struct First {
+    stretch: Box<dyn Stretch>,
+    _right: OwnedSemaphorePermit,
+}
+
+#[async_trait]
+impl Stretch for First {
+    async fn fill(&mut self, into: Span) -> Result<Span> {
+        self.stretch.fill(into).await
+    }
+
+    fn ends_at(&self) -> Option<u64> {
+        self.stretch.ends_at()
+    }
+}
+
+/// Answer of an origin about an object, perhaps with its first bytes.
+#[derive(Clone)]
+pub(crate) struct Begun {
+    pub(crate) stat: Stat,
+    pub(crate) head: Head,
+}
+
+/// Answer of an origin, there or still to come, and the time of the question.
+pub(crate) struct Identity {
+    pub(crate) begun: Shared<BoxFuture<'static, Result<Begun>>>,
+    pub(crate) asked: Instant,
+    /// Urgency of the request, if first bytes were requested.
+    pub(crate) rank: Option<Rank>,
+}
+
+impl Identity {
+    /// Time since the origin was asked.
+    pub(crate) fn age(&self) -> Duration {
+        self.asked.elapsed()
+    }
+
+    /// Answer of the origin, if it is there.
+    pub(crate) fn said(&self) -> Option<Result<&Stat, &Error>> {
+        self.begun.peek().map(|begun| begun.as_ref().map(|begun| &begun.stat))
+    }
+
+    pub(crate) fn ask(source: &Arc<dyn Source>, url: &str, bill: &Bill) -> Self {
+        if source.is_remote() {
+            bill.asked();
+        }
+        let (source, url) = (source.clone(), url.to_owned());
+        Self::of(async move { Ok(Begun { stat: source.stat(&url).await?, head: Head::default() }) })
+    }
+
+    /// Requests the first bytes.
+    pub(crate) fn begin(
+        source: &Arc<dyn Source>,
+        url: &str,
+        rank: &Rank,
+        right: OwnedSemaphorePermit,
+    ) -> Self {
+        let (source, url, of) = (source.clone(), url.to_owned(), rank.clone());
+        let begun = Self::of(async move {
+            let begun = source.begin(&url, &of).await?;
+            let first = |stretch| Box::new(First { stretch, _right: right }) as Box<dyn Stretch>;
+            let head = Head(Arc::new(Mutex::new(begun.head.map(first))));
+            Ok(Begun { stat: begun.stat, head })
+        });
+        Self { rank: Some(rank.clone()), ..begun }
+    }
+
+    fn of(begun: impl Future<Output = Result<Begun>> + Send + 'static) -> Self {
+        Self { begun: begun.boxed().shared(), asked: Instant::now(), rank: None }
+    }
+}

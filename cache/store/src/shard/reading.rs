@@ -1,0 +1,168 @@
+//! Reads of a shard's records.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+
+use forebay_error::{Error, ErrorKind};
+use forebay_source::Rank;
+use forebay_uring::{DiskFile, Engine, Read, Span};
+
+use super::{Body, Placed, Shard, ShardHandle};
+use crate::ledger::Payer;
+use crate::parts::{self, Frame};
+
+impl Shard {
+    /// Implements [`ShardHandle::read`].
+    pub(super) async fn read(
+        &self,
+        wanted: Vec<(Range<u64>, Span)>,
+        lease: &ShardHandle,
+    ) -> Vec<Placed> {
+        let read_bytes =
+            if lease.is_for_move { &self.traffic.move_bytes } else { &self.traffic.tier_bytes };
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut placed = Vec::with_capacity(wanted.len());
+        let mut pending = Vec::new();
+        for (range, mut span) in wanted {
+            let Range { start, end } = Self::footprint(&range);
+            if (span.len() as u64) < end - start {
+                // The origin failed on it before, and kept the memory.
+                let what = "the memory for a range was lost with its last read";
+                let outcome = Err(Error::new(ErrorKind::Unavailable, what));
+                placed.push(Some(Placed { span, start, from_tier: false, outcome }));
+                continue;
+            }
+            let held = parts.as_ref().and_then(|parts| parts.held(&range));
+            let here = match (held, &self.body) {
+                (Some(frames), _) => {
+                    self.copy(&frames, &range, start, &mut span);
+                    Some(false)
+                }
+                (None, Body::Memory(blocks)) if self.lost.get().is_none() => {
+                    let at = usize::try_from(range.start - start).expect("within a granule");
+                    let len = usize::try_from(range.end - range.start).expect("within a span");
+                    let is_there = blocks.copy(range.start, &mut span[at..at + len]);
+                    read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+                    is_there.then_some(true)
+                }
+                (None, _) => None,
+            };
+            match here {
+                Some(from_tier) => {
+                    placed.push(Some(Placed { span, start, from_tier, outcome: Ok(()) }));
+                }
+                None => {
+                    if let Some(parts) = &parts {
+                        // A record of several parts may reach into one that is still being written.
+                        parts.wait_stored(&range).await;
+                    }
+                    pending.push(Pending { at: placed.len(), start, end: range.end, span });
+                    placed.push(None);
+                }
+            }
+        }
+        let through = match (&self.body, self.lost.get()) {
+            (Body::Disk { engine, file }, None) => {
+                self.read_disk(engine, file, pending, read_bytes, &mut placed).await
+            }
+            _ => pending,
+        };
+        let reads =
+            through.into_iter().map(|pending| self.read_through(pending, lease.payer.as_ref()));
+        for (at, read) in futures::future::join_all(reads).await {
+            placed[at] = Some(read);
+        }
+        placed.into_iter().flatten().collect()
+    }
+
+    /// Reads from the tier's file. Returns the ranges on which the device failed.
+    async fn read_disk(
+        &self,
+        engine: &Engine,
+        file: &DiskFile,
+        pending: Vec<Pending>,
+        read_bytes: &AtomicU64,
+        placed: &mut [Option<Placed>],
+    ) -> Vec<Pending> {
+        let mut reads = Vec::with_capacity(pending.len());
+        let mut places = Vec::with_capacity(pending.len());
+        for Pending { at, start, end, span } in pending {
+            reads.push(Read { file: file.clone(), offset: start, into: span });
+            places.push((at, start, end));
+        }
+        let mut failed = Vec::new();
+        for (operation, (at, start, end)) in engine.read_many(reads).into_iter().zip(places) {
+            let done = operation.await;
+            let outcome = match done.result {
+                // These two errors concern the request or the end of the daemon, not the device.
+                Err(error) if !matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Closed) => {
+                    self.lose(&error);
+                    failed.push(Pending { at, start, end, span: done.span });
+                    continue;
+                }
+                Err(error) => Err(error),
+                Ok(transferred) => {
+                    read_bytes.fetch_add(transferred as u64, Ordering::Relaxed);
+                    let reached = start + transferred as u64;
+                    let cut = || Error::new(ErrorKind::Corrupt, "the copy on the tier is cut");
+                    if reached < end { Err(cut().at("offset", reached)) } else { Ok(()) }
+                }
+            };
+            placed[at] = Some(Placed { span: done.span, start, from_tier: true, outcome });
+        }
+        failed
+    }
+
+    /// Reads a range from the origin. An origin that keeps the shard compressed, or sends it only
+    /// as a whole, has no ranges: the shard is fetched anew on its next request.
+    async fn read_through(&self, pending: Pending, payer: Option<&Payer>) -> (usize, Placed) {
+        let Pending { at, start, end, mut span } = pending;
+        if self.growth.is_unpacked() {
+            let what = "no tier keeps the shard, and its origin sends it only as a whole";
+            let error = Error::new(ErrorKind::Unavailable, what).at("url", &self.url);
+            let error = error.advise(
+                "read it again once a tier takes it (see `forebay tier ls`), or store it as a plain tar",
+            );
+            return (at, Placed { span, start, from_tier: false, outcome: Err(error) });
+        }
+        // The source keeps the span until it succeeds.
+        let stub = span.split_to(0);
+        // Not billed to the job that opened the shard: this read is for one reader alone.
+        let rank = Rank::now(0);
+        if let Some(payer) = payer {
+            rank.bill_to(|| payer.bill(&self.url));
+        }
+        let read = self.source.read_part(&self.url, &self.stat, start, span, &rank).await;
+        let placed = match read {
+            Ok(span) => {
+                self.traffic.through_bytes.fetch_add(end - start, Ordering::Relaxed);
+                Placed { span, start, from_tier: false, outcome: Ok(()) }
+            }
+            Err(error) => Placed { span: stub, start, from_tier: false, outcome: Err(error) },
+        };
+        (at, placed)
+    }
+
+    fn copy(&self, frames: &[Arc<Frame>], range: &Range<u64>, start: u64, span: &mut Span) {
+        assert!(
+            !self.traffic.no_copies.load(Ordering::Relaxed),
+            "a payload byte was copied where a test forbids it"
+        );
+        let from = usize::try_from(range.start - start).expect("within the alignment");
+        let len = usize::try_from(range.end - range.start).expect("within a span");
+        parts::copy(frames, range, &mut span[from..from + len]);
+        self.traffic.copied_bytes.fetch_add(len as u64, Ordering::Relaxed);
+    }
+}
+
+/// A range to be read into its span.
+struct Pending {
+    /// Index in the answer.
+    at: usize,
+    /// Offset in the shard of the span's first byte.
+    start: u64,
+    /// End of the wanted bytes.
+    end: u64,
+    span: Span,
+}

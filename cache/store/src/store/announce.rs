@@ -1,0 +1,295 @@
+//! Announced reads of jobs, and the fetches made for them.
+//!
+//! Rule: the node fetches for all jobs, the shard needed first before all others. A job itself
+//! fetches only what it waits for. If there is room, a needed shard is fetched at once; if another
+//! must be evicted, as late as possible.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
+
+use forebay_error::{ErrorKind, Result};
+use forebay_policy::simulate::Trace;
+use forebay_policy::{Evict, Future, JobId, Shard};
+use forebay_source::Options;
+use tokio::task::JoinSet;
+
+use super::{Store, StoreInner};
+use crate::dataset::Cache;
+use crate::directory::ObjectKey;
+use crate::forecast::{Forecast, ForecastReport, NextFetch, ReadContext, Refusal};
+use crate::shared_state::SharedState;
+use crate::sizes::FILLS;
+use crate::tier::{Tier, Urgency};
+
+/// Fetches ahead of need at once: as many as run at once. An earlier request would only take its
+/// room earlier.
+const AT_ONCE: usize = FILLS;
+
+/// Reads that a job announces.
+pub struct AnnouncedReads {
+    /// Name of the job, for admins.
+    pub name: String,
+    /// URLs of its shards.
+    pub urls: Arc<[String]>,
+    /// Bytes of each shard.
+    pub bytes: Vec<u64>,
+    /// Endpoint and credentials for them.
+    pub options: Options,
+    /// Order of its reads, by shard id.
+    pub future: Box<dyn FnOnce(Vec<Shard>) -> Box<dyn Future> + Send>,
+}
+
+/// A job with announced reads, until dropped.
+pub struct Announcement {
+    store: Weak<StoreInner>,
+    /// True for the shards that the forecast decides about under the current rules.
+    managed: Arc<[AtomicBool]>,
+    forecast: Arc<Forecast>,
+    job: JobId,
+}
+
+impl Announcement {
+    /// Returns true if the node fetches this shard of the job, under the current rules.
+    #[must_use]
+    pub fn has(&self, shard: usize) -> bool {
+        self.managed.get(shard).is_some_and(|has| has.load(Ordering::Relaxed))
+    }
+
+    /// Reports progress: bytes read in all, and the wait for batches since the last report.
+    pub fn advance(&self, read: u64, waited: Duration) {
+        self.forecast.advance(self.job, read, waited);
+    }
+
+    /// Reports a restart at this number of bytes read. Returns false if the job had read more
+    /// before. The time since the last report does not count for its pace.
+    #[must_use]
+    pub fn restart_at(&self, read: u64) -> bool {
+        self.forecast.restart_at(self.job, read)
+    }
+}
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        let _changing = self.forecast.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let orphans = self.forecast.remove_job(self.job);
+        if let Some(inner) = self.store.upgrade() {
+            inner.tiers.iter().for_each(Tier::refresh_forecast);
+        }
+        self.forecast.release_ids(orphans);
+        self.forecast.changed.notify_one();
+    }
+}
+
+/// Way for a shard to come in.
+enum WayIn {
+    /// There is room.
+    Free,
+    /// A shard that is needed later is evicted.
+    Evict,
+    /// No shard that may be evicted is needed later.
+    Blocked,
+    /// The limit of its data set or tenant is in the way.
+    OverQuota,
+}
+
+impl Store {
+    /// Announces the reads of a job. Costs O(n log n).
+    ///
+    /// # Errors
+    /// As [`Store::shard`] for an invalid URL.
+    pub fn announce(&self, reading: AnnouncedReads) -> Result<Announcement> {
+        let AnnouncedReads { name, urls, bytes, options, future } = reading;
+        let mut objects = Vec::with_capacity(urls.len());
+        for (url, bytes) in urls.iter().zip(bytes) {
+            let source = self.inner.sources.open_for(url, &options, self.client.as_ref())?;
+            objects.push((ObjectKey::new(source.endpoint(), url), bytes));
+        }
+        let forecast = self.inner.shared.forecast.clone();
+        let (tenant, owner, job) = (self.tenant.clone(), self.owner, self.job.clone());
+        let client = self.client.clone();
+        let via = Arc::new(ReadContext { tenant, owner, job, client, options, urls });
+        let managed = {
+            let _changing = forecast.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            forecast.add_job(owner, (&name, via), &objects, future)
+        };
+        let store = Arc::downgrade(&self.inner);
+        let foreseen = Announcement { store, managed, forecast, job: owner };
+        self.decide_managed(Some(owner));
+        Ok(foreseen)
+    }
+
+    /// Decides by the current rules about which shards of a job, or of all jobs, the forecast
+    /// decides. Costs O(n).
+    pub(super) fn decide_managed(&self, job: Option<JobId>) {
+        let SharedState { forecast, shares, .. } = &*self.inner.shared;
+        loop {
+            let rules = shares.current();
+            // A data set with another policy evicts by use: its jobs claim and fetch their shards
+            // themselves.
+            let is_managed = |url: &str| {
+                let rule = rules.rule_of(url);
+                rule.evict == Evict::Clairvoyant && rule.cache != Cache::Never
+            };
+            let read = forecast.announced_shards(job);
+            let decided: Vec<_> = read
+                .iter()
+                .filter_map(|read| Some((read.object, is_managed(read.url()?))))
+                .collect();
+            let _changing = forecast.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            // A change of rules calls this function again: decisions by older rules must not
+            // outlast it.
+            if !Arc::ptr_eq(&rules, &shares.current()) {
+                continue;
+            }
+            if forecast.set_managed(&decided) {
+                self.inner.tiers.iter().for_each(Tier::refresh_forecast);
+            }
+            break;
+        }
+        forecast.changed.notify_one();
+    }
+
+    /// Report on the forecast and its results.
+    #[must_use]
+    pub fn forecast(&self) -> ForecastReport {
+        self.inner.shared.forecast.report(self.capacity())
+    }
+
+    /// Trace for the simulator: announced reads of the next `rounds` rounds of each job, and recent
+    /// decisions.
+    #[must_use]
+    pub fn trace(&self, rounds: u64) -> Trace {
+        self.inner.shared.forecast.trace(self.capacity(), rounds)
+    }
+
+    /// Bytes that the tiers may hold now.
+    fn capacity(&self) -> u64 {
+        let tiers = self.inner.tiers.iter().filter(|tier| tier.is_writable());
+        tiers.map(|tier| tier.budget().limit()).fold(0, u64::saturating_add)
+    }
+
+    /// Lengths of shards with a known identity, as their origins report them; for the others the
+    /// mean. None if fewer than half are known.
+    #[must_use]
+    pub fn lengths(&self, urls: &[String], options: &Options) -> Option<Vec<u64>> {
+        let mut lengths = Vec::with_capacity(urls.len());
+        for url in urls {
+            let source = self.inner.sources.open_for(url, options, self.client.as_ref()).ok()?;
+            lengths.push(self.known_length(&*source, url));
+        }
+        let known: Vec<u64> = lengths.iter().flatten().copied().collect();
+        if known.len() * 2 < urls.len() || known.is_empty() {
+            return None;
+        }
+        let mean = known.iter().sum::<u64>() / known.len() as u64;
+        Some(lengths.into_iter().map(|length| length.unwrap_or(mean)).collect())
+    }
+
+    /// Way for a shard nobody waits for to come in.
+    fn way_in(&self, url: &str, object: ObjectKey, bytes: u64) -> WayIn {
+        let charge = self.charge(url);
+        for tier in self.candidates(charge, None, bytes, Urgency::Ahead) {
+            if tier.has_room(charge, bytes) {
+                return WayIn::Free;
+            }
+            if tier.has_later_victim(charge, object, bytes) {
+                return WayIn::Evict;
+            }
+        }
+        match self.inner.shared.shares.current().have(charge, bytes) {
+            true => WayIn::Blocked,
+            false => WayIn::OverQuota,
+        }
+    }
+
+    /// Fetches a shard, and waits until it is durable.
+    async fn fetch(self, url: &str, options: &Options) -> Result<()> {
+        let shard = self.ranked(url, options, Urgency::Ahead, self.rank()).await?;
+        shard.settled().await
+    }
+}
+
+/// Fetches announced shards while the store exists.
+pub(super) async fn fetch_ahead(store: Weak<StoreInner>, forecast: Arc<Forecast>) {
+    let mut fetches = JoinSet::new();
+    loop {
+        let changed = forecast.changed.notified();
+        let again = match store.upgrade() {
+            Some(inner) => fetch_what_is_due(&inner, &mut fetches),
+            None => return,
+        };
+        let pause = async {
+            match again {
+                Some(moment) => tokio::time::sleep_until(forecast.instant(moment).into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = changed => {}
+            () = pause => {}
+            Some(_) = fetches.join_next() => {}
+        }
+    }
+}
+
+/// Starts the fetches that are due. Returns the time of the next check, if known.
+fn fetch_what_is_due(
+    inner: &Arc<StoreInner>,
+    fetches: &mut JoinSet<()>,
+) -> Option<forebay_policy::Moment> {
+    let forecast = &inner.shared.forecast;
+    while fetches.try_join_next().is_some() {}
+    while fetches.len() < AT_ONCE {
+        let NextFetch { shard, object, bytes, via, at, due } = match forecast.next_fetch() {
+            Ok(next) => next,
+            Err(again) => return again,
+        };
+        let store = Store {
+            inner: inner.clone(),
+            tenant: via.tenant.clone(),
+            owner: via.owner,
+            job: via.job.clone(),
+            client: via.client.clone(),
+            pace: None,
+        };
+        let Some(url) = via.urls.get(at) else {
+            forecast.postpone(shard, Refusal::Origin);
+            continue;
+        };
+        match store.way_in(url, object, bytes) {
+            WayIn::Free => {}
+            WayIn::Evict if due <= forecast.now() => {}
+            WayIn::Evict => {
+                let again = forecast.next_retry().unwrap_or(due);
+                return Some(due.min(again));
+            }
+            // Shards needed even later have no way in either, until something changes,
+            WayIn::Blocked => return forecast.next_retry(),
+            // except those of other data sets and tenants.
+            WayIn::OverQuota => {
+                forecast.postpone(shard, Refusal::Room);
+                continue;
+            }
+        }
+        forecast.note_fetch_start(shard);
+        fetches.spawn(async move {
+            let forecast = store.inner.shared.forecast.clone();
+            let (url, store_tenant) = (&via.urls[at], store.tenant.clone());
+            let fetched = store.fetch(url, &via.options).await;
+            if let Err(error) = &fetched
+                && error.kind() != ErrorKind::Full
+            {
+                // The job that needs the shard gets the error and reports it.
+                let (url, tenant) = (forebay_error::shown(url), store_tenant.as_deref());
+                tracing::debug!(url, tenant, %error, "failed to fetch ahead");
+            }
+            let refused = fetched.err().map(|error| match error.kind() {
+                ErrorKind::Full => Refusal::Room,
+                _ => Refusal::Origin,
+            });
+            forecast.note_fetch_end(object, refused);
+        });
+    }
+    None
+}
