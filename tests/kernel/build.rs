@@ -1,4 +1,4 @@
-//! Compiles the kernels' own source for this machine's CPU.
+//! Compiles the CUDA kernels' source for this machine's CPU.
 
 fn main() {
     let source = "../../loader/decode/src/cuda/pixels.cu";
@@ -6,10 +6,10 @@ fn main() {
     cc::Build::new()
         .cpp(true)
         .file(source)
-        // The suffix says nothing to a compiler for CPUs.
+        // A compiler for CPUs does not know the suffix.
         .flag("-xc++")
         .std("c++17")
-        // Loops are unrolled by the other compiler alone.
+        // Only CUDA's compiler unrolls loops.
         .flag("-Wno-unknown-pragmas")
         .cpp_link_stdlib(None)
         .compile("forebay_kernel");

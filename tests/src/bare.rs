@@ -1,4 +1,4 @@
-//! A store without a daemon: for tests that ask it more than a trainer can.
+//! A store without a daemon, for tests that need calls no trainer makes.
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
@@ -17,62 +17,62 @@ use tokio::runtime::Runtime;
 
 use crate::process::actor;
 
-/// Frames of all stores of a test: mapped once, since all of it is touched.
+/// Frames of all stores of a test, mapped once because all of them are touched.
 static FRAMES: LazyLock<Arc<Region>> = LazyLock::new(|| {
     Region::create("bare-frames", FRAME_BYTES).expect("the machine has memory for frames")
 });
 
-/// How often a copy that proves wrong is asked for again, as a batch does.
+/// Tries to read a copy that proves corrupt, as many as a batch makes.
 const TRIES: u32 = 4;
 
-/// How a bare store is set up.
+/// Configuration of a bare store.
 #[derive(Clone)]
 pub struct BareConfig {
-    /// Its first tier's directory.
+    /// Directory of the first tier.
     pub cache: PathBuf,
-    /// Bytes that may hold.
+    /// Capacity of the first tier in bytes.
     pub capacity: u64,
-    /// Its other tiers.
+    /// Further tiers.
     pub more: Vec<BareTier>,
-    /// How data sets are kept.
+    /// Rules of data sets.
     pub datasets: Vec<Dataset>,
-    /// Who shares it.
+    /// Tenants.
     pub tenants: Vec<Tenant>,
-    /// How often the device is looked after.
+    /// Period of the device checks.
     pub look_after: Duration,
-    /// What changes the directory.
+    /// Operations on the directory.
     pub files: Arc<dyn Files>,
-    /// What meddles with the disk's I/O.
+    /// Faults injected into disk I/O.
     pub faults: Option<Arc<dyn Faults>>,
 }
 
-/// Another tier of a bare store.
+/// A further tier of a bare store.
 #[derive(Clone)]
 pub struct BareTier {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// What it is made of.
+    /// Class of its device.
     pub class: Class,
-    /// Its directory; none for memory.
+    /// Directory; none for memory.
     pub path: Option<PathBuf>,
-    /// Bytes it may hold.
+    /// Capacity in bytes.
     pub capacity: u64,
-    /// Where given, shards leave ahead of need.
+    /// Watermarks between which shards are evicted ahead of need.
     pub watermarks: Option<Watermarks>,
 }
 
-/// A store, and the runtime it lives on.
+/// A store and its runtime.
 pub struct Bare {
-    /// Its runtime.
+    /// Runtime of the store.
     pub runtime: Runtime,
     /// The store.
     pub store: Store,
-    /// Its frames.
+    /// Frames of the store.
     pub frames: Arena,
 }
 
 impl BareConfig {
-    /// A plain store in `cache`.
+    /// A store with one tier in `cache`.
     #[must_use]
     pub fn new(cache: PathBuf, capacity: u64) -> Self {
         let (datasets, files) = (Vec::new(), Arc::new(LocalFiles));
@@ -81,7 +81,7 @@ impl BareConfig {
         Self { cache, capacity, more, datasets, tenants, look_after, files, faults: None }
     }
 
-    /// Opens it, and lists what it holds.
+    /// Opens the store and waits until its directories are listed.
     ///
     /// # Panics
     /// If it cannot be opened.
@@ -113,7 +113,7 @@ impl BareConfig {
         };
         let tiers = std::iter::once(first).chain(more).map(open).collect();
         let config = StoreConfig { tiers, datasets, tenants, look_after };
-        // Origins are files, read by processes that nothing meddles with.
+        // Origins are files, read by processes without injected faults.
         let reader = vec![actor().into(), "reader".into()];
         let sources = Sources::new(reader, Limits::default()).expect("limits make sense");
         let frames = Arena::new(FRAMES.clone());
@@ -127,10 +127,10 @@ impl BareConfig {
 }
 
 impl Bare {
-    /// Goes by the rules and capacities of another configuration from now on.
+    /// Applies the rules and capacities of another configuration.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The store's, if it rejects them.
     pub fn reconfigure(&self, config: &BareConfig) -> Result<Effects> {
         let limits = |name: &str, capacity, watermarks| TierLimits {
             name: name.to_owned(),
@@ -150,11 +150,11 @@ impl Bare {
         self.runtime.block_on(self.store.reconfigure(rules, false))
     }
 
-    /// Every member of a shard, in order, each checked; a copy that proves wrong is fetched anew, as for
+    /// Reads and checks every member of a shard, in order. A corrupt copy is fetched again, as for
     /// a batch.
     ///
     /// # Errors
-    /// What stands in the way.
+    /// The store's, if a read fails.
     ///
     /// # Panics
     /// If memory cannot be had.
@@ -162,10 +162,10 @@ impl Bare {
         self.read_all_for(None, url)
     }
 
-    /// The same for a tenant.
+    /// Reads and checks every member of a shard for a tenant.
     ///
     /// # Errors
-    /// What stands in the way.
+    /// The store's, if a read fails.
     ///
     /// # Panics
     /// If memory cannot be had.
@@ -200,7 +200,7 @@ impl Bare {
             let range = member.offset..member.end();
             let footprint = Shard::footprint(&range);
             let len = usize::try_from(footprint.end - footprint.start).expect("a member is small");
-            // Of the frames there are enough: nothing else uses as many.
+            // Enough frames are free: nothing else uses as many.
             let span = self.frames.lease(len).await?;
             let placed = shard.read(vec![(range, span)]).await.pop().expect("one is asked for");
             let from = placed.check(member)?;
@@ -212,10 +212,10 @@ impl Bare {
         Ok(all)
     }
 
-    /// Ends it in order; everything it had of memory is back then.
+    /// Closes the store and asserts that it returned all frames.
     ///
     /// # Panics
-    /// If it is not.
+    /// If frames are still in use.
     pub fn end(self) {
         let Self { runtime, store, frames } = self;
         runtime.block_on(store.close());

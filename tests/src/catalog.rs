@@ -1,4 +1,4 @@
-//! Shards of many lengths, and what a reader must find in them.
+//! Shards of different lengths, and assertions about their samples.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,21 +8,22 @@ use forebay_testkit::shard;
 use crate::origin::Origin;
 use crate::trainer::Epoch;
 
-/// Sizes of the images: so large that a shard has few samples, so small that neighbours share sectors.
+/// Sizes of the images: large enough for few samples a shard, small enough that neighbours share
+/// sectors.
 pub const SIZES: Range<usize> = 20_000..60_000;
 
 /// A bucket of shards `0.tar`, `1.tar`, … that differ in length.
 pub struct Catalog {
-    /// Where they come from.
+    /// Origin of the shards.
     pub origin: Origin,
-    /// Samples of each.
+    /// Samples of each shard.
     pub samples: Vec<u64>,
-    /// Bytes of each.
+    /// Bytes of each shard.
     pub lengths: Vec<u64>,
 }
 
 impl Catalog {
-    /// A bucket with a shard of each so many samples, of some 40 KB each.
+    /// A bucket with a shard of each of these sample counts, some 40 KB a sample.
     #[must_use]
     pub fn new(samples: &[u64]) -> Self {
         let origin = Origin::new();
@@ -35,22 +36,23 @@ impl Catalog {
         Self { origin, samples: samples.to_vec(), lengths }
     }
 
-    /// Bytes of all together.
+    /// Bytes of all shards.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.lengths.iter().sum()
     }
 
-    /// The shards' URLs.
+    /// URLs of the shards.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         Origin::urls(self.samples.len() as u64)
     }
 
-    /// Asserts that an epoch over these shards, in this order, brought each sample once and right.
+    /// Asserts that an epoch over these shards, in this order, has each sample once with the right
+    /// bytes.
     ///
     /// # Panics
-    /// If it did not.
+    /// If it has not.
     pub fn assert_whole(&self, epoch: &Epoch, shards: &[u32]) {
         assert_eq!(epoch.errors, []);
         let mut got: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
@@ -67,10 +69,10 @@ impl Catalog {
         self.assert_right(epoch, shards);
     }
 
-    /// Asserts that the samples at hand, of a job over these shards, are the origin's.
+    /// Asserts that the samples received by a job over these shards equal the origin's.
     ///
     /// # Panics
-    /// If one is not.
+    /// If one differs.
     pub fn assert_right(&self, epoch: &Epoch, shards: &[u32]) {
         for sample in &epoch.samples {
             let seed = u64::from(shards[sample.shard as usize]);
@@ -83,10 +85,10 @@ impl Catalog {
         }
     }
 
-    /// Asserts that a file of the cache is what its origin has under this URL.
+    /// Asserts that a file of the cache equals the origin's object of this URL.
     ///
     /// # Panics
-    /// If it is not.
+    /// If it differs.
     pub fn assert_file(&self, data: &std::path::Path, url: &str) {
         let name = url.rsplit('/').next().expect("a URL has a name");
         let bytes = std::fs::read(data).expect("a whole shard can be read");

@@ -1,7 +1,7 @@
-//! A process that kills itself in the middle of what it does, at a place of the test's choice.
+//! Files and faults of a process that kills itself at a chosen system call.
 //!
-//! The kill is a real SIGKILL, given before a system call, after it, or with half of it done;
-//! the last line the process says tells where it was.
+//! Rule: the kill is a real SIGKILL, sent before a call, after it, or with half of it done. The
+//! process prints the place in its last line.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -13,46 +13,46 @@ use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 
-/// In the middle of what a process dies.
+/// Stage of a shard's life at which a process dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Spot {
-    /// Data of a shard being written.
+    /// Writing the data of a shard.
     Fill,
-    /// A shard cut to its length, its sidecar written aside, put in place and made durable.
+    /// Committing a shard: truncating it, writing, renaming and syncing its sidecar.
     Commit,
-    /// A record of an unfinished shard written aside, put in place or removed.
+    /// Writing, renaming or removing the record of an unfinished shard.
     Record,
-    /// A sidecar or a shard being removed.
+    /// Removing a sidecar or a shard.
     Eviction,
 }
 
-/// How much of the call is done.
+/// Part of the call that is done before the kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum How {
     /// Nothing.
     Before,
-    /// Half, of what can be done by half.
+    /// Half, of calls that can be done by half.
     Half,
     /// All.
     After,
 }
 
-/// When a process is to die.
+/// Call at which a process kills itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doom {
-    /// In what.
+    /// Stage of the call.
     pub spot: Spot,
-    /// In the how manieth call of it, from one.
+    /// Number of the call among those of its stage, from one.
     pub nth: u64,
-    /// How far that call comes.
+    /// Part of the call that is done.
     pub how: How,
 }
 
-/// Files and faults of a process that is to die.
+/// Files and faults that kill their process at one call.
 pub struct Doomed {
     doom: Option<Doom>,
     calls: AtomicU64,
-    /// The write that is the last one, once it is under way; attempts count from zero.
+    /// The last write, once it is under way; attempts count from zero.
     last: AtomicU64,
 }
 
@@ -63,13 +63,13 @@ impl fmt::Debug for Doomed {
 }
 
 impl Doomed {
-    /// Files of a process that dies so, or not at all.
+    /// Files of a process that dies at this call, or never.
     #[must_use]
     pub fn new(doom: Option<Doom>) -> Self {
         Self { doom, calls: AtomicU64::new(0), last: AtomicU64::new(u64::MAX) }
     }
 
-    /// Whether this call is the last one, and how far it comes.
+    /// Returns the part of this call to do if it is the last one.
     fn meets(&self, spot: Spot) -> Option<How> {
         let doom = self.doom.filter(|doom| doom.spot == spot)?;
         (self.calls.fetch_add(1, Ordering::SeqCst) + 1 == doom.nth).then_some(doom.how)
@@ -88,7 +88,7 @@ impl Doomed {
                 match how {
                     How::Before => {}
                     How::Half => half(),
-                    // It is over either way.
+                    // The process dies whatever the result.
                     How::After => drop(call()),
                 }
                 die(spot, name, how)
@@ -97,15 +97,15 @@ impl Doomed {
     }
 }
 
-/// Says where, and ends this process as the kernel would.
+/// Prints the place and kills this process by SIGKILL.
 fn die(spot: Spot, call: &str, how: How) -> ! {
     let mut out = io::stdout().lock();
-    // Whoever started this is gone if it cannot be told.
+    // Fails only if the parent is gone.
     let _ = writeln!(out, "died {spot:?} {call} {how:?}");
     let _ = out.flush();
     let _ = kill_process(getpid(), Signal::KILL);
     loop {
-        // The signal is on its way.
+        // The signal is pending.
         std::thread::park();
     }
 }
@@ -114,7 +114,7 @@ fn ends(path: &Path, ending: &str) -> bool {
     path.to_string_lossy().ends_with(ending)
 }
 
-/// What a file's name says of what is done with it.
+/// Stage in which a file of this name is changed.
 fn spot_of(path: &Path) -> Option<Spot> {
     if ends(path, ".idx") || ends(path, ".idx.new") {
         Some(Spot::Commit)
@@ -127,7 +127,7 @@ fn spot_of(path: &Path) -> Option<Spot> {
 
 impl Files for Doomed {
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        // Nobody hears how it went.
+        // No caller sees the result.
         let half = || drop(LocalFiles.write(path, &bytes[..bytes.len() / 2]));
         self.call(spot_of(path), "write", half, || LocalFiles.write(path, bytes))
     }
@@ -137,7 +137,7 @@ impl Files for Doomed {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        // A record goes when its shard is whole, or goes too; most often there is none.
+        // A record is removed with its shard or once that is whole; most often there is none.
         let spot = match ends(path, ".part") {
             true => path.exists().then_some(Spot::Record),
             false => Some(Spot::Eviction),

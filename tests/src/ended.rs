@@ -27,7 +27,7 @@ pub fn run(mut command: Command) -> Ended {
     Ended { code, out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// The command with SIGINT at its default: what a shell runs in the background ignores it.
+/// The command with SIGINT at its default: background jobs of a shell ignore SIGINT.
 #[must_use]
 pub fn interruptible(command: &Command) -> Command {
     let mut interruptible = Command::new("env");

@@ -1,4 +1,4 @@
-//! A device that fails when told to.
+//! A device that fails on request.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    /// A device that works, so far.
+    /// A device without faults yet.
     #[must_use]
     pub fn below(directory: &Path) -> Arc<Self> {
         let directory = directory.to_owned();
@@ -24,17 +24,17 @@ impl Faulty {
         Arc::new(Self { directory, reads, writes, failed: AtomicU64::new(0) })
     }
 
-    /// From now on reads end with this errno; 0 lets them pass.
+    /// Fails reads with this errno from now on; 0 lets them pass.
     pub fn fail_reads(&self, errno: i32) {
         self.reads.store(errno, Ordering::SeqCst);
     }
 
-    /// From now on writes and syncs end with this errno; 0 lets them pass.
+    /// Fails writes and syncs with this errno from now on; 0 lets them pass.
     pub fn fail_writes(&self, errno: i32) {
         self.writes.store(errno, Ordering::SeqCst);
     }
 
-    /// Operations that failed so far.
+    /// Number of failed operations.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::SeqCst)

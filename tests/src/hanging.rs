@@ -1,8 +1,8 @@
-//! A file behind a file system that can be made to hang, as a parallel file system does when a server
-//! is gone: reads under way stay in the kernel, and SIGKILL does not end who made them.
+//! A file on a file system that can be made to hang, as a parallel file system does when a server
+//! is gone. Reads then stay in the kernel, and SIGKILL does not end their process.
 //!
-//! What was frozen thaws and what was mounted is unmounted, however a test ends. Without
-//! FUSE, nbdkit and nbdfuse there is no such file system, and the test is skipped.
+//! Rule: the file system thaws and is unmounted however a test ends. Without FUSE, nbdkit and
+//! nbdfuse the test is skipped.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,22 +15,22 @@ use tempfile::TempDir;
 use crate::household::stat_of;
 use crate::patience::eventually;
 
-/// A mounted file, and the servers behind it.
+/// A mounted file and its servers.
 pub struct Hanging {
     name: String,
-    /// Serves the bytes, and stops doing so when told.
+    /// nbdkit: serves the bytes, and pauses on request.
     server: Child,
-    /// Is the file system.
+    /// nbdfuse: the file system.
     mount: Child,
     folder: TempDir,
 }
 
 impl Hanging {
-    /// A file system with one file of this name and content; `None`, which skips the test, where there
-    /// can be none.
+    /// A file system with one file of this name and content; `None`, which skips the test, without
+    /// FUSE.
     ///
     /// # Panics
-    /// If there is no temp directory, if what was started does not come up, or if the test may not be
+    /// If there is no temp directory, if a server does not start, or if the test may not be
     /// skipped.
     #[must_use]
     pub fn new(name: &str, bytes: &[u8]) -> Option<Self> {
@@ -85,30 +85,30 @@ impl Hanging {
         Some(hanging)
     }
 
-    /// The file.
+    /// Path of the file.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("mount").join(&self.name)
     }
 
-    /// Where it is mounted.
+    /// Mount point.
     #[must_use]
     pub fn mount(&self) -> PathBuf {
         self.folder.path().join("mount")
     }
 
-    /// From now on reads hang.
+    /// Makes reads hang from now on.
     ///
     /// # Panics
-    /// If the server does not take that.
+    /// If the server rejects the command.
     pub fn freeze(&self) {
         assert_eq!(self.control(b'p').expect("the server listens"), b'P');
     }
 
-    /// Reads that hang are answered.
+    /// Answers hanging reads.
     ///
     /// # Panics
-    /// If the server does not take that.
+    /// If the server rejects the command.
     pub fn thaw(&self) {
         assert_eq!(self.control(b'r').expect("the server listens"), b'R');
     }
@@ -124,18 +124,18 @@ impl Hanging {
 
 impl Drop for Hanging {
     fn drop(&mut self) {
-        // What hangs must end before the file system goes. It may not hang, or the server be gone.
+        // Hanging reads must end before the unmount. Fails if nothing hangs or the server is gone.
         let _ = self.control(b'r');
         let _ = Command::new("umount").arg("--lazy").arg(self.mount()).status();
         for child in [&mut self.mount, &mut self.server] {
-            // Without its file system nbdfuse ends by itself.
+            // nbdfuse ends with its file system.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// The readers that the daemon with this process id has started and that are still there.
+/// Process ids of the running readers of the daemon with this process id.
 #[must_use]
 pub fn readers_of(pid: u32) -> Vec<u32> {
     let listed = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -147,10 +147,10 @@ pub fn readers_of(pid: u32) -> Vec<u32> {
     pids.filter(is_reader).collect()
 }
 
-/// Whether a process is in a system call on a file system like this one, and no signal ends it.
+/// True if a process is in an uninterruptible system call on a FUSE file system.
 #[must_use]
 pub fn hangs(pid: u32) -> bool {
-    // Short waits for a disk look the same but for the place in the kernel, where it is told.
+    // Short waits for a disk differ only in the kernel function, where the kernel shows it.
     let place = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
     let is_here = place.contains("fuse") || place == "request_wait_answer";
     is_here && stat_of(pid).is_some_and(|stat| stat.state == 'D')

@@ -1,4 +1,4 @@
-//! A user's embedded daemon and trainers as processes of their own, which may be killed.
+//! A user's directories, with embedded daemons and trainers as processes that may be killed.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,20 +13,20 @@ use tempfile::TempDir;
 use crate::node::{Daemon, daemon_status};
 use crate::trainer::Part;
 
-/// Seconds after which a daemon without trainers ends: as short as the command line takes.
+/// Seconds until a daemon without trainers ends: the least that the command line takes.
 const IDLE: &str = "1";
 
-/// Room for every shard of a test.
+/// Capacity for every shard of a test.
 const CAPACITY: &str = "1GiB";
 
-/// A runtime directory and a cache of one user.
+/// Runtime directory and cache of one user.
 pub struct Household {
     actor: PathBuf,
     runtime: TempDir,
     cache: TempDir,
 }
 
-/// A trainer in a process of its own; killed when dropped.
+/// A trainer process; killed when dropped.
 pub struct Trainer {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -34,7 +34,7 @@ pub struct Trainer {
 }
 
 impl Household {
-    /// A household whose daemons and trainers run the program `actor`.
+    /// New directories, whose daemons and trainers run the program `actor`.
     ///
     /// # Panics
     /// If the directories cannot be made.
@@ -44,13 +44,13 @@ impl Household {
         Self { actor: actor.into(), runtime, cache: Daemon::disk() }
     }
 
-    /// How its trainers find their daemon.
+    /// Address at which its trainers find their daemon.
     #[must_use]
     pub fn address(&self) -> Address {
         Address::Embedded(Launch { command: self.command(), directory: self.directory() })
     }
 
-    /// The command line as its user runs it; a daemon started by it ends soon after.
+    /// The command line as its user runs it. A daemon that it starts ends soon after it.
     #[must_use]
     pub fn forebay(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.actor);
@@ -85,25 +85,25 @@ impl Household {
         RuntimeDirectory::at(self.runtime.path().join("forebay")).expect("it is private")
     }
 
-    /// Its daemon's socket.
+    /// Socket of its daemon.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.directory().socket()
     }
 
-    /// Its daemon's state, if one answers.
+    /// Status document of its daemon, if one answers.
     #[must_use]
     pub fn status(&self) -> Option<serde_json::Value> {
         daemon_status(&self.socket()).ok()
     }
 
-    /// Its daemon's log.
+    /// Log of its daemon.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.directory().log()
     }
 
-    /// Shards in its cache.
+    /// Shard directory of its cache.
     #[must_use]
     pub fn shards(&self) -> PathBuf {
         self.cache.path().join("shards")
@@ -129,14 +129,14 @@ impl Household {
         Trainer { child, lines, last: None }
     }
 
-    /// Daemons alive on this household's runtime directory.
+    /// Process ids of the daemons on its runtime directory.
     #[must_use]
     pub fn daemons(&self) -> Vec<u32> {
         let mine = self.runtime.path().as_os_str().as_encoded_bytes();
         let is_mine = |pid: &u32| {
             let read = |what: &str| fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
             let has = |text: &[u8], part: &[u8]| text.windows(part.len()).any(|at| at == part);
-            // The environment holds the directory; trainers get it as an argument.
+            // A daemon has the directory in its environment, a trainer as an argument.
             has(&read("environ"), mine) && has(&read("cmdline"), b"--embedded")
         };
         processes().filter(is_mine).filter(|pid| alive(*pid)).collect()
@@ -144,24 +144,24 @@ impl Household {
 }
 
 impl Trainer {
-    /// The next line it says; `None` once it ended.
+    /// Returns the next line of its output; `None` once it ended.
     pub fn line(&mut self) -> Option<String> {
         let line = self.lines.next()?.ok();
         self.last.clone_from(&line);
         line
     }
 
-    /// Kills it, as the kernel would, and waits for its end.
+    /// Kills it by SIGKILL and waits for its end.
     ///
     /// # Panics
     /// If it cannot be waited for.
     pub fn kill(&mut self) {
-        // It may have ended by itself.
+        // Fails if it ended by itself.
         let _ = self.child.kill();
         self.child.wait().expect("a child can be waited for");
     }
 
-    /// Reads what it still says and asserts that it ended well.
+    /// Reads the rest of its output and asserts that it succeeded.
     ///
     /// # Panics
     /// If it did not.
@@ -178,41 +178,41 @@ impl Drop for Trainer {
     }
 }
 
-/// Kills a process that this test started, by SIGKILL, and waits until it is gone.
+/// Kills a process of this test by SIGKILL and waits until it is gone.
 ///
 /// # Panics
-/// If it does not go.
+/// If it does not end.
 pub fn kill(pid: u32) {
     let target = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id");
-    // It may have ended by itself.
+    // Fails if it ended by itself.
     let _ = kill_process(target, Signal::KILL);
     crate::eventually("a killed process is gone", || !alive(pid));
 }
 
-/// What the kernel tells of a process.
+/// State and parent of a process.
 pub(crate) struct ProcessStat {
-    /// The letter for what it does.
+    /// Letter of its state.
     pub(crate) state: char,
-    /// Who started it, or took it over.
+    /// Process id of its parent.
     pub(crate) parent: u32,
 }
 
-/// What the kernel tells of a process, if there is one.
+/// Reads the state of a process, if there is one.
 pub(crate) fn stat_of(pid: u32) -> Option<ProcessStat> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name before it may hold anything.
+    // The program's name before it may hold any character.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let (state, parent) = (fields.next()?.chars().next()?, fields.next()?.parse().ok()?);
     Some(ProcessStat { state, parent })
 }
 
-/// Whether a process runs: one that ended and was not waited for does not.
+/// True if a process runs. A zombie does not.
 #[must_use]
 pub fn alive(pid: u32) -> bool {
     stat_of(pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
-/// Where a process's open descriptors lead.
+/// Targets of a process's open descriptors.
 #[must_use]
 pub fn descriptors(pid: u32) -> Vec<PathBuf> {
     let listed = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();

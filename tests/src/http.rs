@@ -1,25 +1,26 @@
-//! HTTP as it crosses a socket: what is sent is what a test wrote, right or wrong.
+//! HTTP over a raw socket: requests are sent as a test wrote them, valid or not.
 
 use std::io::{Read, Write};
 
 use serde_json::Value;
 
-/// What came back.
+/// Answer to one request.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its status.
+    /// Status code.
     pub status: u16,
-    /// Its head, in small letters.
+    /// Head, in lower case.
     pub head: String,
-    /// Its body.
+    /// Body.
     pub body: String,
 }
 
 impl Answer {
-    /// The answer to one request, over a connection that ends with it. `headers`: each ends with `\r\n`.
+    /// Sends one request over a connection of its own. Each of `headers` ends with `\r
+    /// `.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no answer.
     #[must_use]
     pub fn to(
         mut socket: impl Read + Write,
@@ -31,7 +32,7 @@ impl Answer {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
         );
-        // Who is refused before all was read may be cut off, before or behind the answer.
+        // A rejected request may be cut off before or after its answer.
         let _ = socket.write_all(request.as_bytes());
         let mut answer = Vec::new();
         let _ = socket.read_to_end(&mut answer);
@@ -43,16 +44,16 @@ impl Answer {
         Self { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
     }
 
-    /// Its body as JSON.
+    /// Parses the body as JSON.
     ///
     /// # Panics
-    /// If it is none.
+    /// If it is not JSON.
     #[must_use]
     pub fn document(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
-    /// That it is a problem of this kind.
+    /// Asserts that it is a problem document of this kind.
     ///
     /// # Panics
     /// If it is not.

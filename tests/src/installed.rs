@@ -1,7 +1,7 @@
-//! A daemon as an admin installs it: a configuration file, a process, a log.
+//! A daemon as an admin installs it: configuration file, process, log.
 //!
-//! What is started is killed when its test lets go of it, however that comes. Daemon after daemon may be
-//! started on one place; their logs lie apart.
+//! Rule: a daemon is killed when its test drops it, however the test ends. Several daemons may
+//! follow each other in one folder; each has a log of its own.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::node::daemon_status;
 use crate::patience::eventually;
 
-/// A configuration, and the daemons that follow each other on it.
+/// A configuration and the folder of its daemons.
 pub struct Installation {
     actor: PathBuf,
     place: PathBuf,
@@ -21,15 +21,15 @@ pub struct Installation {
     environment: Vec<(String, PathBuf)>,
 }
 
-/// One of them; killed when dropped.
+/// A running daemon; killed when dropped.
 pub struct Installed {
     child: Child,
     log: PathBuf,
 }
 
 impl Installation {
-    /// An installation in the folder `place` whose daemons run the program `actor` with so much `memory` in bytes; `rest`
-    /// is what their configuration says of tiers and whatever else.
+    /// An installation in the folder `place`. Its daemons run the program `actor` with `memory`
+    /// bytes; `rest` is the rest of their configuration: tiers, rules.
     ///
     /// # Panics
     /// If the configuration cannot be written.
@@ -41,7 +41,8 @@ impl Installation {
         this
     }
 
-    /// Writes its configuration anew, as an editor does: all at once. `rest` as for a new one.
+    /// Replaces the configuration, as an editor does, by a rename. `rest` as in
+    /// [`Installation::new`].
     ///
     /// # Panics
     /// If it cannot be written.
@@ -51,33 +52,33 @@ impl Installation {
         fs::rename(aside, self.config()).expect("the folder is writable");
     }
 
-    /// Its configuration with that `rest`.
+    /// Text of its configuration with this `rest`.
     #[must_use]
     pub fn text(&self, rest: &str) -> String {
         let Self { memory, .. } = self;
         format!("[daemon]\nsocket = {:?}\nmemory = '{memory}B'\n{rest}", self.socket())
     }
 
-    /// The same, where the daemon's environment names a path.
+    /// Adds a path to the daemon's environment.
     #[must_use]
     pub fn with(mut self, name: &str, path: PathBuf) -> Self {
         self.environment.push((name.to_owned(), path));
         self
     }
 
-    /// Its configuration file.
+    /// Path of its configuration file.
     #[must_use]
     pub fn config(&self) -> PathBuf {
         self.place.join("forebay.toml")
     }
 
-    /// Where its daemons listen.
+    /// Socket of its daemons.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.place.join("d.sock")
     }
 
-    /// The command line, for its daemon.
+    /// The command line, addressed to its daemon.
     #[must_use]
     pub fn forebay(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.actor);
@@ -86,7 +87,7 @@ impl Installation {
         command
     }
 
-    /// The next daemon, once it answers.
+    /// Starts the next daemon and waits until it answers.
     ///
     /// # Panics
     /// If it does not.
@@ -110,28 +111,28 @@ impl Installation {
 }
 
 impl Installed {
-    /// Its process.
+    /// Process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal.
     ///
     /// # Panics
-    /// If it is gone.
+    /// If the process is gone.
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).expect("a process id");
         kill_process(pid, signal).expect("it runs until now");
     }
 
-    /// What it said so far.
+    /// Text of its log so far.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Address of its API over TCP, which its log has as a field.
+    /// Address of its API over TCP, from a field of its log.
     ///
     /// # Panics
     /// If it has none.
@@ -143,10 +144,10 @@ impl Installed {
         address.unwrap_or_else(|| panic!("it does not listen for HTTP: {log}"))
     }
 
-    /// The most memory it ever had, in bytes, as its kernel counts it: shared memory included.
+    /// Peak memory in bytes as the kernel counts it, shared memory included.
     ///
     /// # Panics
-    /// If it is gone.
+    /// If the process is gone.
     #[must_use]
     pub fn peak_memory(&self) -> u64 {
         let path = format!("/proc/{}/status", self.pid());
@@ -156,10 +157,10 @@ impl Installed {
         1024 * number.expect("the kernel counts memory")
     }
 
-    /// Ends it as an admin does, and waits.
+    /// Stops it by SIGTERM and waits.
     ///
     /// # Panics
-    /// If it does not end in order.
+    /// If it fails.
     pub fn stop(mut self) {
         self.signal(Signal::TERM);
         let ended = self.child.wait().expect("a child can be waited for");
@@ -169,7 +170,7 @@ impl Installed {
 
 impl Drop for Installed {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // Fails if it ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,7 +1,7 @@
-//! What tests across crates have in common: a real origin, a real node, a real trainer.
+//! Fixtures of tests across crates: a real origin, a real node, a real trainer.
 //!
-//! Nothing here knows how a layer works inside. Tests see what an operator or a trainer
-//! sees: batches, errors, the status document, and the files on the disk.
+//! Rule: nothing here depends on the inside of a layer. Tests see what an operator or a trainer
+//! sees: batches, errors, the status document, files on the disk.
 
 mod bare;
 mod catalog;

@@ -1,7 +1,7 @@
-//! Disks of other sector sizes: files behind loop devices, with a file system of their own.
+//! Disks of other sector sizes: files behind loop devices, with a file system.
 //!
-//! What was mounted is unmounted and what was attached is detached, however a test ends.
-//! Where this process may not do that there is no such disk, and the test is skipped.
+//! Rule: a disk is unmounted and detached however a test ends. A process without the rights gets no
+//! disk, and its test is skipped.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::node::Daemon;
 
-/// Room for a few shards and the file system's own.
+/// Size for a few shards and the file system's metadata.
 const BYTES: u64 = 192 << 20;
 
 /// A mounted disk.
@@ -22,13 +22,13 @@ pub struct LoopDisk {
 }
 
 impl LoopDisk {
-    /// A disk with sectors of so many bytes.
+    /// A disk with sectors of this many bytes.
     ///
     /// # Errors
-    /// Why there is none here.
+    /// The failed command.
     ///
     /// # Panics
-    /// If no file can be made for it.
+    /// If its file cannot be created.
     pub fn new(sector: u32) -> Result<Self, String> {
         let folder = Daemon::disk();
         let image = folder.path().join("image");
@@ -46,7 +46,7 @@ impl LoopDisk {
         Ok(disk)
     }
 
-    /// Where it is mounted.
+    /// Mount point.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("mount")
@@ -55,7 +55,7 @@ impl LoopDisk {
 
 impl Drop for LoopDisk {
     fn drop(&mut self) {
-        // A failed test may still have files open: the mount goes when they do.
+        // A failed test may have files open: the mount ends with them.
         let unmount = |path: &Path| run("umount", &["--lazy", &path.display().to_string()]);
         let unmounted = if self.mounted { unmount(&self.path()).map(drop) } else { Ok(()) };
         let detached = run("losetup", &["--detach", &self.device]).map(drop);

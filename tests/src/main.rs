@@ -1,10 +1,9 @@
-//! `forebay-actor`: a second process for tests that need one.
+//! `forebay-actor`: the program of further processes of a test.
 //!
-//! As `forebay-actor daemon …` it is the command line that ships, built with the tests, so
-//! that no test meets a binary older than itself. As `forebay-actor play …` it is a trainer: it says
-//! which daemon serves it and tells of each batch, so that whoever started it can end it in between. As
-//! `forebay-actor node` and `read` it is a node or a trainer as its standard input says, until that ends;
-//! as `once`, a trainer of one epoch.
+//! Rule: `forebay-actor daemon …` is the command line that ships, built with the tests, so that no
+//! test runs an older binary. `play …` is a trainer that prints its daemon and each batch, so that
+//! a test can kill it in between. `node` and `read` are a node or a trainer as described on
+//! standard input, until that ends. `once` is a trainer of one epoch.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -31,14 +30,14 @@ fn main() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Whoever started this is gone if standard error is.
+            // Fails only if the parent is gone.
             let _ = writeln!(std::io::stderr(), "forebay-actor: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Plays two epochs of the part on standard input; the arguments are the runtime directory and the
+/// Plays two epochs of the job on standard input. The arguments are the runtime directory and the
 /// command that starts a daemon.
 fn play(arguments: &[OsString]) -> Result<()> {
     let (directory, command) = arguments.split_first().expect("a runtime directory is given");

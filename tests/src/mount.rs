@@ -1,4 +1,4 @@
-//! A file system of a test's own.
+//! A file system for one test.
 
 use std::path::Path;
 use std::process::Command;
@@ -30,7 +30,7 @@ impl Mount {
         }
     }
 
-    /// Where it is mounted.
+    /// Mount point.
     ///
     /// # Panics
     /// Never: it is there until dropped.
@@ -39,10 +39,10 @@ impl Mount {
         self.0.as_ref().expect("taken only by drop").path()
     }
 
-    /// Mounts it again with other options; asked again while somebody has a file open for writing, such as a probe.
+    /// Remounts it with other options, again and again while a file is open for writing.
     ///
     /// # Panics
-    /// If that is refused for good.
+    /// If the remount keeps failing.
     pub fn remount(&self, options: &str) {
         let options = format!("remount,{options}");
         eventually("it is mounted with other options", || {

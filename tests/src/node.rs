@@ -1,4 +1,4 @@
-//! A whole daemon inside the test's process: node, socket, runtime.
+//! A daemon inside the test's process: node, socket, runtime.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,25 +22,25 @@ use tokio::task::JoinHandle;
 use crate::patience::{PATIENCE, eventually};
 use crate::process::actor;
 
-/// Memory a node keeps for frames; what it is given beyond is for slabs.
+/// Memory of a node for frames; the rest of its memory is for slabs.
 pub const FRAMES: usize = forebay_store::FRAME_BYTES;
 
 /// Slab memory of [`Daemon::start`].
 const SLABS: usize = 128 << 20;
 
-/// A daemon that ends when dropped, as by SIGTERM.
+/// A daemon that stops when dropped, as by SIGTERM.
 pub struct Daemon {
     node: Option<Arc<Node>>,
     runtime: Option<Runtime>,
     serving: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
     socket: PathBuf,
-    /// The first tier's directory.
+    /// Directory of the first tier.
     cache: PathBuf,
     _directory: Option<TempDir>,
 }
 
 impl Daemon {
-    /// A configuration with room for `capacity` bytes in `cache`.
+    /// A configuration with one tier of `capacity` bytes in `cache`.
     #[must_use]
     pub fn config(cache: &Path, capacity: u64) -> NodeConfig {
         NodeConfig {
@@ -50,7 +50,7 @@ impl Daemon {
             tenants: Vec::new(),
             memory: FRAMES + SLABS,
             io: EngineChoice::Auto,
-            // What is asked for twice because the machine is busy would be counted.
+            // On a busy machine late requests would be sent twice, and counted.
             limits: Limits { late: Duration::from_secs(600), ..Limits::default() },
             reader: vec![actor().into(), "reader".into()],
             lender: vec![actor().into(), "credentials".into()],
@@ -69,10 +69,10 @@ impl Daemon {
         }
     }
 
-    /// A directory on the file system that holds the build: a disk, where `/tmp` may be memory.
+    /// A directory on the file system of the build: a disk, where `/tmp` may be memory.
     ///
     /// # Panics
-    /// If none can be made there.
+    /// If it cannot be created.
     #[must_use]
     pub fn disk() -> TempDir {
         let program = std::env::current_exe().expect("a process knows its program");
@@ -80,7 +80,7 @@ impl Daemon {
         TempDir::new_in(beside).expect("the build's directory is writable")
     }
 
-    /// A daemon on `cache`, with a gigabyte to fill.
+    /// A daemon on `cache` with a capacity of one GiB.
     ///
     /// # Panics
     /// If it does not start.
@@ -89,28 +89,29 @@ impl Daemon {
         Self::try_start(Self::config(cache, 1 << 30)).expect("the daemon starts")
     }
 
-    /// A daemon as configured.
+    /// A daemon with this configuration.
     ///
     /// # Errors
-    /// Why it does not start.
+    /// The daemon's, if it does not start.
     pub fn try_start(config: NodeConfig) -> Result<Self> {
         let directory = TempDir::new().doing("make a temp directory")?;
         let socket = directory.path().join("d.sock");
         Self::at(config, socket, Some(directory), None)
     }
 
-    /// A daemon as configured that listens where others did before.
+    /// A daemon with this configuration at the socket of an earlier one.
     ///
     /// # Errors
-    /// Why it does not start.
+    /// The daemon's, if it does not start.
     pub fn try_start_at(config: NodeConfig, socket: &Path) -> Result<Self> {
         Self::at(config, socket.to_owned(), None, None)
     }
 
-    /// The same, once its directories are listed and `check` was content; nobody can connect before.
+    /// A daemon at this socket that accepts connections only after its directories are listed and
+    /// `check` returned.
     ///
     /// # Errors
-    /// Why it does not start.
+    /// The daemon's, if it does not start.
     pub fn try_start_after(
         config: NodeConfig,
         socket: &Path,
@@ -154,13 +155,13 @@ impl Daemon {
         })
     }
 
-    /// The node.
+    /// Its node.
     #[must_use]
     pub fn node(&self) -> &Node {
         self.node.as_ref().expect("taken only by drop")
     }
 
-    /// Where it listens.
+    /// Address of its socket.
     #[must_use]
     pub fn address(&self) -> Address {
         Address::Unix(self.socket.clone())
@@ -178,7 +179,7 @@ impl Daemon {
         status(&self.socket)
     }
 
-    /// One of its tiers.
+    /// Report of one of its tiers.
     ///
     /// # Panics
     /// If there is none of this name.
@@ -188,7 +189,7 @@ impl Daemon {
         tiers.into_iter().find(|tier| tier.name == name).expect("a tier of this name")
     }
 
-    /// Waits until each fetch that was begun has ended, well or badly.
+    /// Waits until every fetch has ended, in success or failure.
     pub fn settle(&self) {
         eventually("nothing is under way", || {
             let counters = self.node().store().counters();
@@ -196,32 +197,32 @@ impl Daemon {
         });
     }
 
-    /// What it answers to one request of a trainer's, on a connection of its own.
+    /// Sends one request of a trainer on a connection of its own and returns the reply.
     ///
     /// # Errors
-    /// If it does not answer, or refuses.
+    /// If it does not answer, or rejects the request.
     pub fn ask(&self, request: &Request) -> Result<Reply> {
         let deadline = Deadline::after(PATIENCE);
         Connection::open(&self.socket, &deadline)?.ask(request, &deadline)
     }
 
-    /// Drops every copy of a shard, or only counts them; with how many there were.
+    /// Evicts every copy of a shard, or only counts them; returns the number of copies.
     ///
     /// # Errors
-    /// If it does not answer, or refuses.
+    /// If it does not answer, or rejects the request.
     pub fn forget(&self, url: &str, dry: bool) -> Result<u64> {
         forget(&self.socket, url, dry)
     }
 
-    /// Uses a tier otherwise.
+    /// Changes the mode of a tier.
     ///
     /// # Errors
-    /// If it does not answer, or refuses.
+    /// If it does not answer, or rejects the request.
     pub fn change(&self, tier: &str, mode: Mode) -> Result<()> {
         change_tier(&self.socket, tier, mode)
     }
 
-    /// A number of its status document.
+    /// Returns a number of its status document.
     ///
     /// # Panics
     /// If there is none at `pointer`.
@@ -232,7 +233,7 @@ impl Daemon {
         number.unwrap_or_else(|| panic!("no number at {pointer} in {status}"))
     }
 
-    /// Files in its shard directory, by name.
+    /// Files in its shard directory, sorted by name.
     ///
     /// # Panics
     /// If the directory cannot be listed.
@@ -244,7 +245,7 @@ impl Daemon {
         files
     }
 
-    /// The data file of the shard that an object of this name became.
+    /// Data file of the shard fetched from an object of this name.
     ///
     /// # Panics
     /// If there is none.
@@ -254,7 +255,7 @@ impl Daemon {
         self.files().into_iter().find(mine).expect("the shard is in the cache")
     }
 
-    /// Ends it and waits for the end.
+    /// Stops it and waits.
     pub fn stop(self) {
         drop(self);
     }
@@ -264,7 +265,7 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         if let Some((stop, serving)) = self.serving.take() {
-            // A daemon that ended by itself does not listen any more.
+            // Fails if the daemon ended by itself.
             let _ = stop.send(());
             let ended = runtime.block_on(serving);
             if !std::thread::panicking() {
@@ -278,7 +279,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The daemon at `socket`, for admins.
+/// Connects to the daemon at `socket` as an admin.
 ///
 /// # Errors
 /// If it does not answer.
@@ -286,7 +287,7 @@ pub fn admin(socket: &Path) -> Result<Admin> {
     Admin::of(Connection::open(socket, &Deadline::after(PATIENCE))?)
 }
 
-/// What is told, step by step, of work that `body` begins at `path`, until its end.
+/// Starts work with `body` at `path` and returns its progress documents.
 ///
 /// # Errors
 /// If the daemon does not answer, or the work fails.
@@ -300,10 +301,10 @@ pub fn followed(socket: &Path, path: &str, body: &Value) -> Result<Vec<Value>> {
     Ok(all)
 }
 
-/// Drops every copy of a shard, or only counts them; with how many there were.
+/// Evicts every copy of a shard, or only counts them; returns the number of copies.
 ///
 /// # Errors
-/// If the daemon does not answer, or refuses.
+/// If the daemon does not answer, or rejects the request.
 pub fn forget(socket: &Path, url: &str, dry: bool) -> Result<u64> {
     let path = format!("/api/v1/evictions?dry_run={dry}");
     let asked = json!({ "urls": [url] });
@@ -312,10 +313,10 @@ pub fn forget(socket: &Path, url: &str, dry: bool) -> Result<u64> {
     copies.ok_or_else(|| Error::new(ErrorKind::Invalid, format!("not a count: {evicted}")))
 }
 
-/// Uses a tier otherwise.
+/// Changes the mode of a tier.
 ///
 /// # Errors
-/// If the daemon does not answer, or refuses.
+/// If the daemon does not answer, or rejects the request.
 pub fn change_tier(socket: &Path, tier: &str, mode: Mode) -> Result<()> {
     let asked = json!({ "mode": mode });
     let path = format!("/api/v1/tiers/{tier}");
@@ -331,7 +332,7 @@ pub fn status(socket: &Path) -> Value {
     daemon_status(socket).expect("the daemon answers")
 }
 
-/// The status document of the daemon at `socket`, which may be gone.
+/// The status document of the daemon at `socket`, if it runs.
 ///
 /// # Errors
 /// If it does not answer.

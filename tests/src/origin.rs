@@ -1,4 +1,4 @@
-//! A bucket of shards whose every byte follows from the shard's number.
+//! A bucket of shards that are generated from their numbers.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,9 +11,9 @@ use tempfile::TempDir;
 /// The bucket.
 const BUCKET: &str = "bucket";
 
-/// An S3 server and what lies in it.
+/// An S3 server and its objects.
 pub struct Origin {
-    /// The server, for faults and counts.
+    /// Server, for faults and counts.
     pub server: S3Server,
     dir: TempDir,
 }
@@ -47,42 +47,42 @@ impl Origin {
         origin
     }
 
-    /// Puts an object, or replaces it.
+    /// Creates or replaces an object.
     ///
     /// # Panics
     /// If it cannot be written.
     pub fn put(&self, name: &str, bytes: &[u8]) {
-        // Aside and renamed, so that no request sees half of it.
+        // Written aside and renamed: no request sees half of it.
         let aside = self.dir.path().join("aside");
         std::fs::write(&aside, bytes).expect("the bucket is writable");
         std::fs::rename(aside, self.path(name)).expect("the bucket is writable");
     }
 
-    /// The object's file.
+    /// File of an object.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(BUCKET).join(name)
     }
 
-    /// The object's key at the server.
+    /// Key of an object at the server.
     #[must_use]
     pub fn key(name: &str) -> String {
         format!("{BUCKET}/{name}")
     }
 
-    /// The object's URL.
+    /// URL of an object.
     #[must_use]
     pub fn url(name: &str) -> String {
         format!("s3://{BUCKET}/{name}")
     }
 
-    /// The URLs of the first `shards` shards.
+    /// URLs of the first `shards` shards.
     #[must_use]
     pub fn urls(shards: u64) -> Vec<String> {
         (0..shards).map(|n| Self::url(&format!("{n}.tar"))).collect()
     }
 
-    /// The object's bytes.
+    /// Bytes of an object.
     ///
     /// # Panics
     /// If there is none.
@@ -91,20 +91,20 @@ impl Origin {
         std::fs::read(self.path(name)).expect("the object exists")
     }
 
-    /// Body bytes served of an object so far.
+    /// Number of body bytes served of an object.
     #[must_use]
     pub fn served(&self, name: &str) -> u64 {
         self.server.counts().bytes.get(&Self::key(name)).copied().unwrap_or(0)
     }
 
-    /// What lets a node's daemon read from it: a `[[source]]` of its configuration.
+    /// The `[[source]]` rule that lets a node's daemon read from it.
     #[must_use]
     pub fn rule(&self) -> String {
         let endpoint = self.server.endpoint();
         format!("[[source]]\nmatch = 's3://{BUCKET}/'\nendpoint = '{endpoint}'\n")
     }
 
-    /// What a client's environment would say about this server.
+    /// Environment of a job that reads from this server.
     #[must_use]
     pub fn environment(&self) -> BTreeMap<String, String> {
         Options::default()

@@ -1,4 +1,4 @@
-//! A node daemon of a user of its own, and others who use it: processes that the kernel tells apart.
+//! A node daemon with a user of its own, and clients of other users.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -17,18 +17,18 @@ use crate::patience::eventually;
 use crate::process::actor;
 use crate::trainer::Part;
 
-/// The daemon's user and group: ones that no system has.
+/// User and group of the daemon, unused on any system.
 const DAEMON: u32 = 44_100;
 
-/// A node daemon; it ends, killed, when dropped.
+/// A node daemon; killed when dropped.
 pub struct OthersNode {
     folder: TempDir,
     daemon: Option<Child>,
 }
 
 impl OthersNode {
-    /// One with `more` in its configuration, which may name its folder as `{}`; `None`, which skips the
-    /// test, where this process may not become others.
+    /// A daemon with `more` in its configuration, where `{}` is its folder. `None`, which skips the
+    /// test, without root.
     ///
     /// # Panics
     /// If it does not start, or if the test may not be skipped.
@@ -59,7 +59,7 @@ impl OthersNode {
         Some(node)
     }
 
-    /// Starts it again, after [`OthersNode::end`].
+    /// Starts it again after [`OthersNode::end`].
     ///
     /// # Panics
     /// If it does not listen.
@@ -75,10 +75,10 @@ impl OthersNode {
         eventually("the daemon answers", || daemon_status(&self.socket()).is_ok());
     }
 
-    /// Ends it as its service manager would, and waits for that.
+    /// Stops it by SIGTERM and waits.
     ///
     /// # Panics
-    /// If it does not end well.
+    /// If it fails.
     pub fn end(&mut self) {
         let Some(mut daemon) = self.daemon.take() else { return };
         let pid = i32::try_from(daemon.id()).ok().and_then(rustix::process::Pid::from_raw);
@@ -87,25 +87,25 @@ impl OthersNode {
         assert!(daemon.wait().expect("a child can be waited for").success());
     }
 
-    /// The daemon's user and group.
+    /// User and group of the daemon.
     #[must_use]
     pub fn user() -> u32 {
         DAEMON
     }
 
-    /// Something in its folder.
+    /// A path in its folder.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Its own socket.
+    /// Socket of the node.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.path("run/d.sock")
     }
 
-    /// Its status document, as root sees it.
+    /// Status document, as root sees it.
     ///
     /// # Panics
     /// If it does not answer.
@@ -114,7 +114,7 @@ impl OthersNode {
         daemon_status(&self.socket()).expect("the daemon answers root")
     }
 
-    /// What a trainer of this user and group says that plays a part by the socket of this name.
+    /// Output of a trainer with this user and group that plays a job at the socket of this name.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -130,7 +130,7 @@ impl OthersNode {
         trainer.wait_with_output().expect("a child can be waited for")
     }
 
-    /// The command line as a user of this group runs it, by the socket of this name.
+    /// Output of the command line, run by a user with this group at the socket of this name.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -156,10 +156,10 @@ impl OthersNode {
         command
     }
 
-    /// The whole lines of its audit log, `log/audit.jsonl`.
+    /// Complete lines of its audit log, `log/audit.jsonl`.
     ///
     /// # Panics
-    /// If one is no JSON.
+    /// If one is not JSON.
     #[must_use]
     pub fn audit(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path("log/audit.jsonl")).unwrap_or_default();
@@ -171,7 +171,7 @@ impl OthersNode {
 impl Drop for OthersNode {
     fn drop(&mut self) {
         if let Some(daemon) = &mut self.daemon {
-            // It may have ended by itself.
+            // Fails if it ended by itself.
             let _ = daemon.kill();
             let _ = daemon.wait();
         }

@@ -1,14 +1,14 @@
-//! Waiting for a condition in another process, which can notify nobody here.
+//! Waiting for a condition in another process, which cannot notify this one.
 
 use std::time::{Duration, Instant};
 
-/// Far above what any step takes on a busy machine; reaching it is the test's failure.
+/// Limit of a wait: far above any step on a busy machine. Reaching it fails the test.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two looks: short beside any step, long beside the cost of a look.
+/// Pause between two checks: short beside any step, long beside the cost of a check.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Looks until `condition` holds.
+/// Waits until `condition` holds.
 ///
 /// # Panics
 /// If it does not within [`PATIENCE`].

@@ -1,21 +1,21 @@
-//! Images that are made here: small files that take as long to decode as a test wants.
+//! Generated images: small files that take long to decode.
 
 use std::io::Write;
 
 use flate2::Crc;
 use flate2::write::ZlibEncoder;
 
-/// A square PNG of black pixels: a file of some kilobytes, however long it takes to decode.
+/// A square PNG of black pixels: some kilobytes, whatever its decode time.
 ///
 /// # Panics
-/// Never: memory takes all that is written to it.
+/// Never: writes to memory do not fail.
 #[must_use]
 pub fn png(side: u32) -> Vec<u8> {
     let mut rows = ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
     let row = vec![0; 1 + 3 * side as usize];
     (0..side).for_each(|_| rows.write_all(&row).expect("memory takes it"));
     let size = side.to_be_bytes();
-    // Eight bits each of red, green and blue; the one compression, the one set of filters, not interlaced.
+    // RGB with eight bits a channel, the standard compression and filters, not interlaced.
     let header = [&size[..], &size, &[8, 2, 0, 0, 0]].concat();
     let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
     let pixels = rows.finish().expect("memory takes it");

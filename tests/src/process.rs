@@ -1,7 +1,7 @@
-//! A node, and a trainer without a household, as processes of their own.
+//! A node and a trainer as processes of their own.
 //!
-//! Whoever starts one holds its standard input; when that ends, however it does, the process
-//! ends. So a test that fails leaves nothing behind.
+//! Rule: the test holds the standard input of each process, and the process ends with it. A failed
+//! test leaves nothing behind.
 
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::path::{Path, PathBuf};
@@ -20,8 +20,7 @@ use crate::node::Daemon;
 use crate::rest::Rest;
 use crate::trainer::{Part, epoch, loader, next};
 
-/// The program `forebay-actor`, for those who are not told where it is: this one, or the one that was
-/// built beside this test.
+/// Path of `forebay-actor`: this program, or the one built beside this test.
 ///
 /// # Panics
 /// If a process does not know its program.
@@ -34,28 +33,28 @@ pub(crate) fn actor() -> PathBuf {
     }
 }
 
-/// Its file name.
+/// File name of the actor.
 const ACTOR: &str = "forebay-actor";
 
-/// What a node in a process of its own is to be.
+/// Configuration of a node process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Setup {
-    /// Its cache.
+    /// Cache directory.
     pub cache: PathBuf,
-    /// Where it listens.
+    /// Socket.
     pub socket: PathBuf,
-    /// Bytes it may hold.
+    /// Capacity in bytes.
     pub capacity: u64,
-    /// When it dies by itself.
+    /// Call at which it kills itself.
     pub doom: Option<Doom>,
-    /// How long a file system may take to answer, if not as usual.
+    /// Time limit of a file system, if not the default.
     pub file_timeout: Option<Duration>,
 }
 
-/// A node in a process of its own; killed when dropped.
+/// A node process; killed when dropped.
 pub struct NodeProcess(Process);
 
-/// A trainer in a process of its own that reads a job again and again; killed when dropped.
+/// A trainer process that plays a job again and again; killed when dropped.
 pub struct Reader(Process);
 
 struct Process {
@@ -84,25 +83,25 @@ impl Process {
 
     fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        // It may have ended by itself.
+        // Fails if it ended by itself.
         let _ = kill_process(pid.expect("a process id"), signal);
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // Fails if it ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl NodeProcess {
-    /// Starts one that runs the program `actor`, and waits until it listens, or died.
+    /// Starts a process of the program `actor` and waits until it listens or died.
     ///
     /// # Panics
-    /// If it does not start for a reason that it was not told, or if what it found in its directory is
-    /// not what counts.
+    /// If it does not start though it was not told to die, or if its counters differ from its
+    /// directory.
     #[must_use]
     pub fn start(actor: &str, setup: &Setup) -> (Self, Option<String>) {
         let mut process = Process::start(actor, "node", setup);
@@ -112,12 +111,12 @@ impl NodeProcess {
         (Self(process), died)
     }
 
-    /// Kills it, as the kernel would.
+    /// Kills it by SIGKILL.
     pub fn kill(&self) {
         self.0.signal(Signal::KILL);
     }
 
-    /// Waits until it died by itself or by a kill; with its last line, if it said one.
+    /// Waits until it died; returns the last line of its output, if any.
     ///
     /// # Panics
     /// If it cannot be waited for.
@@ -131,7 +130,7 @@ impl NodeProcess {
         last
     }
 
-    /// Asks it to end, and waits.
+    /// Ends its standard input and waits.
     ///
     /// # Panics
     /// If it cannot be waited for.
@@ -142,7 +141,7 @@ impl NodeProcess {
         self.0.child.wait().expect("a child can be waited for")
     }
 
-    /// Its process.
+    /// Process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.0.child.id()
@@ -150,7 +149,7 @@ impl NodeProcess {
 }
 
 impl Reader {
-    /// A trainer of `open` at the daemon that listens there, and its first batch.
+    /// Starts a trainer of `open` at this daemon and waits for its first batch.
     ///
     /// # Panics
     /// If it gets none.
@@ -161,20 +160,20 @@ impl Reader {
         Self(process)
     }
 
-    /// Stops it, as Ctrl-Z does: it holds whatever it has.
+    /// Stops it by SIGSTOP: it keeps everything it holds.
     pub fn pause(&self) {
         self.0.signal(Signal::STOP);
     }
 }
 
-/// What the actor does as a node: it serves until standard input ends. Whether what counts is what
-/// lies on the disk is compared before anybody can connect.
+/// Runs the actor as a node: serves until standard input ends. Compares counters and directory
+/// before it accepts connections.
 ///
 /// # Errors
-/// Why it does not start.
+/// The node's, if it does not start.
 ///
 /// # Panics
-/// If it counts other bytes than lie on the disk.
+/// If its counters differ from the directory.
 pub fn serve_until_eof() -> Result<()> {
     let mut input = BufReader::new(std::io::stdin());
     let mut line = String::new();
@@ -194,20 +193,20 @@ pub fn serve_until_eof() -> Result<()> {
     let daemon = Daemon::try_start_after(config, &setup.socket, check)?;
     let mut out = std::io::stdout();
     writeln!(out, "ready").doing("tell that it is ready")?;
-    // Nothing more is said: the end is what matters.
+    // Only the end of the input matters.
     let _ = input.read_to_end(&mut Vec::new());
     daemon.stop();
     Ok(())
 }
 
-/// What the actor does as a reader: it tells of its first batch and reads on until it is killed, or
-/// standard input ends.
+/// Runs the actor as a reader: reports its first batch, and plays on until it is killed or standard
+/// input ends.
 ///
 /// # Errors
-/// Why it got no batch.
+/// The loader's, if there is no batch.
 ///
 /// # Panics
-/// If it is not told what to read.
+/// If standard input holds no job.
 pub fn read_until_eof() -> Result<()> {
     let mut input = BufReader::new(std::io::stdin());
     let mut line = String::new();
@@ -229,14 +228,14 @@ pub fn read_until_eof() -> Result<()> {
     Ok(())
 }
 
-/// What the actor does as a trainer of one epoch: it plays the part that standard input tells, at the
-/// daemon that listens there, and compares what came; an error it writes as JSON.
+/// Runs the actor as a trainer of one epoch: plays the job on standard input and checks its
+/// samples. Writes an error as JSON.
 ///
 /// # Errors
-/// What ended the epoch early.
+/// The loader's, if the epoch fails.
 ///
 /// # Panics
-/// If it is not told what to play, or if anything differs.
+/// If standard input holds no job, or if a sample differs.
 pub fn play_once() -> Result<()> {
     let given = serde_json::from_reader(std::io::stdin());
     let (socket, part): (PathBuf, Part) = given.expect("a part is given");

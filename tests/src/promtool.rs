@@ -1,4 +1,4 @@
-//! Prometheus' own tool, and what of the checkout it is to look at.
+//! Prometheus' own checks, of files of this checkout.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use forebay_testkit::tool;
 
-/// Has promtool look at what is written to it, and gives what it says.
+/// Runs promtool on `input` and returns its output.
 ///
 /// # Panics
-/// If there is none, or if it finds fault.
+/// If promtool is missing or reports a fault.
 pub fn promtool(arguments: &[&str], input: &str) -> String {
     let tool = tool("promtool/promtool").expect("setup brings promtool");
     let mut promtool = Command::new(tool);
@@ -25,7 +25,7 @@ pub fn promtool(arguments: &[&str], input: &str) -> String {
     out.into_owned()
 }
 
-/// The checkout's file or folder of this name.
+/// Path of a file or folder of the checkout.
 ///
 /// # Panics
 /// Never: this crate lies in a checkout.

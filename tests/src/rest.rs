@@ -1,4 +1,4 @@
-//! What rests in a cache directory, and harm done to it.
+//! Contents of a cache directory, and damage done to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 
 use forebay_shard::{HEAD_BYTES, Head, Partial, checksum};
 
-/// The format in which sidecars are written.
+/// Format of sidecars in this release.
 pub const FORMAT: u32 = 4;
 
-/// One that no release has come to yet.
+/// Format of a future release.
 const FORMAT_TO_COME: u32 = 99;
 
-/// The format that knew no tenants.
+/// Last format without tenants.
 const FORMAT_WITHOUT_TENANTS: u32 = 2;
 
-/// Where a sidecar says its format, its head's checksum, from format 4 on the length of an object that
-/// is compressed, and from format 3 on that of its tenant's name.
+/// Offsets in a sidecar: its format, the checksum of its head, from format 4 on the length of a
+/// compressed object, from format 3 on the length of the tenant's name.
 const FORMAT_AT: std::ops::Range<usize> = 8..12;
 const CRC_AT: std::ops::Range<usize> = 12..16;
 const COMPRESSED_AT: std::ops::Range<usize> = 48..56;
 const TENANT_AT: std::ops::Range<usize> = 62..64;
 
-/// The file among a cache's `shards` whose name ends like this, if there is one.
+/// The file of a cache's `shards` whose name has this ending, if there is one.
 #[must_use]
 pub fn resting(shards: &Path, ending: &str) -> Option<PathBuf> {
     let mut files = fs::read_dir(shards).ok()?.flatten().map(|entry| entry.path());
@@ -41,7 +41,7 @@ pub fn flip(path: &Path, at: u64) {
     file.write_all_at(&[byte[0] ^ 0x10], at).expect("the file is writable");
 }
 
-/// The format that a sidecar says it has.
+/// Reads the format of a sidecar.
 ///
 /// # Panics
 /// If it cannot be read.
@@ -51,7 +51,7 @@ pub fn format_of(sidecar: &Path) -> u32 {
     u32::from_le_bytes(bytes[FORMAT_AT].try_into().expect("four bytes"))
 }
 
-/// Makes the sidecar of a plain tar what the release before would have written.
+/// Rewrites the sidecar of a plain tar in the format of the previous release.
 ///
 /// # Panics
 /// If it cannot be rewritten, or is of a compressed object.
@@ -59,7 +59,7 @@ pub fn to_format_before(sidecar: &Path) {
     rewrite(sidecar, FORMAT - 1, |bytes| without(bytes, COMPRESSED_AT));
 }
 
-/// Makes the sidecar of a plain tar, and no tenant's, what a release would have written that knew none.
+/// Rewrites the sidecar of a plain tar without a tenant in the last format without tenants.
 ///
 /// # Panics
 /// If it cannot be rewritten, is of a compressed object, or has a tenant.
@@ -70,16 +70,16 @@ pub fn to_format_without_tenants(sidecar: &Path) {
     });
 }
 
-/// Takes an empty field out of a sidecar's head.
+/// Removes an empty field from a sidecar's head.
 fn without(bytes: &mut Vec<u8>, field: std::ops::Range<usize>) {
     let field: Vec<u8> = bytes.drain(field).collect();
     assert!(field.iter().all(|byte| *byte == 0), "no release before could have said that");
-    // What follows moves up; zeros fill the head behind it.
+    // The following fields move up; zeros fill the end of the head.
     let end = HEAD_BYTES - field.len();
     bytes.splice(end..end, field);
 }
 
-/// Makes a sidecar one of a release to come, as sound as its writer would.
+/// Rewrites a sidecar as valid in the format of a future release.
 ///
 /// # Panics
 /// If it cannot be rewritten.
@@ -97,19 +97,20 @@ fn rewrite(sidecar: &Path, format: u32, change: impl FnOnce(&mut Vec<u8>)) {
     fs::write(sidecar, bytes).expect("the sidecar is writable");
 }
 
-/// A cache's `shards`, as whoever looks at the directory sees them.
+/// Contents of a cache's `shards` directory.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Rest {
-    /// Data files with a sound sidecar of the same length: their URLs and bytes.
+    /// Data files with a valid sidecar of the same length: their URLs and bytes.
     pub whole: BTreeMap<String, (String, u64)>,
-    /// Data files with a sound record, and the bytes that their shards will have.
+    /// Data files with a valid record, and the final bytes of their shards.
     pub partial: BTreeMap<String, u64>,
     /// Every other file.
     pub others: BTreeSet<String>,
 }
 
 impl Rest {
-    /// Looks. What comes and goes meanwhile may be seen in part: ask again until nothing is under way.
+    /// Reads the directory. Call it again until nothing is under way: concurrent changes may be
+    /// seen in part.
     #[must_use]
     pub fn of(cache: &Path) -> Self {
         let shards = cache.join("shards");
@@ -145,7 +146,7 @@ impl Rest {
         rest
     }
 
-    /// Bytes of shards, arriving ones by what they will have.
+    /// Bytes of shards, arriving ones with their final bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.whole.values().map(|(_, len)| len).sum::<u64>() + self.partial.values().sum::<u64>()

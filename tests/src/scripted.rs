@@ -1,4 +1,4 @@
-//! A daemon that says what a test has it say: for what a real one says only in rare moments.
+//! A daemon scripted by a test, for messages that a real one sends only rarely.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,13 +14,13 @@ use tempfile::TempDir;
 
 use crate::patience::{PATIENCE, eventually};
 
-/// A socket that a test serves itself.
+/// A daemon's socket served by a test.
 pub struct Scripted {
     listener: UnixListener,
     directory: TempDir,
 }
 
-/// One trainer of a scripted daemon.
+/// Connection of one trainer to a scripted daemon.
 pub struct Peer {
     socket: UnixStream,
     receiver: Receiver,
@@ -33,7 +33,7 @@ impl Default for Scripted {
 }
 
 impl Scripted {
-    /// A daemon that listens and, so far, does nothing else.
+    /// A daemon that listens and accepts nothing yet.
     ///
     /// # Panics
     /// If it cannot listen.
@@ -45,33 +45,33 @@ impl Scripted {
         Self { listener, directory }
     }
 
-    /// Its socket.
+    /// Path of its socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.directory.path().join("d.sock")
     }
 
-    /// Where it listens.
+    /// Address of its socket.
     #[must_use]
     pub fn address(&self) -> Address {
         Address::Unix(self.socket())
     }
 
-    /// Fills its line, so that no further connection is taken; the line stays full for as long as
-    /// what comes back lives.
+    /// Fills its queue of connections, so that no further one is accepted while the returned ones
+    /// live.
     ///
     /// # Panics
-    /// If the line cannot be cut to a single place.
+    /// If the queue cannot be cut to one place.
     #[must_use]
     pub fn fill_line(&self) -> UnixStream {
         rustix::net::listen(&self.listener, 0).expect("a line may be cut");
         UnixStream::connect(self.socket()).expect("one place is left")
     }
 
-    /// Takes the next connection.
+    /// Accepts the next connection.
     ///
     /// # Panics
-    /// If there is none to be had.
+    /// If there is none.
     #[must_use]
     pub fn accept(&self) -> Peer {
         let mut accepted = None;
@@ -80,17 +80,17 @@ impl Scripted {
             accepted.is_some()
         });
         let (socket, _) = accepted.expect("waited for just above");
-        // A trainer that says nothing fails its test rather than hanging it.
+        // A silent trainer fails its test instead of hanging it.
         socket.set_read_timeout(Some(PATIENCE)).expect("a socket takes a time limit");
         Peer { socket, receiver: Receiver::default() }
     }
 }
 
 impl Peer {
-    /// The trainer's next request; how far it came it says whenever a second has passed.
+    /// Receives the trainer's next request, skipping its progress reports of each second.
     ///
     /// # Panics
-    /// If it sends none.
+    /// If there is none.
     pub fn request(&mut self) -> Request {
         loop {
             match self.receive() {
@@ -100,10 +100,10 @@ impl Peer {
         }
     }
 
-    /// How far the trainer came, as it says next; slots go back meanwhile.
+    /// Receives the trainer's next progress report, skipping returned slots.
     ///
     /// # Panics
-    /// If it says something else.
+    /// If it sends anything else.
     pub fn progress(&mut self) -> Progress {
         loop {
             match self.receive() {
@@ -118,7 +118,7 @@ impl Peer {
         self.receiver.receive(&self.socket).expect("the trainer asks")
     }
 
-    /// Says `reply`.
+    /// Sends `reply`.
     ///
     /// # Panics
     /// If the trainer is gone.
@@ -126,7 +126,7 @@ impl Peer {
         self.send(&frame::encode(reply).expect("a reply fits a frame"), None);
     }
 
-    /// Whether the trainer leaves, whatever it says before.
+    /// Waits for the end of the connection; true once the trainer closed it.
     pub fn ends(&mut self) -> bool {
         loop {
             match self.receiver.receive::<Request>(&self.socket) {
@@ -172,7 +172,7 @@ impl Peer {
         self.say(&Reply::Opened(Opened { session: 1, lanes: 1, samples: None, batches: None }));
     }
 
-    /// The run, epoch and batch that the trainer starts, whatever slots it returns before.
+    /// Receives a start, skipping returned slots; returns run, epoch and batch.
     pub fn started(&mut self) -> (u64, u64, u64) {
         loop {
             if let Request::Play { run, begin } = self.request() {

@@ -1,7 +1,7 @@
-//! Ways to shards: each a scheme, a real server, and how a test fills that server.
+//! Sources under test: each a scheme, a real server, and a function that fills it.
 //!
-//! What a way cannot show is told with the reason, and is nobody's silent gap. To add one, write
-//! a function here and a test in `sources.rs`.
+//! Rule: a behaviour that a source cannot show is listed with the reason. To add a source, write a
+//! function here and a test in `sources.rs`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,42 +14,42 @@ use forebay_testkit::{ACCESS_KEY, Azurite, Bucket, Ceph, Moto, Nginx, S3Server, 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tempfile::TempDir;
 
-/// The bucket, or folder, of all objects.
+/// Bucket, or folder, of all objects.
 const BUCKET: &str = "bucket";
 
-/// One that servers refuse to everybody.
+/// Bucket to which servers deny access.
 const DENIED: &str = "denied";
 
-/// What no error may show.
+/// Secret that no error may show.
 const SECRET: &str = "hunter2hunter2";
 
-/// What stays as it is in the path of a URL.
+/// Characters that are not escaped in the path of a URL.
 const PATH: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 type Put = Box<dyn Fn(&str, &[u8]) -> Result<()>>;
 
-/// Something that is refused.
+/// An object to which access is denied.
 pub struct Refused {
-    /// Its URL.
+    /// URL.
     pub url: String,
-    /// What the job's environment says about the store.
+    /// Environment of the job that is denied.
     pub environment: BTreeMap<String, String>,
 }
 
-/// A way to shards.
+/// A source of shards.
 pub struct Way {
-    /// What it is called when it fails.
+    /// Name in messages.
     pub name: &'static str,
-    /// What a job's environment says about the store.
+    /// Environment of a job that reads from it.
     pub environment: BTreeMap<String, String>,
-    /// The authority that the daemon must trust.
+    /// Certificate authority that the daemon must trust.
     pub authority: Option<PathBuf>,
-    /// What an administrator says of it who lets a node's daemon use it: a `[[source]]`, or nothing for files.
+    /// The `[[source]]` rule that lets a node's daemon use it; empty for files.
     pub rule: String,
-    /// What it refuses, or why it refuses nothing.
+    /// An object it denies, or the reason why there is none.
     pub refused: std::result::Result<Refused, &'static str>,
-    /// Behaviours that it cannot show, each with the reason.
+    /// Behaviours that do not apply to it, each with the reason.
     pub except: &'static [(&'static str, &'static str)],
     put: Put,
     url: Box<dyn Fn(&str) -> String>,
@@ -57,7 +57,7 @@ pub struct Way {
 }
 
 impl Way {
-    /// S3 by the test kit's own server.
+    /// S3 from the test kit's own server.
     ///
     /// # Errors
     /// If the server does not start.
@@ -79,7 +79,7 @@ impl Way {
         })
     }
 
-    /// S3 by moto, which checks no signatures and refuses who sends none.
+    /// S3 from moto, which rejects unsigned requests and checks no signature.
     ///
     /// # Errors
     /// If the server does not start.
@@ -100,7 +100,7 @@ impl Way {
         })
     }
 
-    /// S3 by nginx, which only reads and looks at no signature.
+    /// Read-only S3 from nginx, which ignores signatures.
     ///
     /// # Errors
     /// If the server does not start.
@@ -121,7 +121,7 @@ impl Way {
         })
     }
 
-    /// HTTP by nginx.
+    /// HTTP from nginx.
     ///
     /// # Errors
     /// If the server does not start.
@@ -130,7 +130,7 @@ impl Way {
         Ok(Self::web("http on nginx", nginx.http(), None, folder, nginx))
     }
 
-    /// HTTPS by nginx.
+    /// HTTPS from nginx.
     ///
     /// # Errors
     /// If the server does not start.
@@ -158,7 +158,7 @@ impl Way {
             refused,
             except: &[],
             put: into(folder),
-            // As of a signed link: it belongs to the request and to no text.
+            // As in a signed link: part of the request, never of a message.
             url: Box::new(move |key| format!("{base}/{BUCKET}/{}?signature={SECRET}", path(key))),
             away: Box::new(move || drop(nginx)),
         }
@@ -180,8 +180,8 @@ impl Way {
         Ok(way)
     }
 
-    /// Files on Ceph's file system and S3 by Ceph's gateway, of one cluster. Taken away, the files hang,
-    /// and with them all of the cluster, until the last of the three is called.
+    /// Files on Ceph's file system and S3 from Ceph's gateway, of one cluster. Once the files are
+    /// stopped, the whole cluster hangs until the returned function is called.
     ///
     /// # Errors
     /// If it does not start.
@@ -220,7 +220,7 @@ impl Way {
         Ok((files, gateway, move || freeze(&thaws, false)))
     }
 
-    /// What a command says of files on the disk, in the job's process.
+    /// Output of a command that reads files on the disk, in the job's process.
     ///
     /// # Errors
     /// If there is no temp directory.
@@ -235,7 +235,7 @@ impl Way {
             ("a replaced object", "what a command would say now, only running it would tell"),
         ];
         way.url = Box::new(move |key| {
-            // As a shell reads each as itself.
+            // Escaped so that a shell reads each character as itself.
             let is_itself = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
             let escape = |c| if is_itself(c) { vec![c] } else { vec!['\\', c] };
             let path: String = file(key).chars().flat_map(escape).collect();
@@ -245,7 +245,7 @@ impl Way {
     }
 
     fn files(name: &'static str, place: PathBuf, put: Put) -> Self {
-        // A copy serves while the file cannot be opened only where the daemon need not ask who may read it.
+        // A copy is served while its file is away only if the daemon opens files itself.
         let rule = format!("[[source]]\nmatch = '{}/'\n", place.display());
         let url = move |key: &str| place.join(BUCKET).join(key).display().to_string();
         Self {
@@ -261,7 +261,7 @@ impl Way {
         }
     }
 
-    /// Azure by Azurite.
+    /// Azure from Azurite.
     ///
     /// # Errors
     /// If the server does not start.
@@ -276,7 +276,7 @@ impl Way {
                 .with("AZURE_STORAGE_ENDPOINT", &endpoint)
                 .into_map()
         };
-        // As long as a key, and in its letters.
+        // With the length and the alphabet of a key.
         let wrong = environment("aHVudGVyMmh1bnRlcjJodW50ZXIyaHVudGVyMmh1bnRlcjI=");
         let filled = Arc::clone(&azurite);
         Ok(Self {
@@ -288,12 +288,12 @@ impl Way {
             except: &[],
             put: Box::new(move |key, bytes| filled.put(&format!("{BUCKET}/{key}"), Some(bytes))),
             url: Box::new(|key| format!("az://{BUCKET}/{key}")),
-            // The other half goes with the way itself.
+            // The other reference is dropped with the source.
             away: Box::new(move || azurite.stop()),
         })
     }
 
-    /// Google's storage, as far as moto shows it: the XML that objects are read by.
+    /// Google's storage, as far as moto has it: the XML API for reading objects.
     ///
     /// # Errors
     /// If the server does not start.
@@ -302,7 +302,7 @@ impl Way {
         let endpoint = way.environment.remove("AWS_ENDPOINT_URL").unwrap_or_default();
         way.name = "gs on moto";
         let store = Options::default().with("STORAGE_EMULATOR_HOST", &endpoint);
-        // Of a token it looks at nothing but that there is one.
+        // Any token is accepted.
         way.environment = store.clone().with("GOOGLE_BEARER_TOKEN", SECRET).into_map();
         let environment = store.with("GOOGLE_SKIP_SIGNATURE", "true").into_map();
         way.url = Box::new(|key| format!("gs://{BUCKET}/{key}"));
@@ -310,7 +310,7 @@ impl Way {
         Ok(way)
     }
 
-    /// The Hugging Face Hub, as far as files are read: it leads whoever asks for one elsewhere.
+    /// The Hugging Face Hub, as far as reading files: it redirects requests.
     ///
     /// # Errors
     /// If the server does not start.
@@ -333,27 +333,27 @@ impl Way {
         })
     }
 
-    /// Puts an object, or replaces it; nobody sees half of it.
+    /// Creates or replaces an object, never visible by half.
     ///
     /// # Panics
-    /// If the server refuses.
+    /// If the server rejects it.
     pub fn put(&self, key: &str, bytes: &[u8]) {
         (self.put)(key, bytes).expect("the server takes objects");
     }
 
-    /// The object's URL.
+    /// URL of an object.
     #[must_use]
     pub fn url(&self, key: &str) -> String {
         (self.url)(key)
     }
 
-    /// What no text may hold.
+    /// Secret that no message may hold.
     #[must_use]
     pub fn secret(&self) -> &'static str {
         SECRET
     }
 
-    /// Takes the server away.
+    /// Stops the server.
     pub fn go_away(self) {
         (self.away)();
     }
@@ -373,7 +373,7 @@ fn nginx() -> Result<(TempDir, Nginx)> {
     Ok((folder, nginx))
 }
 
-/// Files into a folder, which is there as long as somebody puts some into it.
+/// Writes objects into a folder, which lives as long as the writer.
 fn into(folder: TempDir) -> Put {
     Box::new(move |key, bytes| write(folder.path(), key, bytes))
 }
@@ -393,7 +393,7 @@ fn at(address: SocketAddr) -> String {
     format!("http://{address}")
 }
 
-/// Lets everything be read, from this server.
+/// A rule that reads every URL from this server.
 fn redirecting(endpoint: &str) -> String {
     format!("[[source]]\nmatch = '**'\nendpoint = '{endpoint}'\n")
 }

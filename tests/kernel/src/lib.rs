@@ -1,6 +1,6 @@
-//! The GPU's kernels compiled for the CPU, and planes to try them on.
+//! The GPU's kernels compiled for the CPU, and image planes to test them on.
 //!
-//! The source is the one that the GPU runs; nothing of it is written twice.
+//! Rule: the source is the one that the GPU runs; no part of it is copied.
 
 #![allow(unsafe_code, reason = "C, and libjpeg-turbo's planes, which have no safe interface")]
 
@@ -8,18 +8,18 @@ use std::ffi::{c_int, c_void};
 
 use turbojpeg_sys as turbo;
 
-/// Components of a picture at most.
+/// Largest number of components of an image.
 const COMPONENTS: usize = 3;
 
 unsafe extern "C" {
-    /// What `forebay_pixels` of the kernels' source does with one view.
+    /// Runs `forebay_pixels` of the kernels' source on one view.
     ///
     /// # Safety
     /// `view` is one of the source's `View`s, whose pointers are all good, and `table` has three times 256 elements
     /// of `element` (1, 2 or 4) bytes.
     pub fn forebay_pixels(view: *const c_void, table: *const u8, element: u32);
 
-    /// What `forebay_gather` of the kernels' source does with one move, dealt out among so many threads.
+    /// Runs `forebay_gather` of the kernels' source on one move, spread over this many threads.
     ///
     /// # Safety
     /// `of` is one of the source's `Move`s: from where `length` bytes are to where there is room for them.
@@ -29,7 +29,7 @@ unsafe extern "C" {
 /// One component of an image as it is stored.
 #[derive(Debug)]
 pub struct Plane {
-    /// Its values, row after row.
+    /// Values, row after row.
     pub values: Vec<u8>,
     /// Values from row to row: its columns, of brightness rounded up to whole colours.
     pub pitch: u32,
@@ -39,7 +39,7 @@ pub struct Plane {
     pub height: u32,
 }
 
-/// The components of a JPEG before colours are spread and converted, as libjpeg-turbo decodes them.
+/// Decodes a JPEG to its components with libjpeg-turbo, before upsampling and colour conversion.
 ///
 /// # Panics
 /// If it cannot be decoded.

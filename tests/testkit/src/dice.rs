@@ -1,18 +1,18 @@
-//! Numbers that look random and are the same for the same seed.
+//! Random numbers from a seed.
 //!
-//! A test that rolls dice says its seed when it fails, and takes one from its environment, so
-//! that whatever it met can be met again.
+//! Rule: a randomised test prints its seed when it fails and takes one from its environment, so
+//! that a failure can be repeated.
 
 use std::fmt::Debug;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// SplitMix64: any seed will do, zero too.
+/// SplitMix64: any seed is good, zero too.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// Dice that roll what `seed` says.
+    /// A generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed ^ 0x9e37_79b9_7f4a_7c15)
@@ -43,12 +43,12 @@ impl Dice {
         range.start + self.below(range.end - range.start)
     }
 
-    /// True so many times in a hundred.
+    /// Returns true with this chance in percent.
     pub fn percent(&mut self, chance: u64) -> bool {
         self.below(100) < chance
     }
 
-    /// One of these.
+    /// Picks one of a list.
     ///
     /// # Panics
     /// If there is none.
@@ -57,14 +57,14 @@ impl Dice {
         &of[usize::try_from(at).expect("an index fits")]
     }
 
-    /// Dice for somebody else, who does not disturb these.
+    /// An independent generator, seeded by this one.
     pub fn split(&mut self) -> Self {
         Self::new(self.roll())
     }
 }
 
-/// Runs `test` for each of `rounds` seeds, or for the one that the variable `seed` names; the variable
-/// `count` names another number of rounds. Says the seed of the round that fails.
+/// Runs `test` for each of `rounds` seeds, or for the one in the variable `seed`; the variable
+/// `count` holds another number of rounds. Prints the seed of a round that fails.
 ///
 /// # Panics
 /// As the test does; if a variable is not a number.
@@ -85,7 +85,7 @@ pub fn for_seeds<T: Debug>(
     let run = |number| match catch_unwind(AssertUnwindSafe(|| test(number))) {
         Ok(done) => done,
         Err(panic) => {
-            // The panic's own words are printed already.
+            // The panic's message is printed already.
             say(&format!("again with {seed}={number}"));
             resume_unwind(panic)
         }
@@ -93,7 +93,7 @@ pub fn for_seeds<T: Debug>(
     seeds.map(run).collect()
 }
 
-/// Prints a line that a test's reader needs: cargo shows it of tests that fail, and of all when asked.
+/// Prints a line for the reader of a test: cargo shows it for tests that fail, or with --nocapture.
 #[allow(clippy::print_stderr, reason = "this is what a test says")]
 pub fn say(line: &str) {
     eprintln!("{line}");

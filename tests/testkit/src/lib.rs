@@ -1,9 +1,9 @@
 //! Real servers, real shards and power cuts for tests.
 //!
-//! Nothing here imitates a protocol. Requests are answered by `s3s` over `hyper`, faults are
-//! made where a network would make them, and a test waits for conditions, never for time.
+//! Rule: nothing here imitates a protocol. `s3s` over `hyper` answers requests, faults are injected
+//! where a network has them, and tests wait for conditions, never for time.
 //!
-//! Only tests, benches and the demonstration depend on this crate; nothing that ships does.
+//! Only tests, benches and the example depend on this crate.
 
 mod dice;
 mod origin;

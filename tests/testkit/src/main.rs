@@ -1,6 +1,6 @@
 //! `forebay-origin`: a directory as an S3 and HTTP server, for demonstrations, tests and benches.
 //!
-//! The first line on standard output says where it listens, as soon as it does; it runs
+//! Rule: the first line on standard output is the address, printed once it listens. The server runs
 //! until it is interrupted, terminated, or its standard input ends.
 
 use std::io::{Read, Write};
@@ -27,7 +27,7 @@ struct Options {
     /// Access key that is accepted
     #[arg(long, default_value = ACCESS_KEY)]
     access_key: String,
-    /// Its secret
+    /// Secret key that is accepted
     #[arg(long, default_value = SECRET_KEY)]
     secret_key: String,
     /// Stop when standard input ends, that is, when the process that started this one does

@@ -1,8 +1,8 @@
 //! An object store on loopback that counts what it serves and fails on demand.
 //!
-//! Signed requests go to `s3s` and `s3s-fs`, which check signatures and speak S3; plain GET
-//! and HEAD are answered from the same directory as any web server would. Counting and faults lie
-//! in front of both, so they are the same for both.
+//! Rule: signed requests go to `s3s` and `s3s-fs`, which check signatures and speak S3. Plain GET
+//! and HEAD are answered from the same directory as by a web server. Counts and faults apply to
+//! both.
 //!
 //! Directory layout: `DIR/<bucket>/<key>`. A *key* in this interface is `bucket/key`.
 
@@ -31,12 +31,12 @@ use answer::Origin;
 pub use counts::Counts;
 use faults::Faults;
 
-/// The access key that [`S3Server::start`] accepts.
+/// Access key that [`S3Server::start`] accepts.
 pub const ACCESS_KEY: &str = "AK";
-/// Its secret.
+/// Secret key that [`S3Server::start`] accepts.
 pub const SECRET_KEY: &str = "SK";
 
-/// Two threads answer: enough to keep eight parallel parts moving on a small machine.
+/// Threads that answer: enough for eight parallel parts on a small machine.
 const WORKERS: usize = 2;
 
 /// A running server. It stops, with every connection, when dropped.
@@ -82,19 +82,19 @@ impl S3Server {
         Ok(Self { address: started?, origin, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Address of the server.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its URL, such as `http://127.0.0.1:4711`, to be used as S3 endpoint or as base of plain URLs.
+    /// URL such as `http://127.0.0.1:4711`: an S3 endpoint, or the base of plain URLs.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// What has been served so far.
+    /// Counts of requests and bytes so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.origin.counts.now()
@@ -108,15 +108,15 @@ impl S3Server {
         self.origin.counts.wait_until(condition);
     }
 
-    /// From now on, bytes of `key` at object offset `from` and behind are held back in every GET,
-    /// until [`S3Server::release`].
+    /// Holds back the bytes of `key` from object offset `from` on in every GET, until
+    /// [`S3Server::release`].
     pub fn stall(&self, key: &str, from: u64) {
         self.faults().change(|rules| {
             rules.stalls.insert(key.to_owned(), from);
         });
     }
 
-    /// Lets the bytes of `key` flow again.
+    /// Releases the bytes of `key`.
     pub fn release(&self, key: &str) {
         self.faults().change(|rules| {
             rules.stalls.remove(key);
@@ -130,7 +130,8 @@ impl S3Server {
         });
     }
 
-    /// Breaks off every body of `key` where it is (`true`), from now on, or lets them pass again (`false`).
+    /// Breaks every body of `key` at its current byte (`true`), or lets bodies pass again
+    /// (`false`).
     pub fn break_off(&self, key: &str, broken: bool) {
         self.faults().change(|rules| mark(&mut rules.broken, key, broken));
     }
@@ -150,7 +151,7 @@ impl S3Server {
     }
 }
 
-/// Puts a key among others, or takes it out.
+/// Adds or removes a key.
 fn mark(keys: &mut BTreeSet<String>, key: &str, is_among: bool) {
     match is_among {
         true => keys.insert(key.to_owned()),
@@ -162,7 +163,7 @@ impl Drop for S3Server {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic in the server's thread has been printed; the test judges by its own results.
+            // A panic in the server's thread is printed already; the test checks its own results.
             drop(thread.join());
         }
     }
@@ -187,7 +188,7 @@ async fn serve(
             let origin = Arc::clone(&origin);
             let service = service_fn(move |request| Arc::clone(&origin).answer(request));
             let connection = http1::Builder::new().serve_connection(TokioIo::new(socket), service);
-            // A connection that breaks is what the faults are for.
+            // Connections break by injected faults.
             tokio::spawn(async move { drop(connection.await) });
         }
     };

@@ -1,7 +1,7 @@
-//! When the power goes: in a call of the test's choice, and for good.
+//! Simulated power: cut at a chosen call, for good.
 //!
-//! The call in which it goes may have happened, in part or whole, and is not known to have;
-//! every later one fails and changes nothing.
+//! Rule: the call at the cut may be done, in part or whole, and reports an error. Every later call
+//! fails and changes nothing.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
 use rustix::io::Errno;
 
-/// The current of a machine's disks.
+/// Power of a machine's disks.
 #[derive(Default)]
 pub struct Power {
     left: Mutex<Left>,
@@ -18,24 +18,24 @@ pub struct Power {
     then: Option<Arc<dyn Faults>>,
 }
 
-/// How long there is power.
+/// Remaining time with power.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Left {
     #[default]
     Always,
-    /// It goes in the last of so many calls.
+    /// Until the last of this many calls.
     Calls(u64),
     None,
 }
 
-/// What a call is to do.
+/// State of the power at a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// There is power.
+    /// On.
     On,
-    /// It goes now.
+    /// Cut during this call.
     Going,
-    /// There is none.
+    /// Off.
     Off,
 }
 
@@ -46,30 +46,30 @@ impl fmt::Debug for Power {
 }
 
 impl Power {
-    /// Power that lasts; what the disks do while there is some, `then` decides.
+    /// Power that stays on; `then` decides the fate of operations.
     #[must_use]
     pub fn on(then: Option<Arc<dyn Faults>>) -> Arc<Self> {
         Arc::new(Self { then, ..Self::default() })
     }
 
-    /// It goes in the `calls`-th call from now on that changes a disk.
+    /// Cuts the power in the `calls`-th call from now on that changes a disk.
     pub fn goes_after(&self, calls: u64) {
         *self.left() = Left::Calls(calls.max(1));
     }
 
-    /// It goes now.
+    /// Cut during this call.
     pub fn off(&self) {
         *self.left() = Left::None;
         self.went.notify_all();
     }
 
-    /// Whether it is gone.
+    /// True if the power is off.
     #[must_use]
     pub fn is_off(&self) -> bool {
         *self.left() == Left::None
     }
 
-    /// Waits until it is gone, for so long at most; whether it is.
+    /// Waits until the power is off, at most this long; returns true if it is.
     #[must_use]
     pub fn wait(&self, most: Duration) -> bool {
         let deadline = Instant::now() + most;
@@ -81,7 +81,7 @@ impl Power {
         true
     }
 
-    /// A call that changes a disk begins.
+    /// Counts a call that changes a disk.
     pub(crate) fn call(&self) -> Moment {
         let mut left = self.left();
         match *left {
@@ -115,7 +115,7 @@ impl Faults for Power {
         }
         match (self.call(), attempt.kind) {
             (Moment::On, _) => self.then.as_ref().map_or(Fate::Pass, |then| then.fate(attempt)),
-            // Half of it reaches the disk.
+            // Half of the write reaches the disk.
             (Moment::Going, AttemptKind::Write) => Fate::Torn(attempt.len / 2),
             (Moment::Going | Moment::Off, _) => gone(),
         }

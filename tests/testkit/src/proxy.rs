@@ -1,10 +1,10 @@
-//! A proxy in front of any HTTP server that makes the faults of a bad network and of a bad store.
+//! A proxy in front of any HTTP server that injects faults of networks and stores.
 //!
-//! Whatever no fault is planned for passes as it came, so that signatures stay valid and
-//! ETags stay the server's own; a planned fault meets a known request, at a known byte where it has
-//! one, and chance comes from a seed. What passed, and what was done to it, is counted.
+//! Rule: requests without a planned fault pass unchanged, so signatures stay valid and ETags are
+//! the server's. A planned fault meets a known request at a known byte, and chance comes from a
+//! seed. Requests, bytes and faults are counted.
 //!
-//! Rules change at run time: those that are set replace those before, and let go of what was held back.
+//! Rules change at run time: new rules replace the old ones and release stalled answers.
 
 mod body;
 mod forward;
@@ -29,10 +29,10 @@ pub use traffic::Traffic;
 
 use crate::tally::Tally;
 
-/// Threads that forward: one is busy with a body while another answers.
+/// Threads that forward: one sends a body while another answers.
 const WORKERS: usize = 2;
 
-/// Nothing in a proxy blocks, but a hook of the test's may: it is not waited for any longer.
+/// Longest wait for a test's hook at the end: nothing else in a proxy blocks.
 const HOOKS_END: Duration = Duration::from_secs(1);
 
 /// A running proxy. It stops, with every connection, when dropped.
@@ -42,7 +42,7 @@ pub struct FaultProxy {
     runtime: Option<Runtime>,
 }
 
-/// What connections have in common.
+/// State shared by all connections.
 struct Shared {
     upstream: SocketAddr,
     rules: Rules,
@@ -50,10 +50,10 @@ struct Shared {
 }
 
 impl FaultProxy {
-    /// Stands in front of `upstream`, on a free port of 127.0.0.1.
+    /// Starts a proxy of `upstream` on a free port of 127.0.0.1.
     ///
     /// # Errors
-    /// If there is no port or no thread to be had.
+    /// If there is no free port or no thread.
     pub fn start(upstream: SocketAddr) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(WORKERS)
@@ -74,36 +74,36 @@ impl FaultProxy {
         Ok(Self { address, shared, runtime: Some(runtime) })
     }
 
-    /// Where it listens.
+    /// Address of the proxy.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its URL, such as `http://127.0.0.1:4711`.
+    /// URL of the proxy, such as `http://127.0.0.1:4711`.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// From now on these faults, and no others, meet requests; one request may meet several. What
-    /// earlier ones hold back is let go.
+    /// Replaces the faults; one request may meet several. Answers stalled by earlier faults are
+    /// released.
     pub fn set(&self, faults: impl IntoIterator<Item = (When, Fault)>) {
         self.shared.rules.set(faults.into_iter().map(|(when, fault)| Rule::new(when, fault)));
     }
 
-    /// No more faults.
+    /// Removes all faults.
     pub fn clear(&self) {
         self.set([]);
     }
 
-    /// What has passed so far.
+    /// Counts of the traffic so far.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         self.shared.tally.now()
     }
 
-    /// Waits until what has passed satisfies `condition`.
+    /// Waits until the traffic satisfies `condition`.
     ///
     /// # Panics
     /// If it does not within a minute: the test has failed.
@@ -115,7 +115,7 @@ impl FaultProxy {
 impl Drop for FaultProxy {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Not here: tests drop it where nothing may block.
+            // On a thread of its own: tests drop a proxy where nothing may block.
             let ending = std::thread::spawn(move || runtime.shutdown_timeout(HOOKS_END));
             drop(ending.join());
         }
@@ -132,7 +132,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 async fn connection(socket: TcpStream, shared: Arc<Shared>) {
     shared.tally.add(|traffic| traffic.connections += 1);
     let _open = shared.tally.present(|traffic| &mut traffic.open);
-    // Another descriptor of the same socket, by which its end can be made a reset.
+    // A second descriptor of the socket, to turn its end into a reset.
     let Ok((downstream, socket)) = Downstream::of(socket) else { return };
     let downstream = Arc::new(downstream);
     let service = service_fn(|request| {
@@ -141,6 +141,6 @@ async fn connection(socket: TcpStream, shared: Arc<Shared>) {
     let serving = http1::Builder::new()
         .preserve_header_case(true)
         .serve_connection(TokioIo::new(socket), service);
-    // A connection that breaks is what the faults are for.
+    // Connections break by injected faults.
     drop(serving.await);
 }

@@ -1,8 +1,8 @@
-//! Servers that others wrote, started by tests: what Forebay is proven against.
+//! Third-party servers that tests start.
 //!
-//! Each runs on free ports of 127.0.0.1 with everything it writes in a folder of its own, and is
-//! gone with whatever it started when it is dropped, or when the process that started it ends, however
-//! that comes. A server that is not installed is an error that says how to get it, never a skipped test.
+//! Rule: each server runs on free ports of 127.0.0.1 and writes into a folder of its own. It ends
+//! with its children when it is dropped, or when the test's process ends in any way. A missing
+//! server is an error with advice, never a skipped test.
 
 mod azurite;
 mod ceph;

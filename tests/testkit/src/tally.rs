@@ -1,13 +1,13 @@
-//! Counts that grow while tests look at them, and waiting for what they come to.
+//! Counters that tests can wait for.
 
 use std::fmt::Debug;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Far above what any step of a test takes; reaching it is the test's failure.
+/// Limit of a wait: far above any step of a test. Reaching it fails the test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Counts of one kind that change.
+/// Counters that change.
 #[derive(Default)]
 pub(crate) struct Tally<C> {
     counts: Mutex<C>,
@@ -37,14 +37,14 @@ impl<C: Clone + Debug> Tally<C> {
         assert!(!timeout.timed_out(), "it never came to that: {counts:?}");
     }
 
-    /// Counts one more of a kind that come and go, for as long as this lives.
+    /// Counts one more of a gauge for as long as the result lives.
     pub(crate) fn present(&self, which: fn(&mut C) -> &mut u64) -> Present<'_, C> {
         self.add(|counts| *which(counts) += 1);
         Present { tally: self, which }
     }
 }
 
-/// One of a kind that come and go; also when the client gives up.
+/// One count of a gauge, given back when dropped, also if the client leaves.
 pub(crate) struct Present<'a, C: Clone + Debug> {
     tally: &'a Tally<C>,
     which: fn(&mut C) -> &mut u64,

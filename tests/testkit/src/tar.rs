@@ -1,7 +1,7 @@
 //! Shards with predictable contents.
 //!
-//! What a sample holds follows from its number and the seed alone, so a test can tell
-//! what it should have received without keeping a copy.
+//! Rule: the contents of a sample follow from its number and the seed, so a test knows them without
+//! keeping a copy.
 
 use std::ops::Range;
 
@@ -32,7 +32,7 @@ pub fn image(seed: u64, i: u64, sizes: &Range<usize>) -> Vec<u8> {
 /// The text of sample `i`'s `cls` field in [`shard`].
 #[must_use]
 pub fn label(seed: u64, i: u64) -> String {
-    /// As many classes as ImageNet has.
+    /// Number of classes, as in ImageNet.
     const CLASSES: u64 = 1000;
     (mix(seed.wrapping_add(i)) % CLASSES).to_string()
 }

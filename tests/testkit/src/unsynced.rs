@@ -1,10 +1,9 @@
-//! What a power cut may take away: every write since the last sync of its file.
+//! Writes that a power cut may undo: all since the last sync of their file.
 //!
-//! A write is safe when a sync succeeded that began after the write was over, and never
-//! before. Until then each of its sectors may be found old or new, whichever the others are.
+//! Rule: a write is durable once a sync succeeded that began after the write ended. Until then each
+//! of its sectors may be found old or new, independently of the others.
 //!
-//! Only bytes are undone. A file's length, its name and its being there are another matter
-//! ([`UnsyncedFiles`](crate::UnsyncedFiles)).
+//! Only bytes are undone here. [`UnsyncedFiles`](crate::UnsyncedFiles) undoes lengths and names.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -16,40 +15,40 @@ use forebay_uring::{Attempt, AttemptKind, DiskFile, Fate, Faults};
 
 use crate::dice::Dice;
 
-/// What a disk writes whole or not at all, in bytes: the sector of NVMe drives today, and what is
-/// asked of O_DIRECT where the file system says nothing.
+/// Bytes that a disk writes whole or not at all: the sector of NVMe drives, and the alignment of
+/// O_DIRECT if the file system reports none.
 const SECTOR: usize = 4096;
 
-/// Keeps the old bytes of all that is written through an engine, for
+/// Journal of the old bytes of all writes of an engine, for
 /// [`Engine::with_faults`](forebay_uring::Engine::with_faults).
 ///
-/// Writes of one file that overlap and are under way at once have no order that could be undone:
-/// callers await one before they begin the other.
+/// Concurrent writes to overlapping ranges of a file have no order to undo: callers await one
+/// before they begin the other.
 #[derive(Default)]
 pub struct Unsynced {
     files: Mutex<HashMap<Identity, Journal>>,
     then: Option<Arc<dyn Faults>>,
 }
 
-/// Device and inode: what stays when a file is renamed.
+/// Device and inode, which a rename keeps.
 pub(crate) type Identity = (u64, u64);
 
-/// The writes of one file that may be lost, oldest first.
+/// Writes of one file that may be lost, oldest first.
 struct Journal {
     /// A descriptor of the journal's own, through the page cache.
     file: File,
     writes: Vec<Written>,
-    /// When each sync under way began.
+    /// Start of each sync under way.
     syncs: HashMap<u64, u64>,
-    /// Counts events of this file.
+    /// Number of events of this file.
     now: u64,
 }
 
 struct Written {
     id: u64,
-    /// Where the first of its sectors starts.
+    /// Start of its first sector.
     start: u64,
-    /// The bytes that were there, whole sectors.
+    /// Old bytes, in whole sectors.
     old: Vec<u8>,
     over: Option<u64>,
 }
@@ -61,29 +60,29 @@ impl std::fmt::Debug for Unsynced {
 }
 
 impl Unsynced {
-    /// A journal that lets everything pass.
+    /// A journal without faults.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::new(Self::default())
     }
 
-    /// A journal of operations whose fate `then` decides.
+    /// A journal of operations with the fate that `then` decides.
     #[must_use]
     pub fn over(then: Arc<dyn Faults>) -> Arc<Self> {
         Arc::new(Self { then: Some(then), ..Self::default() })
     }
 
-    /// Sectors that a cut may take back now. One that was written twice counts once.
+    /// Number of sectors that a cut may undo now. A sector written twice counts once.
     #[must_use]
     pub fn at_risk(&self) -> usize {
         self.lock().values().map(|journal| journal.sectors().len()).sum()
     }
 
-    /// Cuts the power: each sector at risk goes back to what it was before any of its unsynced
-    /// writes, or stays, as `seed` has it. Returns how many went back. The same operations and the
-    /// same seed lose the same.
+    /// Cuts the power: each sector at risk returns to its bytes before one of its unsynced writes,
+    /// or stays, at random from `seed`. Returns the number of sectors undone. Equal operations and
+    /// seeds lose the same.
     ///
-    /// Nothing may be under way: drop the engine first, as a cut does.
+    /// Nothing may be under way: drop the engine first.
     ///
     /// # Panics
     /// If a file cannot be written.
@@ -101,7 +100,7 @@ impl Unsynced {
 
 impl Faults for Unsynced {
     fn fate(&self, attempt: &Attempt<'_>) -> Fate {
-        // Decided first: a write that is lost by its fate has old bytes all the same.
+        // Decided first: a write that fails by its fate has old bytes too.
         let fate = self.then.as_ref().map_or(Fate::Pass, |then| then.fate(attempt));
         match attempt.kind {
             AttemptKind::Read => {}
@@ -147,7 +146,7 @@ impl Journal {
         let sector = SECTOR as u64;
         let start = attempt.offset / sector * sector;
         let end = (attempt.offset + attempt.len as u64).next_multiple_of(sector);
-        // What lies past the file's end reads as zeros, as it would after a cut.
+        // Bytes past the file's end read as zeros, as after a cut.
         let mut old = vec![0; usize::try_from(end - start).expect("a span's length fits")];
         let mut read = 0;
         while let Some(more) = self.more(&mut old[read..], start + read as u64) {
@@ -156,7 +155,7 @@ impl Journal {
         self.writes.push(Written { id: attempt.id, start, old, over: None });
     }
 
-    /// Bytes read from `at`; none at the file's end.
+    /// Reads bytes from `at`; none at the file's end.
     fn more(&self, into: &mut [u8], at: u64) -> Option<usize> {
         let read = self.file.read_at(into, at).expect("a file being written can be read");
         (read > 0).then_some(read)
@@ -174,7 +173,7 @@ impl Journal {
         }
     }
 
-    /// The sectors at risk: for each, what it held before each of its unsynced writes, oldest first.
+    /// Sectors at risk: for each its bytes before each of its unsynced writes, oldest first.
     fn sectors(&self) -> Vec<(u64, Vec<&[u8]>)> {
         let mut sectors: HashMap<u64, Vec<&[u8]>> = HashMap::new();
         for write in &self.writes {
@@ -203,7 +202,7 @@ impl Journal {
     }
 }
 
-/// The same file opened once more, whatever it is called by now, without O_DIRECT.
+/// Opens the same file again without O_DIRECT, whatever its name is by now.
 pub(crate) fn own(file: &DiskFile) -> (Identity, File) {
     let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     let own = OpenOptions::new().read(true).write(true).open(path);

@@ -1,12 +1,12 @@
-//! What a power cut may take away beside bytes: names and lengths.
+//! Names and lengths of files that a power cut may undo.
 //!
-//! POSIX orders nothing but by syncs. A change of a directory is safe when a sync of that
-//! directory succeeded that began after the change, a file's length when its own sync did. Of all other
-//! changes any may be lost, each for itself; what is left is what the others make of the directory in
-//! the order in which they were made. A rename is one change.
+//! Rule: POSIX orders changes only by syncs. A change of a directory is durable once a sync of that
+//! directory succeeded that began after the change; a file's length, once a sync of the file did.
+//! Any other change may be lost, independently; the rest apply in their order. A rename is one
+//! change.
 //!
-//! Calls are carried out for real. Whatever they take from a directory is kept by a hard link in a
-//! folder aside, for as long as it may have to come back.
+//! Calls are carried out for real. A file that they remove keeps a hard link in a folder aside for
+//! as long as it may have to return.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ use crate::dice::Dice;
 use crate::power::{Moment, Power};
 use crate::unsynced::{Identity, Unsynced, identity, own};
 
-/// A disk that forgets what was not synced when its power goes: to be a node's `files` and `faults`.
+/// A disk that loses unsynced changes at a power cut, for a node's `files` and `faults`.
 #[derive(Debug)]
 pub struct UnsyncedFiles {
     power: Arc<Power>,
@@ -34,7 +34,7 @@ pub struct UnsyncedFiles {
     journal: Mutex<Journal>,
 }
 
-/// What a cut took away.
+/// Changes undone by a cut.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lost {
     /// Changes of directories.
@@ -47,18 +47,18 @@ pub struct Lost {
 
 #[derive(Debug, Default)]
 struct Journal {
-    /// By path, so that the same seed loses the same.
+    /// Directories by path, so that equal seeds lose the same.
     directories: BTreeMap<PathBuf, Directory>,
     lengths: Vec<Length>,
-    /// When each sync of a file under way began.
+    /// Start of each file sync under way.
     syncs: HashMap<u64, u64>,
-    /// Files that a change or the start told of: the first write to any other tells that it is new.
+    /// Known files: the first write to any other shows that it is new.
     known: HashSet<Identity>,
     kept: u64,
     now: u64,
 }
 
-/// Changes of one directory that may be lost, oldest first, and what the names in them were before.
+/// Changes of one directory that may be lost, oldest first, and the earlier files of their names.
 #[derive(Debug, Default)]
 struct Directory {
     changes: Vec<(u64, Change)>,
@@ -72,7 +72,7 @@ enum Change {
     Renamed(OsString, OsString, Kept),
 }
 
-/// A file, whatever becomes of its names.
+/// A file, kept whatever happens to its names.
 #[derive(Debug, Clone)]
 struct Kept(Arc<Aside>);
 
@@ -84,12 +84,12 @@ struct Aside {
 
 impl Drop for Aside {
     fn drop(&mut self) {
-        // The folder goes at the test's end, whatever is left in it.
+        // The folder is removed at the test's end with all its files.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// A length that is not safe.
+/// A length that is not durable.
 #[derive(Debug)]
 struct Length {
     at: u64,
@@ -100,15 +100,15 @@ struct Length {
 
 #[derive(Debug)]
 enum Was {
-    /// The file is new: it may be any shorter.
+    /// The file is new: it may become shorter.
     New,
-    /// It was cut, and had more.
+    /// The file was truncated.
     Longer { len: u64, tail: Vec<u8> },
 }
 
 impl UnsyncedFiles {
-    /// The machine's file systems, with the files under `root` as safe as they can be; what may have to
-    /// come back is kept in `aside`, a folder on the same file system that is nobody else's.
+    /// The machine's file systems, with the files under `root` durable. Removed files that may have
+    /// to return are kept in `aside`, a private folder on the same file system.
     ///
     /// # Panics
     /// If a directory cannot be listed or made.
@@ -117,7 +117,7 @@ impl UnsyncedFiles {
         Self::over(root, aside, Arc::new(LocalFiles), None)
     }
 
-    /// The same over other files and faults.
+    /// Other files and faults, with the files under `root` durable.
     ///
     /// # Panics
     /// If a directory cannot be listed or made.
@@ -137,28 +137,28 @@ impl UnsyncedFiles {
         Arc::new(Self { power, bytes, then, aside, journal })
     }
 
-    /// Its power.
+    /// Power of the disk.
     #[must_use]
     pub fn power(&self) -> &Arc<Power> {
         &self.power
     }
 
-    /// Takes back what a power cut may, as `seed` has it.
+    /// Undoes changes as a power cut may, at random from `seed`.
     ///
-    /// Nothing may be under way: end the daemon first, as a cut does.
+    /// Nothing may be under way: stop the daemon first.
     ///
     /// # Panics
     /// If a file cannot be changed.
     pub fn cut(&self, seed: u64) -> Lost {
         self.power.off();
         let mut dice = Dice::new(seed);
-        // Some cuts take all they may, and some nothing.
+        // Some cuts undo everything, and some nothing.
         let chance = *dice.pick(&[0, 20, 50, 80, 100]);
         let journal = std::mem::take(&mut *self.journal());
         let mut lost = Lost::default();
         let (new, cut): (Vec<_>, Vec<_>) =
             journal.lengths.into_iter().partition(|length| matches!(length.was, Was::New));
-        // The last cut first; and before bytes come back that lie there.
+        // The last truncation first, and before the bytes there return.
         for length in cut.into_iter().rev() {
             lost.lengths += usize::from(length.undo(chance, &mut dice));
         }
@@ -178,14 +178,14 @@ impl UnsyncedFiles {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries a call out, as far as there is power.
+    /// Carries out a call, if there is power.
     fn carry<T>(&self, call: impl FnOnce(&mut Journal, bool) -> io::Result<T>) -> io::Result<T> {
-        // Decided under the lock: the order of calls is the order in which they are noted.
+        // Decided under the lock: calls are recorded in their order.
         let mut journal = self.journal();
         match self.power.call() {
             Moment::On => call(&mut journal, true),
             Moment::Going => {
-                // Nobody hears of it.
+                // The caller sees an error whatever the result.
                 let _ = call(&mut journal, false);
                 Err(gone())
             }
@@ -198,7 +198,7 @@ fn gone() -> io::Error {
     Errno::IO.into()
 }
 
-/// Notes every file under `root`.
+/// Records every file under `root` as known.
 fn list(root: &Path, known: &mut HashSet<Identity>) {
     let Ok(entries) = fs::read_dir(root) else { return };
     for entry in entries {
@@ -215,7 +215,7 @@ impl Files for UnsyncedFiles {
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.carry(|journal, whole| {
             let is_new = journal.touch(&self.aside, path)?.is_none();
-            // A file that is being written when the power goes has a part of its bytes.
+            // A file written at the cut has a part of its bytes.
             let bytes = if whole { bytes } else { &bytes[..bytes.len() / 2] };
             let written = self.then.write(path, bytes);
             if is_new && let Some(file) = journal.keep(&self.aside, path)? {
@@ -242,7 +242,7 @@ impl Files for UnsyncedFiles {
             let file = journal.touch(&self.aside, path)?;
             self.then.remove(path)?;
             if let Some(file) = file {
-                // Another file may get its number once nothing keeps this one.
+                // Another file may get its inode once no link is left.
                 journal.known.remove(&file.0.identity);
             }
             journal.change(path, Change::Removed);
@@ -273,7 +273,7 @@ impl Files for UnsyncedFiles {
             }
         };
         self.then.sync_directory(path)?;
-        // What fell due while the power went is as good as not synced.
+        // A sync during the cut counts as none.
         let mut journal = self.journal();
         if self.power.is_off() {
             return Err(gone());
@@ -347,7 +347,7 @@ impl Journal {
         self.directories.entry(parent.to_owned()).or_default()
     }
 
-    /// Keeps the file at `path`, if there is one.
+    /// Links the file at `path` aside, if there is one.
     fn keep(&mut self, aside: &Path, path: &Path) -> io::Result<Option<Kept>> {
         let about = match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -361,7 +361,7 @@ impl Journal {
         Ok(Some(Kept(Arc::new(Aside { path: kept, identity }))))
     }
 
-    /// Keeps what `path` is, before it is changed.
+    /// Links the file at `path` aside before its name changes.
     fn touch(&mut self, aside: &Path, path: &Path) -> io::Result<Option<Kept>> {
         let now = self.keep(aside, path)?;
         let before = self.directory(path).before.entry(name_of(path));
@@ -381,7 +381,7 @@ impl Journal {
 }
 
 impl Directory {
-    /// Everything that was changed until `begun` is safe.
+    /// Marks every change before `begun` as durable.
     fn synced(&mut self, begun: u64) {
         let (safe, left) =
             std::mem::take(&mut self.changes).into_iter().partition(|(at, _)| *at <= begun);
@@ -448,7 +448,7 @@ impl Change {
 }
 
 impl Length {
-    /// Takes it back, or not; whether it did.
+    /// Undoes it with this chance; returns true if it did.
     fn undo(self, chance: u64, dice: &mut Dice) -> bool {
         if !dice.percent(chance) {
             return false;

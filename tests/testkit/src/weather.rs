@@ -1,7 +1,6 @@
-//! A disk that has good days and bad ones.
+//! A disk with random faults.
 //!
-//! What goes wrong is what kernels answer, as often as the weather says and at moments that the
-//! dice choose; a clear day has nothing of it.
+//! Rule: faults are errors that kernels return, with a set chance and at random moments.
 
 use std::fmt;
 use std::io;
@@ -16,10 +15,10 @@ use rustix::io::Errno;
 
 use crate::dice::Dice;
 
-/// What goes wrong.
+/// Kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sky {
-    /// Nothing.
+    /// No faults.
     Clear,
     /// Reads fail with EIO.
     Reads,
@@ -29,13 +28,13 @@ pub enum Sky {
     Full,
     /// Changes of directories fail with EIO.
     Names,
-    /// Transfers are short, at first.
+    /// Transfers are short at first.
     Short,
-    /// Transfers take longer than others that began later.
+    /// Transfers end after others that began later.
     Late,
 }
 
-/// Polls that a late transfer takes: some others land meanwhile.
+/// Polls of a late transfer: others end meanwhile.
 const LATE: u32 = 20;
 
 /// Files and faults of such a disk.
@@ -43,7 +42,7 @@ pub struct Weather(Mutex<Day>);
 
 struct Day {
     sky: Sky,
-    /// Of a hundred operations so many meet it.
+    /// Chance of a fault in percent.
     chance: u64,
     dice: Dice,
 }
@@ -55,19 +54,19 @@ impl fmt::Debug for Weather {
 }
 
 impl Weather {
-    /// A clear day.
+    /// A disk without faults yet.
     #[must_use]
     pub fn new(dice: Dice) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Day { sky: Sky::Clear, chance: 0, dice })))
     }
 
-    /// From now on `chance` of a hundred operations meet this.
+    /// Sets the kind of fault and its chance in percent.
     pub fn turn(&self, sky: Sky, chance: u64) {
         let mut day = self.day();
         (day.sky, day.chance) = (sky, chance);
     }
 
-    /// The weather, where an operation meets it; and a number for what it does with it.
+    /// Returns the fault that this operation meets, if any, and a random number for its extent.
     fn meets(&self) -> Option<(Sky, u64)> {
         let mut day = self.day();
         let chance = day.chance;
@@ -105,7 +104,7 @@ impl Faults for Weather {
     fn landed(&self, _: &Attempt<'_>, _: bool) {}
 }
 
-/// Ready after so many polls.
+/// A future that is ready after this many polls.
 struct Late(u32);
 
 impl Future for Late {
@@ -127,7 +126,7 @@ impl Files for Weather {
         match self.meets() {
             Some((Sky::Names, _)) => Err(Errno::IO.into()),
             Some((Sky::Full, _)) => {
-                // As a full disk does: the file is there, and not all of it.
+                // As on a full disk, a part of the file is there.
                 LocalFiles.write(path, &bytes[..bytes.len() / 2])?;
                 Err(Errno::NOSPC.into())
             }

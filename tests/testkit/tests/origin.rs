@@ -1,4 +1,4 @@
-//! The origin's own promises, seen through bare sockets: what it serves, counts and breaks.
+//! Tests of the origin over raw sockets: answers, counts, faults.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use forebay_testkit::S3Server;
 
-/// Sends one request on a connection of its own and returns all that comes back until it closes.
+/// Sends one request on a connection of its own and returns the whole answer.
 fn ask(address: &str, request: &str, headers: &str) -> String {
     let mut socket = open(address, request, headers);
     let mut answer = String::new();

@@ -1,5 +1,4 @@
-//! The proxy's own promises, seen through bare sockets: what passes unchanged, and each fault at its
-//! byte.
+//! Tests of the proxy over raw sockets: unchanged traffic, and each fault at its byte.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -14,7 +13,7 @@ use hyper::header::{CONTENT_LENGTH, ETAG};
 
 const BODY: &str = "0123456789";
 
-/// A server with one object, and the proxy before it.
+/// A server with one object and a proxy in front of it.
 struct Bench {
     proxy: FaultProxy,
     server: S3Server,
@@ -40,7 +39,7 @@ impl Bench {
         socket
     }
 
-    /// All that comes back, and how it ended.
+    /// Returns the whole answer and the error that ended it, if any.
     fn ask(&self, method: &str, headers: &str) -> (String, Option<ErrorKind>) {
         let mut socket = self.open(method, headers);
         let mut answer = Vec::new();
@@ -167,7 +166,7 @@ fn rejections_carry_retry_after() {
     let (head, _) = bench.ask("HEAD", "");
     assert!(head.starts_with("HTTP/1.1 416") && body(&head).is_empty(), "{head}");
     assert!(bench.get().0.starts_with("HTTP/1.1 200"));
-    // What was refused never came to the server.
+    // The server saw no rejected request.
     assert_eq!(bench.server.counts().requests, 1);
     assert_eq!(bench.proxy.traffic().faults, 4);
 }
@@ -188,7 +187,7 @@ fn faults_match_their_requests_only() {
     assert!(covering(3, "2-3") && covering(2, "2-3") && covering(9, "2-"));
     assert!(!covering(4, "2-3") && !covering(1, "2-3"));
     assert!(met(When::get().covering(5), "GET", ""), "a whole object has each byte");
-    // A share is the same for the same seed, and about as large as it should be.
+    // A share is equal for equal seeds, and about as large as asked.
     let share = |seed| {
         bench.proxy.set([(When::get().share(300, seed), Fault::status(500))]);
         (0..100).map(|_| bench.get().0.starts_with("HTTP/1.1 500")).collect::<Vec<_>>()
@@ -231,7 +230,7 @@ fn stopped_server_answers_nothing() {
     let mut socket = TcpStream::connect(proxy.address()).unwrap();
     socket.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     let mut answer = Vec::new();
-    // Some systems tell the end as a reset.
+    // Some systems report the end as a reset.
     drop(socket.read_to_end(&mut answer));
     assert_eq!(answer, b"");
     let address = proxy.address();

@@ -1,4 +1,4 @@
-//! Servers of others come up, answer, and leave nothing behind.
+//! Third-party servers start, answer, and leave nothing behind.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -34,7 +34,7 @@ fn nginx_serves_http_and_https_with_each_certificate() {
         let nginx = Nginx::with(root.path(), certificate).unwrap();
         assert!(get(nginx.address(), "/k").ends_with("\r\n\r\nhello"));
         assert!(get(nginx.address(), "/denied/k").starts_with("HTTP/1.1 403"));
-        // Another TLS library is the judge.
+        // Judged by another TLS library.
         let judge = Command::new("openssl")
             .args(["s_client", "-brief", "-verify_return_error", "-verify_ip", "127.0.0.1"])
             .arg("-CAfile")

@@ -1,6 +1,6 @@
-//! Power cuts: what may be lost is lost in some cut, and what was promised in none.
+//! Power cuts: unsynced writes are lost in some cut, synced ones in none.
 //!
-//! Each claim is shown over many seeds, because one cut shows one outcome.
+//! Rule: each claim is tested over many seeds, because one cut shows one outcome.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 const SECTORS: usize = 16;
 const SECTOR: usize = 4096;
 
-/// Cuts per claim: with two outcomes per sector, one that never shows would be luck of 2⁻³².
+/// Cuts per claim: of two outcomes per sector, one stays unseen with a chance of 2⁻³².
 const CUTS: u64 = 32;
 
 /// A file of zeros, written through a journal.
@@ -49,8 +49,8 @@ impl Disk {
         assert_eq!(done.result.unwrap(), count * SECTOR);
     }
 
-    /// Stops the engine and cuts the power; the byte that each sector is full of, and how many
-    /// sectors were lost.
+    /// Stops the engine and cuts the power; returns the byte that fills each sector, and the number
+    /// of sectors lost.
     fn cut(self, unsynced: &Unsynced, seed: u64) -> (Vec<u8>, usize) {
         let Self { engine, file, directory, .. } = self;
         drop((engine, file));
@@ -129,7 +129,7 @@ async fn any_of_several_unsynced_writes_may_survive() {
     assert!(seen.iter().all(|byte| *byte <= 3));
 }
 
-/// The fate of syncs; everything else passes.
+/// Fates of syncs; other operations pass.
 struct Syncs(Mutex<Vec<Fate>>);
 
 impl Syncs {

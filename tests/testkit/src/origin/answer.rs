@@ -1,4 +1,4 @@
-//! From request to response: count, refuse or serve, then put the body under the faults.
+//! Answers to requests: counted, rejected or served, with faults on the body.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -21,11 +21,11 @@ use super::faults::Faults;
 use super::{etag, plain};
 use crate::tally::Tally;
 
-/// Everything that requests share.
+/// State shared by all requests.
 pub(super) struct Origin {
     dir: PathBuf,
     s3: S3Service,
-    /// ETags are recorded one at a time, so that no request finds half a record.
+    /// Lock around the recording of ETags: no request finds half a record.
     recording: tokio::sync::Mutex<()>,
     pub(super) counts: Tally<Counts>,
     pub(super) faults: Faults,
@@ -92,7 +92,7 @@ impl Origin {
     }
 }
 
-/// A refusal as S3 words it.
+/// A rejection in the form of S3.
 fn refused(status: StatusCode) -> Response<Answer> {
     let code = match status {
         StatusCode::FORBIDDEN => "AccessDenied",

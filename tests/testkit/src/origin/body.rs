@@ -1,4 +1,4 @@
-//! A response body that is counted, held back or broken off.
+//! A response body that is counted, stalled or cut.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use tokio::sync::watch;
 use super::answer::Origin;
 use super::faults::Rules;
 
-/// The body of every response.
+/// Body of every response.
 pub(super) type Answer = UnsyncBoxBody<Bytes, StdError>;
 
-/// Where a body stands.
+/// State of a body on its way.
 struct Flow {
     origin: Arc<Origin>,
     key: String,
@@ -29,7 +29,7 @@ struct Flow {
     held: Bytes,
 }
 
-/// `inner`, which starts at object offset `at` of `key`, under the origin's faults and counts.
+/// Applies the origin's faults and counts to `inner`, which starts at object offset `at` of `key`.
 pub(super) fn faulted<B>(inner: B, origin: &Arc<Origin>, key: &str, at: u64) -> Answer
 where
     B: Body<Data = Bytes, Error = StdError> + Send + 'static,
@@ -59,12 +59,12 @@ where
 }
 
 impl Flow {
-    /// The next bytes that the rules let pass.
+    /// Returns the next bytes that the rules let pass.
     async fn next_piece(&mut self) -> Result<Bytes, StdError> {
         let passing = self.wait_for_room().await?.min(self.held.len() as u64);
         let passing = match self.cut {
             Some(0) => {
-                // hyper sends what it has when the body pauses, and forgets it when the body fails.
+                // hyper sends its buffer when the body pauses, and drops it when the body fails.
                 tokio::task::yield_now().await;
                 return Err("the connection was cut by the test".into());
             }
@@ -80,7 +80,7 @@ impl Flow {
         Ok(piece)
     }
 
-    /// How many bytes may pass; waits while it is none.
+    /// Returns the number of bytes that may pass; waits while it is zero.
     async fn wait_for_room(&mut self) -> Result<u64, StdError> {
         let room = |rules: &Rules, key: &str, at: u64| match rules.stalls.get(key) {
             _ if rules.broken.contains(key) => Some(Err("the connection was cut by the test")),

@@ -1,11 +1,11 @@
-//! What the server has done.
+//! Counts of the server.
 
 use std::collections::BTreeMap;
 
-/// What a server has served. Keys are `bucket/key`.
+/// Requests and bytes served. Keys are `bucket/key`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests of every kind, refused ones included.
+    /// Requests of every kind, rejected ones included.
     pub requests: u64,
     /// HEAD requests per key.
     pub heads: BTreeMap<String, u64>,
@@ -13,6 +13,6 @@ pub struct Counts {
     pub gets: BTreeMap<String, u64>,
     /// Body bytes handed to the connection per key, by GET.
     pub bytes: BTreeMap<String, u64>,
-    /// Bodies held back at this moment.
+    /// Bodies stalled at this moment.
     pub stalled: u64,
 }

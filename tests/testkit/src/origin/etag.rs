@@ -1,9 +1,9 @@
-//! ETags of files that lie in the directory without having been uploaded.
+//! ETags of files that were not uploaded.
 //!
-//! `s3s-fs` keeps an uploaded object's ETag in a file of its own and hashes every other object whole
-//! at each request, which makes ranged reads of large shards quadratic. So the ETag of such a file
-//! is recorded where `s3s-fs` looks for it, derived from length, time and inode: it changes when the
-//! file does. ETags of real uploads are left alone.
+//! `s3s-fs` keeps an uploaded object's ETag in a file and hashes every other object whole at each
+//! request, so ranged reads of large shards are quadratic. This module records the ETag of such a
+//! file where `s3s-fs` looks for it, derived from length, time and inode: it changes with the file.
+//! ETags of uploads are left alone.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -11,10 +11,10 @@ use std::path::Path;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// Marks ETags made here.
+/// Prefix of ETags made here.
 const PREFIX: &str = "file-";
 
-/// The ETag, without quotes, of the file behind `key`.
+/// Returns the ETag, without quotes, of the file behind `key`.
 pub(super) async fn of_file(dir: &Path, key: &str) -> Option<String> {
     let metadata = tokio::fs::metadata(dir.join(key)).await.ok().filter(|m| m.is_file())?;
     let (len, inode) = (metadata.len(), metadata.ino());
@@ -35,8 +35,8 @@ pub(super) async fn record(dir: &Path, key: &str) {
     let known = known.as_ref().and_then(|info| info.get("e_tag")?.as_str());
     if known.is_none_or(|known| known.starts_with(PREFIX) && known != etag) {
         let info = serde_json::json!({ "e_tag": etag }).to_string();
-        // Renamed into place, so that a request beside this one reads a whole file. Without the
-        // record the object is merely slower to serve.
+        // Renamed into place, so that a concurrent request reads a whole file. Without the record
+        // the object is only slower.
         let partial = path.with_extension("part");
         if tokio::fs::write(&partial, info).await.is_ok() {
             drop(tokio::fs::rename(&partial, &path).await);

@@ -1,4 +1,4 @@
-//! The switchboard of faults. Rules change at run time and reach bodies already on their way.
+//! Rules of injected faults. They change at run time and apply to bodies already on their way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,13 +7,13 @@ use tokio::sync::watch;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Rules {
-    /// Object offset per key from which on bytes are held back.
+    /// Object offset per key at which bytes stall.
     pub(super) stalls: BTreeMap<String, u64>,
-    /// Body bytes after which a connection breaks, and how many times, per key.
+    /// Body bytes after which a connection breaks, and the number of times, per key.
     pub(super) cuts: BTreeMap<String, (u64, u32)>,
-    /// How many requests still fail, and with which status.
+    /// Number of requests that still fail, and their status.
     pub(super) fail: (u32, u16),
-    /// Keys whose bodies break off where they are.
+    /// Keys whose bodies break at their current byte.
     pub(super) broken: BTreeSet<String>,
     /// Keys that are answered with 403.
     pub(super) denied: BTreeSet<String>,
@@ -34,7 +34,7 @@ impl Faults {
         self.0.subscribe()
     }
 
-    /// The status that this request must be refused with, if any. Spends one planned failure.
+    /// Returns the status to reject this request with, if any. Uses up one planned failure.
     pub(super) fn refusal(&self, key: &str) -> Option<StatusCode> {
         let mut refused = None;
         self.0.send_modify(|rules| {
@@ -49,7 +49,8 @@ impl Faults {
         refused
     }
 
-    /// After how many body bytes this GET must break, if it must. Spends one planned cut.
+    /// Returns the number of body bytes after which this GET breaks, if it does. Uses up one
+    /// planned cut.
     pub(super) fn cut(&self, key: &str) -> Option<u64> {
         let mut cut = None;
         self.0.send_modify(|rules| {

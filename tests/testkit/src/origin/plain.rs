@@ -21,7 +21,7 @@ use super::answer::empty_or;
 use super::body::Answer;
 use super::etag;
 
-/// What one read takes from the file.
+/// Bytes of one read from the file.
 const CHUNK_BYTES: u64 = 256 << 10;
 
 pub(super) async fn serve(dir: &Path, key: &str, request: &Request<Incoming>) -> Response<Answer> {
@@ -69,7 +69,7 @@ pub(super) async fn serve(dir: &Path, key: &str, request: &Request<Incoming>) ->
     response
 }
 
-/// `bytes=A-B`, `bytes=A-` or `bytes=-N` within `len` bytes; `None` if nothing lies in it.
+/// Parses `bytes=A-B`, `bytes=A-` or `bytes=-N` within `len` bytes; `None` if it is empty.
 fn parse(value: &HeaderValue, len: u64) -> Option<Range<u64>> {
     let (first, last) = value.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
     let range = match (first, last) {
@@ -80,7 +80,7 @@ fn parse(value: &HeaderValue, len: u64) -> Option<Range<u64>> {
     (range.start < range.end).then_some(range)
 }
 
-/// As headers write it.
+/// Formats a time for a header.
 fn date(time: SystemTime) -> String {
     let mut text = Vec::new();
     let written = Timestamp::from(time).format(TimestampFormat::HttpDate, &mut text);

@@ -1,4 +1,4 @@
-//! An answer's body on its way to the client: counted, changed, held back or broken off.
+//! An answer's body on its way to the client: counted, changed, stalled or cut.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use super::Shared;
 use super::forward::Downstream;
 use super::rules::{Fault, Until};
 
-/// The body of every answer.
+/// Body of every answer.
 pub(super) type Answer = UnsyncBoxBody<Bytes, StdError>;
 
-/// What a body passes under.
+/// Faults and counters of one body.
 pub(super) struct Passage {
     pub(super) shared: Arc<Shared>,
     pub(super) downstream: Arc<Downstream>,
@@ -25,7 +25,7 @@ pub(super) struct Passage {
     pub(super) until: Until,
 }
 
-/// Something that happens when a body has come to a byte.
+/// An event at a byte of a body.
 enum Event {
     Break { by_reset: bool },
     Hold,
@@ -34,9 +34,9 @@ enum Event {
 
 struct Flow {
     passage: Passage,
-    /// What is still to happen, the last first.
+    /// Events to come, the last first.
     events: Vec<(u64, Event)>,
-    /// Which byte is wrong.
+    /// Offset of a byte to change.
     garbled: Option<u64>,
     /// Bytes that have passed.
     at: u64,
@@ -44,7 +44,7 @@ struct Flow {
     held: Bytes,
 }
 
-/// `body` as the client gets it.
+/// Applies the faults of `passage` to `body`.
 pub(super) fn under(body: Answer, passage: Passage) -> Answer {
     let mut events: Vec<_> = passage.faults.iter().filter_map(event).collect();
     events.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
@@ -65,7 +65,7 @@ pub(super) fn under(body: Answer, passage: Passage) -> Answer {
             match data.try_next().await? {
                 Some(next) => flow.held = next,
                 None => {
-                    // A body that is shorter than its head says has failed, for hyper.
+                    // For hyper a body shorter than its head says has failed.
                     tokio::task::yield_now().await;
                     return Ok(None);
                 }
@@ -87,7 +87,7 @@ fn event(fault: &Fault) -> Option<(u64, Event)> {
 }
 
 impl Flow {
-    /// Lets everything happen that is due at this byte.
+    /// Runs the events that are due at this byte.
     async fn happen(&mut self) -> Result<(), StdError> {
         while let Some((_, event)) = self.events.pop_if(|(at, _)| *at <= self.at) {
             match event {
@@ -98,7 +98,8 @@ impl Flow {
                     self.passage.until.changed().await;
                 }
                 Event::Break { by_reset } => {
-                    // hyper sends what it has when the body pauses, and forgets it when it fails.
+                    // hyper sends its buffer when the body pauses, and drops it when the body
+                    // fails.
                     tokio::task::yield_now().await;
                     if by_reset {
                         self.passage.downstream.reset_at_end();
@@ -110,7 +111,7 @@ impl Flow {
         Ok(())
     }
 
-    /// What passes before the next event.
+    /// Takes the bytes before the next event.
     fn piece(&mut self) -> Bytes {
         let next = self.events.last().map_or(u64::MAX, |(at, _)| at - self.at);
         // At most the held length, so it fits.

@@ -1,4 +1,4 @@
-//! From a request to the server's answer, under the faults that it meets.
+//! Forwarding of requests, with the faults that they meet.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -20,27 +20,27 @@ use super::Shared;
 use super::body::{Answer, Passage, under};
 use super::rules::{Fault, Until};
 
-/// The client's side of a connection.
+/// Client's side of a connection.
 pub(super) struct Downstream(OwnedFd);
 
 impl Downstream {
-    /// The socket, and another descriptor of it.
+    /// Returns the socket and a second descriptor of it.
     pub(super) fn of(socket: TcpStream) -> std::io::Result<(Self, TcpStream)> {
-        // Parts of an answer go out as they come, as from a server.
+        // Parts of an answer are sent as they come, as by a server.
         socket.set_nodelay(true)?;
         let socket = socket.into_std()?;
         let own = OwnedFd::from(socket.try_clone()?);
         Ok((Self(own), TcpStream::from_std(socket)?))
     }
 
-    /// Makes the end of the connection a reset.
+    /// Turns the end of the connection into a reset.
     pub(super) fn reset_at_end(&self) {
-        // It may have ended already.
+        // Fails if the connection has ended.
         let _ = set_socket_linger(&self.0, Some(Duration::ZERO));
     }
 }
 
-/// The answer that the client gets; an error ends its connection.
+/// Answers a request of the client; an error ends its connection.
 pub(super) async fn answer(
     shared: Arc<Shared>,
     downstream: Arc<Downstream>,
@@ -69,7 +69,7 @@ pub(super) async fn answer(
     Ok(answer.map(|body| under(body, passage)))
 }
 
-/// The answer's head, with the body as it comes from the server.
+/// Builds the answer's head, with the server's body.
 async fn head(
     shared: &Shared,
     downstream: &Downstream,
@@ -114,25 +114,25 @@ async fn head(
     Ok(answer)
 }
 
-/// What the server answers, on a connection of its own.
+/// Sends a request to the server on a connection of its own.
 async fn ask(shared: &Shared, request: Request<Incoming>) -> Result<Response<Answer>, StdError> {
     let socket = TcpStream::connect(shared.upstream).await?;
     socket.set_nodelay(true)?;
     let (mut sender, connection) =
         http1::Builder::new().preserve_header_case(true).handshake(TokioIo::new(socket)).await?;
-    // It ends when its one answer has ended, or when the client has gone.
+    // The connection ends with its one answer, or with the client.
     tokio::spawn(async move { drop(connection.await) });
     let answer = sender.send_request(request).await?;
     Ok(answer.map(|body| body.map_err(StdError::from).boxed_unsync()))
 }
 
-/// A slow network is what the test asked for; nothing is waited for here.
+/// The delay is the fault that the test asked for, not a wait for a condition.
 #[allow(clippy::disallowed_methods, reason = "the delay itself is what is made here")]
 async fn wait(by: Duration) {
     tokio::time::sleep(by).await;
 }
 
-/// An error document as S3 words it.
+/// An error document in the form of S3.
 fn refusal(status: u16, code: &str) -> Response<Answer> {
     let text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>made by a test</Message></Error>"

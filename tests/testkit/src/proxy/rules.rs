@@ -1,4 +1,4 @@
-//! Which requests meet which fault.
+//! Rules that assign faults to requests.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,10 +10,10 @@ use tokio::sync::watch;
 
 use crate::dice::Dice;
 
-/// Shares are told in parts of this.
+/// Unit of shares: thousandths.
 const MILLE: u64 = 1000;
 
-/// Which requests meet a fault: by default all.
+/// Requests that meet a fault: all by default.
 #[derive(Debug, Clone, Default)]
 pub struct When {
     method: Option<Method>,
@@ -43,42 +43,42 @@ impl When {
         Self { method: Some(Method::HEAD), ..Self::default() }
     }
 
-    /// Those whose path and query, as sent, hold `text`.
+    /// Requests whose path and query, as sent, contain `text`.
     #[must_use]
     pub fn of(mut self, text: &str) -> Self {
         self.path = Some(text.to_owned());
         self
     }
 
-    /// Those whose range starts at or before this byte and does not end before it.
+    /// Requests whose range contains this byte.
     #[must_use]
     pub fn covering(mut self, byte: u64) -> Self {
         self.covering = Some(byte);
         self
     }
 
-    /// Of these, not the first so many.
+    /// Skips the first `count` of them.
     #[must_use]
     pub fn after(mut self, requests: u64) -> Self {
         self.skip = requests;
         self
     }
 
-    /// Of these, no more than so many.
+    /// Takes at most `count` of them.
     #[must_use]
     pub fn times(mut self, requests: u64) -> Self {
         self.times = Some(requests);
         self
     }
 
-    /// Of these, so many of a thousand, chosen by dice with this seed.
+    /// Takes this many in a thousand of them, chosen at random from this seed.
     #[must_use]
     pub fn share(mut self, per_mille: u64, seed: u64) -> Self {
         self.share = Some((per_mille, Dice::new(seed)));
         self
     }
 
-    /// Whether this request is meant; counts down what was set a number for.
+    /// True if this request meets the fault; counts down the limits.
     fn meets<B>(&mut self, request: &Request<B>) -> bool {
         let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
         let is_meant = self.method.as_ref().is_none_or(|method| method == request.method())
@@ -105,7 +105,7 @@ impl When {
     }
 }
 
-/// Whether a request wants this byte.
+/// True if a request asks for this byte.
 fn covers<B>(request: &Request<B>, byte: u64) -> bool {
     let Some(range) = request.headers().get(RANGE) else { return true };
     let ends = range.to_str().ok().and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
@@ -114,17 +114,17 @@ fn covers<B>(request: &Request<B>, byte: u64) -> bool {
     first && (last.is_empty() || last.parse::<u64>().is_ok_and(|last| byte <= last))
 }
 
-/// When a store says to come back.
+/// Value of a Retry-After header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryAfter {
-    /// After so many seconds.
+    /// A number of seconds.
     Seconds(u64),
-    /// At a date, so many seconds from now.
+    /// A date, this many seconds from now.
     Date(u64),
 }
 
 impl RetryAfter {
-    /// As it stands in the header.
+    /// Text of the header.
     pub(super) fn text(self) -> String {
         match self {
             Self::Seconds(seconds) => seconds.to_string(),
@@ -137,46 +137,46 @@ impl RetryAfter {
 
 type Change = Arc<dyn Fn(Option<&str>) -> Option<String> + Send + Sync>;
 
-/// What happens to a request. Bytes are counted from the start of the body that the answer has, which
-/// is that of the part asked for.
+/// A fault of one request. Bytes count from the start of the answer's body, which is the part asked
+/// for.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The answer begins later.
+    /// Delays the answer.
     Delay(Duration),
-    /// The answer begins later, by up to so much.
+    /// Delays the answer by up to this much.
     Jitter(Duration, Dice),
-    /// The store is not asked; this is answered in its place, with an error document as S3 words it.
+    /// Answers with an error document of S3 instead of asking the store.
     Refuse {
-        /// The status.
+        /// Status code.
         status: u16,
-        /// The `Code` in the document.
+        /// `Code` in the document.
         code: &'static str,
-        /// When to come back, where the store says so.
+        /// Retry-After header, if any.
         retry_after: Option<RetryAfter>,
     },
-    /// The connection is reset without an answer.
+    /// Resets the connection without an answer.
     ResetBeforeHead,
-    /// The connection is reset after so many bytes of the body; the last of them may be lost with it.
+    /// Resets the connection after this many bytes of the body; the last of them may be lost.
     Reset(u64),
-    /// The connection ends in good order after so many bytes of the body.
+    /// Ends the connection in order after this many bytes of the body.
     Cut(u64),
-    /// No answer comes, until other rules are set.
+    /// Holds back the answer until other rules are set.
     StallBeforeHead,
-    /// So many bytes of the body come, and no more until other rules are set.
+    /// Stalls the body after this many bytes until other rules are set.
     Stall(u64),
-    /// A header of the answer is changed, added or dropped.
+    /// Changes, adds or removes a header of the answer.
     Header(HeaderName, Change),
-    /// This byte of the body is changed.
+    /// Changes this byte of the body.
     Garble(u64),
-    /// This is called before the request is sent on.
+    /// Calls a function before the request is forwarded.
     Call(Arc<dyn Fn() + Send + Sync>),
-    /// This is called when so many bytes of the body have been passed on.
+    /// Calls a function when this many bytes of the body have been forwarded.
     CallAt(u64, Arc<dyn Fn() + Send + Sync>),
 }
 
 impl Fault {
-    /// An answer of this status that says no more.
+    /// An answer with this status and an empty code.
     #[must_use]
     pub fn status(status: u16) -> Self {
         let code = match status {
@@ -190,39 +190,39 @@ impl Fault {
         Self::Refuse { status, code, retry_after: None }
     }
 
-    /// A busy store that says when to come back.
+    /// A busy store with a Retry-After header.
     #[must_use]
     pub fn busy(status: u16, retry_after: RetryAfter) -> Self {
         Self::Refuse { status, code: "SlowDown", retry_after: Some(retry_after) }
     }
 
-    /// Credentials that are no longer valid.
+    /// Expired credentials.
     #[must_use]
     pub fn expired() -> Self {
         Self::Refuse { status: 403, code: "ExpiredToken", retry_after: None }
     }
 
-    /// The header has this value.
+    /// Sets a header.
     #[must_use]
     pub fn header(name: HeaderName, value: &str) -> Self {
         let value = value.to_owned();
         Self::Header(name, Arc::new(move |_| Some(value.clone())))
     }
 
-    /// The header is not there.
+    /// Removes a header.
     #[must_use]
     pub fn no_header(name: HeaderName) -> Self {
         Self::Header(name, Arc::new(|_| None))
     }
 
-    /// The ETag is a weak one.
+    /// Makes the ETag weak.
     #[must_use]
     pub fn weak_etag() -> Self {
         let weaken = |etag: Option<&str>| etag.map(|etag| format!("W/{etag}"));
         Self::Header(ETAG, Arc::new(weaken))
     }
 
-    /// The answer says it is of a range that begins and ends `by` bytes later than what it holds.
+    /// Shifts the answer's Content-Range by `by` bytes against its body.
     #[must_use]
     pub fn shifted_range(by: u64) -> Self {
         let shift = move |range: Option<&str>| {
@@ -232,7 +232,7 @@ impl Fault {
         Self::Header(CONTENT_RANGE, Arc::new(shift))
     }
 
-    /// The answer says that the whole object has `by` bytes more than it has.
+    /// Adds `by` bytes to the total length in Content-Range.
     #[must_use]
     pub fn longer_total(by: u64) -> Self {
         let longer = move |range: Option<&str>| {
@@ -242,7 +242,7 @@ impl Fault {
         Self::Header(CONTENT_RANGE, Arc::new(longer))
     }
 
-    /// The answer says that its body has so many bytes more than it has, or fewer.
+    /// Adds this many bytes to Content-Length, or subtracts them.
     #[must_use]
     pub fn wrong_length(by: i64) -> Self {
         let wrong = move |length: Option<&str>| {
@@ -281,7 +281,7 @@ impl fmt::Debug for Fault {
     }
 }
 
-/// A fault and whom it meets.
+/// A fault and its requests.
 pub(super) struct Rule {
     when: When,
     fault: Fault,
@@ -293,20 +293,20 @@ impl Rule {
     }
 }
 
-/// The rules of the moment.
+/// Rules in force.
 pub(super) struct Rules {
     rules: Mutex<Vec<Rule>>,
-    /// How often they were set: what is held back waits for the next time.
+    /// Number of times the rules were set; stalled answers wait for the next change.
     set: watch::Sender<u64>,
 }
 
-/// Until other rules are set.
+/// Waits for other rules.
 #[derive(Clone)]
 pub(super) struct Until(watch::Receiver<u64>);
 
 impl Until {
     pub(super) async fn changed(&mut self) {
-        // Where the proxy is gone there is nobody to hold anything back.
+        // Fails if the proxy is gone: nothing stalls then.
         drop(self.0.changed().await);
     }
 }
@@ -321,7 +321,7 @@ impl Rules {
         self.set.send_modify(|times| *times += 1);
     }
 
-    /// What this request meets, and until when.
+    /// Returns the faults of this request, and the wait that ends its stalls.
     pub(super) fn of<B>(&self, request: &Request<B>) -> (Vec<Fault>, Until) {
         let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         let met = rules.iter_mut().filter_map(|rule| {

@@ -1,30 +1,30 @@
-//! What has passed a proxy.
+//! Counts of a proxy's traffic.
 
 use std::collections::BTreeMap;
 
-/// What has passed a proxy. Paths are without escapes and query: `/bucket/key`.
+/// Traffic of a proxy. Paths have neither escapes nor query: `/bucket/key`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Connections accepted.
     pub connections: u64,
-    /// Of these, open at this moment.
+    /// Connections open at this moment.
     pub open: u64,
     /// Requests that came in.
     pub requests: u64,
-    /// Answers by method and status; 0 is a connection that ended without one.
+    /// Answers by method and status; status 0 is a connection that ended without an answer.
     pub answers: BTreeMap<(String, u16), u64>,
-    /// Body bytes of objects handed to the connection, by path; what refusals say does not count.
+    /// Body bytes of objects handed to the connection, by path, without error documents.
     pub bytes: BTreeMap<String, u64>,
     /// Requests by path.
     pub asked: BTreeMap<String, u64>,
     /// Faults that met a request.
     pub faults: u64,
-    /// Answers held back at this moment.
+    /// Answers stalled at this moment.
     pub stalled: u64,
 }
 
 impl Traffic {
-    /// Answers to requests of this method with this status.
+    /// Number of answers to this method with this status.
     #[must_use]
     pub fn answered(&self, method: &str, status: u16) -> u64 {
         self.answers.get(&(method.to_owned(), status)).copied().unwrap_or(0)

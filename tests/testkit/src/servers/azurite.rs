@@ -1,4 +1,4 @@
-//! Azurite: Azure's blobs, by the emulator that Azure publishes.
+//! Azurite: Microsoft's emulator of Azure blob storage.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -24,10 +24,10 @@ use tokio::net::TcpStream;
 
 use super::service::{Service, free_port, tool};
 
-/// The protocol's version that requests are made in.
+/// Protocol version of requests.
 const VERSION: &str = "2021-08-06";
 
-/// What is escaped in a blob's path.
+/// Characters that are escaped in a blob's path.
 const PATH: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -39,13 +39,13 @@ pub struct Azurite {
 }
 
 impl Azurite {
-    /// The account that every emulator has.
+    /// Account that every emulator has.
     pub const ACCOUNT: &str = "devstoreaccount1";
-    /// Its key, which is public.
+    /// Public key of that account.
     pub const KEY: &str =
         "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-    /// Starts with no container.
+    /// Starts a server without containers.
     ///
     /// # Errors
     /// If it is not installed or does not start.
@@ -62,13 +62,13 @@ impl Azurite {
         Ok(Self { address, _folder: folder, service: Mutex::new(Some(service)) })
     }
 
-    /// Where it listens.
+    /// Address of the server.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Ends it, for everybody who holds it.
+    /// Stops it for every holder.
     pub fn stop(&self) {
         drop(self.service.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
@@ -77,7 +77,7 @@ impl Azurite {
     /// `container/blob`.
     ///
     /// # Errors
-    /// If it refuses.
+    /// If the server rejects it.
     pub fn put(&self, path: &str, bytes: Option<&[u8]>) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -104,7 +104,7 @@ impl Azurite {
             .header("x-ms-date", httpdate::fmt_http_date(SystemTime::now()))
             .header("x-ms-version", VERSION);
         if let Some(bytes) = bytes {
-            // Of an empty blob, too, which the client would say nothing of.
+            // Set for an empty blob too, for which the client would send none.
             request = request.header(CONTENT_LENGTH, bytes.len());
             request = request.header("x-ms-blob-type", "BlockBlob");
         }
@@ -117,7 +117,7 @@ impl Azurite {
         Ok(sender.send_request(request).await?.status())
     }
 
-    /// The shared key's signature, as Azure's documents have it.
+    /// Signature by the shared key, as in Azure's documentation.
     fn signature(&self, request: &Request<Full<Bytes>>, is_container: bool) -> String {
         let own = request.headers().iter().filter(|(name, _)| name.as_str().starts_with("x-ms-"));
         let mut own: Vec<_> = own

@@ -1,6 +1,6 @@
-//! Ceph: a storage cluster of one node, with its S3 gateway and its parallel file system. The gateway is the
-//! S3 store that many laboratories run; the file system, mounted by FUSE, stripes files over objects, and
-//! hangs, as its larger relatives do.
+//! Ceph: a storage cluster of one node with its S3 gateway and its parallel file system. Many
+//! laboratories run the gateway as their S3 store. The file system, mounted by FUSE, stripes files
+//! over objects and can hang.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,24 +12,24 @@ use tempfile::TempDir;
 use super::service::{Service, free_port, missing};
 use crate::Requirement;
 
-/// Starts everything, says `ready`, and waits for it to end.
+/// Script that starts everything, prints `ready`, and waits for the end.
 const SCRIPT: &str = include_str!("ceph.sh");
 
 /// A running cluster.
 pub struct Ceph {
     gateway: SocketAddr,
     folder: TempDir,
-    /// Taken before the folder goes.
+    /// Stopped before the folder is removed.
     service: Option<Service>,
 }
 
 impl Ceph {
-    /// The access key of the gateway's only user.
+    /// Access key of the gateway's only user.
     pub const ACCESS_KEY: &str = "AK";
-    /// Its secret.
+    /// Secret key of that user.
     pub const SECRET_KEY: &str = "SKSKSKSK";
 
-    /// What this machine lacks for a cluster and its mounted file system, whatever is installed.
+    /// Returns the requirement of a cluster and its mount that this machine lacks, if any.
     #[must_use]
     pub fn missing() -> Option<Requirement> {
         let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
@@ -66,22 +66,22 @@ impl Ceph {
         Ok(ceph)
     }
 
-    /// Where its gateway speaks S3.
+    /// Address of its S3 gateway.
     #[must_use]
     pub fn gateway(&self) -> SocketAddr {
         self.gateway
     }
 
-    /// Where its file system is mounted.
+    /// Mount point of its file system.
     #[must_use]
     pub fn mount(&self) -> PathBuf {
         self.folder.path().join("mount")
     }
 
-    /// Stops what serves data, so that reads of what no client keeps hang; or lets it go on.
+    /// Stops the data daemons, so that uncached reads hang, or continues them.
     ///
     /// # Errors
-    /// If it cannot be told.
+    /// If a daemon cannot be signalled.
     pub fn freeze(&self, frozen: bool) -> Result<()> {
         let pid = std::fs::read_to_string(self.folder.path().join("osd.pid"))
             .doing("find the daemon that serves data")?;

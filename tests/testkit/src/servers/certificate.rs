@@ -1,4 +1,4 @@
-//! Certificates, good and bad, that `openssl` makes.
+//! Certificates, valid and invalid, made by `openssl`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,23 +7,23 @@ use forebay_error::{Doing, Result};
 
 use super::service::run;
 
-/// What a server shows of itself.
+/// A server's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Certificate {
     /// Signed by [`Nginx::authority`](super::Nginx::authority), for 127.0.0.1 and localhost.
     Good,
-    /// The same, for another name.
+    /// Signed like [`Good`](Self::Good), for another name.
     WrongName,
-    /// The same, and over since yesterday.
+    /// Signed like [`Good`](Self::Good), expired yesterday.
     Expired,
-    /// Signed by itself.
+    /// Self-signed.
     SelfSigned,
 }
 
-/// Keys that any client understands and that are made at once.
+/// Options of keys that every client supports and that are fast to generate.
 const KEY: [&str; 5] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
 
-/// The certificate of the authority, in a folder of [`Certificate::make`].
+/// Path of the authority's certificate in a folder of [`Certificate::make`].
 pub(super) fn authority(folder: &Path) -> PathBuf {
     folder.join("authority.pem")
 }

@@ -1,4 +1,4 @@
-//! moto: S3, and the XML that Google's storage is read by, in Python. It checks no signatures.
+//! moto: S3 and the XML API of Google's storage, in Python. It checks no signatures.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -16,7 +16,7 @@ pub struct Moto {
 }
 
 impl Moto {
-    /// Starts with no bucket.
+    /// Starts a server without buckets.
     ///
     /// # Errors
     /// If it is not installed or does not start.
@@ -30,7 +30,7 @@ impl Moto {
         Ok(Self { address, _folder: folder, _service: service })
     }
 
-    /// Where it listens.
+    /// Address of the server.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -1,5 +1,5 @@
-//! nginx: files by HTTP and HTTPS, with ranges, conditions and ETags as the web has them. Paths of the form
-//! `/bucket/key` make it an S3 store that can be read.
+//! nginx: files over HTTP and HTTPS, with ranges, conditions and ETags. Paths of the form
+//! `/bucket/key` make it a read-only S3 store.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::certificate::{Certificate, authority};
 use super::service::{Service, free_port, missing};
 
-/// The folder whose files are refused.
+/// Folder whose files are answered with 403.
 const DENIED: &str = "denied";
 
 /// A running nginx.
@@ -23,7 +23,7 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Serves the files below `root`; those in its folder `denied` are refused with 403.
+    /// Serves the files below `root`; those in its folder `denied` are answered with 403.
     ///
     /// # Errors
     /// If nginx or openssl is missing or does not start.
@@ -31,7 +31,7 @@ impl Nginx {
         Self::with(root, Certificate::Good)
     }
 
-    /// The same with a certificate of the caller's choice.
+    /// Serves the files below `root` with this certificate.
     ///
     /// # Errors
     /// If nginx or openssl is missing or does not start.
@@ -39,18 +39,17 @@ impl Nginx {
         Self::at(root, certificate, (free_port()?, free_port()?), None, "")
     }
 
-    /// The same, where whoever asks for a path that begins with `from` is led to what begins with `to` in
-    /// its place.
+    /// Serves the files below `root` and redirects paths that begin with `from` to `to`.
     ///
     /// # Errors
     /// If nginx or openssl is missing or does not start.
     pub fn leading(root: &Path, from: &str, to: &str) -> Result<Self> {
-        // Of the path as it was sent, escapes and all.
+        // Matches the path as sent, with its escapes.
         let more = format!("if ($request_uri ~ ^{from}(.*)$) {{ return 302 {to}$1; }}");
         Self::at(root, Certificate::Good, (free_port()?, free_port()?), None, &more)
     }
 
-    /// The same in a network namespace that is reached at other addresses than loopback.
+    /// Serves the files below `root` in a network namespace, at an address that is not loopback.
     ///
     /// # Errors
     /// If nginx or openssl is missing or does not start.
@@ -82,38 +81,38 @@ impl Nginx {
         }
         command.arg("-c").arg(&place).arg("-p").arg(folder.path());
         let mut service = Service::start("nginx", &command, &folder.path().join("log"))?;
-        // One after the other begins to listen.
+        // The two sockets open one after the other.
         service.wait_for(http)?;
         service.wait_for(https)?;
         Ok(Self { http, https, folder, _service: service })
     }
 
-    /// Where it speaks HTTP.
+    /// Address for HTTP.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.http
     }
 
-    /// Its URL for HTTP, without a slash at the end.
+    /// URL for HTTP, without a slash at the end.
     #[must_use]
     pub fn http(&self) -> String {
         format!("http://{}", self.http)
     }
 
-    /// Its URL for HTTPS.
+    /// URL for HTTPS, without a slash at the end.
     #[must_use]
     pub fn https(&self) -> String {
         format!("https://{}", self.https)
     }
 
-    /// The certificate of the authority that signed its good ones.
+    /// Path of the certificate of the authority that signed its valid ones.
     #[must_use]
     pub fn authority(&self) -> PathBuf {
         authority(self.folder.path())
     }
 }
 
-/// The configuration of an nginx that writes nowhere but in `folder`.
+/// Configuration of an nginx that writes only into `folder`.
 fn configuration(
     root: &Path,
     folder: &Path,
@@ -124,7 +123,7 @@ fn configuration(
     let (root, folder) = (root.display(), folder.display());
     let paths = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
     let paths = paths.map(|name| format!("{name}_temp_path {folder}/{name};\n")).concat();
-    // Files may belong to anybody: as root the workers keep root's rights.
+    // Files may belong to any user: as root the workers keep root's rights.
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     format!(
         "{user} daemon off; worker_processes 2; pid {folder}/pid; error_log stderr;

@@ -1,4 +1,4 @@
-//! Redis: what keeps leases for jobs on several nodes.
+//! Redis: the queue of assignments for jobs on several nodes.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::service::{Service, free_port, missing};
 
-/// A running server that writes nothing to the disk.
+/// A running Redis that writes nothing to the disk.
 pub struct Redis {
     address: SocketAddr,
     _folder: TempDir,
@@ -17,7 +17,7 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts one.
+    /// Starts a server.
     ///
     /// # Errors
     /// If it is missing or does not start.
@@ -36,7 +36,7 @@ impl Redis {
         Ok(Self { address, _folder: folder, _service: service })
     }
 
-    /// Where it is.
+    /// URL of the server.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)

@@ -1,4 +1,4 @@
-//! A bucket of a store that speaks S3, filled by another client than the one under test.
+//! A bucket of an S3 store, filled by Amazon's client, not the one under test.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,10 +18,10 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Makes a bucket at the store that listens on `address`, for the given key pair.
+    /// Creates a bucket at the store on `address`, for the given key pair.
     ///
     /// # Errors
-    /// If the store refuses.
+    /// If the store rejects it.
     pub fn make(address: SocketAddr, name: &str, keys: (&str, &str)) -> Result<Self> {
         let bucket = Self::open(address, name, keys)?;
         let made = bucket.client.create_bucket().bucket(name).send();
@@ -29,10 +29,10 @@ impl Bucket {
         Ok(bucket)
     }
 
-    /// A bucket that is there.
+    /// Opens an existing bucket.
     ///
     /// # Errors
-    /// If no runtime can be had.
+    /// If no runtime starts.
     pub fn open(address: SocketAddr, name: &str, (access, secret): (&str, &str)) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -48,7 +48,7 @@ impl Bucket {
         Ok(Self { runtime, client: Client::from_conf(config), name: name.to_owned() })
     }
 
-    /// A link to an object that needs no keys, for so many seconds.
+    /// A presigned link to an object, valid for this many seconds.
     ///
     /// # Errors
     /// If it cannot be signed.
@@ -60,10 +60,10 @@ impl Bucket {
         Ok(link.uri().to_owned())
     }
 
-    /// Puts an object, or replaces it.
+    /// Creates or replaces an object.
     ///
     /// # Errors
-    /// If the store refuses.
+    /// If the store rejects it.
     pub fn put(&self, key: &str, bytes: &[u8]) -> Result<()> {
         let put = self.client.put_object().bucket(&self.name).key(key);
         let put = put.body(bytes.to_vec().into()).send();

@@ -1,4 +1,4 @@
-//! A program that runs until its test lets go of it.
+//! A program that runs until its test drops it.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -8,17 +8,18 @@ use std::time::{Duration, Instant};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 
-/// The slowest of them, a whole storage cluster, is there after half a minute on two idle cores.
+/// Limit of a start: the slowest, a storage cluster, takes half a minute on two idle cores.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// Between two looks: short beside any start, long beside the cost of a look.
+/// Pause between two checks: short beside any start, long beside the cost of a check.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How much of a log an error repeats.
+/// Bytes of a log in an error.
 const LOG_BYTES: usize = 2000;
 
-/// Runs a command in a session of its own and ends all of it when standard input ends: that is when this
-/// process drops its end, or dies. First it is asked to, so that it can wait for its own children.
+/// Script that runs a command in a session of its own and ends the session with its standard input:
+/// when this process drops its end, or dies. SIGTERM comes first, so that the command can wait for
+/// its children.
 const UNTIL_EOF: &str = r#"
 exec 3<&0
 setsid "$@" </dev/null 3<&- &
@@ -37,9 +38,9 @@ wait
 exit "$status"
 "#;
 
-/// Such a program.
+/// A running program.
 pub(super) struct Service {
-    /// The shell that watches it.
+    /// Shell that watches it.
     shell: Child,
     log: PathBuf,
     name: String,
@@ -77,12 +78,12 @@ impl Service {
         Ok(())
     }
 
-    /// Waits until somebody listens on `address`.
+    /// Waits until `address` accepts connections.
     pub(super) fn wait_for(&mut self, address: SocketAddr) -> Result<()> {
         self.wait_until(|| TcpStream::connect(address).is_ok())
     }
 
-    /// The end of what it wrote.
+    /// End of its output.
     pub(super) fn told(&self) -> String {
         let log = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_BYTES)..]).into_owned()
@@ -92,18 +93,18 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
-        // It was killed; nothing is said about how it ended.
+        // It was killed: the exit status says nothing.
         let _ = self.shell.wait();
     }
 }
 
-/// A port that nobody has at this moment.
+/// A port that is free at this moment.
 pub(super) fn free_port() -> Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).doing("find a free port")?;
     listener.local_addr().doing("find a free port")
 }
 
-/// What to do where a server is not there.
+/// Error for a missing server, with advice.
 pub(super) fn missing(program: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("{program} is not installed"))
         .advise("run `make setup-tests`, which installs the servers that tests need")
@@ -125,10 +126,10 @@ pub(super) fn run(command: &mut Command) -> Result<()> {
     Err(Error::new(ErrorKind::Unavailable, format!("{program} failed")).at("stderr", told))
 }
 
-/// A file of the checkout's folder for tools, which setup fills.
+/// Path of a file in the checkout's folder of tools, which setup fills.
 ///
 /// # Errors
-/// `NotFound` if it is not there, with what to do.
+/// `NotFound` with advice if it is missing.
 pub fn tool(path: &str) -> Result<PathBuf> {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     let tool = checkout.unwrap_or(Path::new("/")).join(".tools").join(path);
