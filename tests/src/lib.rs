@@ -3,51 +3,53 @@
 //! Rule: nothing here depends on the inside of a layer. Tests see what an operator or a trainer
 //! sees: batches, errors, the status document, files on the disk.
 
-mod bare;
+mod bare_store;
+mod cache_contents;
 mod catalog;
-mod doom;
 mod ended;
-mod faulty;
-mod hanging;
-mod household;
+mod faulty_device;
+mod hanging_file;
 mod http;
 mod installed;
+mod kill_point;
 mod loops;
 mod mount;
 mod node;
 mod origin;
-mod others;
 mod patience;
 mod pixels;
 mod process;
 mod promtool;
-mod rest;
-mod scripted;
+mod scripted_daemon;
+mod shared_node;
+mod test_source;
 mod trainer;
-mod way;
+mod user_home;
 
-pub use bare::{Bare, BareConfig, BareTier};
+pub use bare_store::{BareStore, BareStoreConfig, BareStoreTier};
+pub use cache_contents::{
+    CacheContents, FORMAT, cached_file, flip, format_of, to_format_without_tenants,
+    to_future_format, to_previous_format,
+};
 pub use catalog::{Catalog, SIZES};
-pub use doom::{Doom, Doomed, How, Spot};
 pub use ended::{Ended, interruptible, played_error, reported_error, run};
-pub use faulty::Faulty;
-pub use hanging::{Hanging, hangs, readers_of};
-pub use household::{Household, Trainer, alive, descriptors, kill};
+pub use faulty_device::FaultyDevice;
+pub use hanging_file::{HangingFile, hangs, readers_of};
 pub use http::Answer;
 pub use installed::{Installation, Installed};
+pub use kill_point::{KillPoint, KillStage, KillTiming, KillingFiles};
 pub use loops::LoopDisk;
 pub use mount::Mount;
 pub use node::{Daemon, FRAMES, admin, change_tier, daemon_status, followed, forget, status};
 pub use origin::Origin;
-pub use others::OthersNode;
 pub use patience::{PATIENCE, eventually};
 pub use pixels::png;
 pub use process::{NodeProcess, Reader, Setup, play_once, read_until_eof, serve_until_eof};
 pub use promtool::{checkout, promtool};
-pub use rest::{
-    FORMAT, Rest, flip, format_of, resting, to_format_before, to_format_to_come,
-    to_format_without_tenants,
+pub use scripted_daemon::{ScriptedDaemon, TrainerConnection};
+pub use shared_node::SharedNode;
+pub use test_source::{Denied, TestSource};
+pub use trainer::{
+    Epoch, Received, TrainerJob, config, epoch, job, job_with, loader, next, play, rest,
 };
-pub use scripted::{Peer, Scripted};
-pub use trainer::{Epoch, Part, Received, config, epoch, job, job_with, loader, next, play, rest};
-pub use way::{Refused, Way};
+pub use user_home::{Trainer, UserHome, alive, descriptors, kill};

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use forebay_client::{Address, Launch, Next, RuntimeDirectory};
 use forebay_error::{Doing, Result};
-use forebay_tests::{Epoch, Part, loader, next, play_once, read_until_eof, serve_until_eof};
+use forebay_tests::{Epoch, TrainerJob, loader, next, play_once, read_until_eof, serve_until_eof};
 use forebay_wire::message::Begin;
 
 fn main() -> ExitCode {
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 /// command that starts a daemon.
 fn play(arguments: &[OsString]) -> Result<()> {
     let (directory, command) = arguments.split_first().expect("a runtime directory is given");
-    let part: Part = serde_json::from_reader(std::io::stdin()).expect("a part is given");
+    let part: TrainerJob = serde_json::from_reader(std::io::stdin()).expect("a part is given");
     let directory = RuntimeDirectory::at(directory.into())?;
     let launch = Launch { command: command.to_vec(), directory };
     let loader = loader(Address::Embedded(launch), part.open)?;

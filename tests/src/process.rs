@@ -15,10 +15,10 @@ use forebay_wire::message::{Begin, Open};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-use crate::doom::{Doom, Doomed};
+use crate::cache_contents::CacheContents;
+use crate::kill_point::{KillPoint, KillingFiles};
 use crate::node::Daemon;
-use crate::rest::Rest;
-use crate::trainer::{Part, epoch, loader, next};
+use crate::trainer::{TrainerJob, epoch, loader, next};
 
 /// Path of `forebay-actor`: this program, or the one built beside this test.
 ///
@@ -46,7 +46,7 @@ pub struct Setup {
     /// Capacity in bytes.
     pub capacity: u64,
     /// Call at which it kills itself.
-    pub doom: Option<Doom>,
+    pub kill_point: Option<KillPoint>,
     /// Time limit of a file system, if not the default.
     pub file_timeout: Option<Duration>,
 }
@@ -179,15 +179,15 @@ pub fn serve_until_eof() -> Result<()> {
     let mut line = String::new();
     input.read_line(&mut line).doing("read what to do")?;
     let setup: Setup = serde_json::from_str(&line).expect("a set-up is given");
-    let doomed = Arc::new(Doomed::new(setup.doom));
+    let killing = Arc::new(KillingFiles::new(setup.kill_point));
     let mut config = Daemon::config(&setup.cache, setup.capacity);
     if let Some(limit) = setup.file_timeout {
         config.limits.file_timeout = limit;
     }
-    config.files = doomed.clone();
-    config.faults = Some(doomed);
+    config.files = killing.clone();
+    config.faults = Some(killing);
     let check = |store: &forebay_store::Store| {
-        let (used, rest) = (store.counters().used_bytes, Rest::of(&setup.cache));
+        let (used, rest) = (store.counters().used_bytes, CacheContents::of(&setup.cache));
         assert!(used == rest.bytes() && rest.others.is_empty(), "{used} bytes count of {rest:?}");
     };
     let daemon = Daemon::try_start_after(config, &setup.socket, check)?;
@@ -238,7 +238,7 @@ pub fn read_until_eof() -> Result<()> {
 /// If standard input holds no job, or if a sample differs.
 pub fn play_once() -> Result<()> {
     let given = serde_json::from_reader(std::io::stdin());
-    let (socket, part): (PathBuf, Part) = given.expect("a part is given");
+    let (socket, part): (PathBuf, TrainerJob) = given.expect("a part is given");
     let played = epoch(Address::Unix(socket), part.open);
     let played = played.and_then(|mut epoch| epoch.errors.pop().map_or(Ok(epoch), Err));
     if let Err(error) = &played {

@@ -202,7 +202,7 @@ impl Epoch {
 
 /// Job of a trainer process, and the samples it must receive.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Part {
+pub struct TrainerJob {
     /// Job to open.
     pub open: Open,
     /// Number of shards, generated from the seeds 0, 1, ….

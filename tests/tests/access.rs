@@ -13,7 +13,8 @@ use forebay_client::{Address, Next};
 use forebay_error::{Error, ErrorKind};
 use forebay_testkit::shard;
 use forebay_tests::{
-    Epoch, Origin, OthersNode, Part, epoch, eventually, job, job_with, loader, next, played_error,
+    Epoch, Origin, SharedNode, TrainerJob, epoch, eventually, job, job_with, loader, next,
+    played_error,
 };
 use forebay_wire::PROTOCOL;
 use forebay_wire::frame::{self, Receiver};
@@ -41,7 +42,7 @@ const PODS: &str = "run/pods/f.sock";
 
 struct Bench {
     origin: Origin,
-    node: OthersNode,
+    node: SharedNode,
 }
 
 impl Bench {
@@ -62,7 +63,7 @@ impl Bench {
                  [[listen]]\npath = '{{}}/run/admin.sock'\nadmin = true\nmode = '0666'\n\
                  [audit]\npath = '{{}}/log/audit.jsonl'\n",
                 origin.rule(),
-                OthersNode::user()
+                SharedNode::user()
             )
         })
     }
@@ -73,13 +74,13 @@ impl Bench {
             fs::create_dir(origin.path(folder)).unwrap();
             origin.put(&format!("{folder}/0.tar"), &shard(SAMPLES, 0, &SIZES));
         }
-        let node = OthersNode::new(daemon, &more(&origin))?;
+        let node = SharedNode::new(daemon, &more(&origin))?;
         Some(Self { origin, node })
     }
 
-    fn part(&self, url: &str) -> Part {
+    fn part(&self, url: &str) -> TrainerJob {
         let open = job(&self.origin, vec![url.to_owned()]);
-        Part { open, shards: 1, samples: SAMPLES, sizes: SIZES }
+        TrainerJob { open, shards: 1, samples: SAMPLES, sizes: SIZES }
     }
 
     fn play(&self, socket: &str, user: (u32, u32), url: &str) -> Output {
@@ -135,7 +136,7 @@ fn data_set_is_served_to_users_its_allow_names() {
     let there = bench.assert_refused(MAIN, MEMBER, SECRET).to_string();
     let nowhere = bench.assert_refused(MAIN, MEMBER, "s3://bucket/secret/none.tar");
     assert_eq!(there.replace("/0.tar", "/"), nowhere.to_string().replace("/none.tar", "/"));
-    for user in [ROOT, ADMIN, (OthersNode::user(), OthersNode::user())] {
+    for user in [ROOT, ADMIN, (SharedNode::user(), SharedNode::user())] {
         for url in [SECRET, IMAGE, OTHER] {
             bench.assert_served(MAIN, user, url);
         }
@@ -170,7 +171,11 @@ fn job_credentials_and_endpoint_do_not_change_a_url() {
     bench.assert_served(MAIN, MEMBER, IMAGE);
     let with = |environment: BTreeMap<String, String>| {
         let open = job_with(environment, vec![IMAGE.to_owned()]);
-        bench.node.play(MAIN, MEMBER, &Part { open, shards: 1, samples: SAMPLES, sizes: SIZES })
+        bench.node.play(
+            MAIN,
+            MEMBER,
+            &TrainerJob { open, shards: 1, samples: SAMPLES, sizes: SIZES },
+        )
     };
     for environment in [BTreeMap::new(), elsewhere.environment()] {
         let played = with(environment);
@@ -349,8 +354,8 @@ fn allow_restricts_files_and_never_grants_them() {
 fn tenant_socket_makes_every_peer_that_tenant() {
     let Some(bench) = Bench::new() else { return };
     let found = fs::metadata(bench.node.path(PODS)).unwrap();
-    assert_eq!((found.mode() & 0o777, found.uid()), (0o666, OthersNode::user()));
-    for user in [ROOT, (OthersNode::user(), OthersNode::user()), (ALICE, VISION), (BOB, ADMINS)] {
+    assert_eq!((found.mode() & 0o777, found.uid()), (0o666, SharedNode::user()));
+    for user in [ROOT, (SharedNode::user(), SharedNode::user()), (ALICE, VISION), (BOB, ADMINS)] {
         assert_eq!(bench.forebay(PODS, user, &["status"]).0, 4, "{user:?}");
     }
     bench.assert_served(PODS, ROOT, TEXT);
@@ -395,7 +400,7 @@ fn each_socket_has_its_own_access_rules() {
     let Some(mut bench) = Bench::new() else { return };
     let group = "run/group.sock";
     assert_eq!(fs::metadata(bench.node.path(group)).unwrap().mode() & 0o777, 0o660);
-    bench.assert_served(group, (ALICE, OthersNode::user()), TEXT);
+    bench.assert_served(group, (ALICE, SharedNode::user()), TEXT);
     let error = bench.assert_refused(group, (ALICE, VISION), TEXT);
     let places = [error.place("socket").is_some(), error.place("uid").is_some()];
     assert_eq!(places, [true, false], "not even let in: {error}");
@@ -475,7 +480,7 @@ fn changed_allow_applies_to_running_jobs() {
     had.take(&batch);
     drop(batch);
     // All of them are cached by another's hand: that opens nothing.
-    let part = Part { open: open(), shards: TEXTS as u32, samples: SAMPLES, sizes: SIZES };
+    let part = TrainerJob { open: open(), shards: TEXTS as u32, samples: SAMPLES, sizes: SIZES };
     assert!(bench.node.play(MAIN, ROOT, &part).status.success());
     apply(&before.replace("tenants = ['pods']", &format!("groups = [{VISION}]")));
     let error = loop {
@@ -514,7 +519,7 @@ fn admins_connect_when_all_other_places_are_taken() {
                 [[listen]]\npath = '{}/run/pods.sock'\ntenant = 'pods'\n\
                 [[listen]]\npath = '{}/run/batch.sock'\ntenant = 'batch'\n\
                 [audit]\npath = '{}/log/audit.jsonl'\n";
-    let Some(node) = OthersNode::new("", more) else { return };
+    let Some(node) = SharedNode::new("", more) else { return };
     let connect = |socket: &str| {
         let socket = UnixStream::connect(node.path(socket)).unwrap();
         let hello = Request::Hello { protocol: PROTOCOL, release: "test".to_owned() };

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use forebay_tests::{Mount, OthersNode, eventually, reported_error};
+use forebay_tests::{Mount, SharedNode, eventually, reported_error};
 use forebay_wire::PROTOCOL;
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::message::{Reply, Request};
@@ -19,21 +19,21 @@ use serde_json::Value;
 /// A socket by which root is nobody of rank.
 const PODS: &str = "run/pods.sock";
 
-fn node(audit: &str) -> Option<OthersNode> {
+fn node(audit: &str) -> Option<SharedNode> {
     let more = format!(
         "[[tenant]]\nname = 'pods'\n[[listen]]\npath = '{{}}/{PODS}'\ntenant = 'pods'\n[audit]\n{audit}\n"
     );
-    OthersNode::new("", &more)
+    SharedNode::new("", &more)
 }
 
 /// What comes of a command of root's, by the daemon's own socket.
-fn admin(node: &OthersNode, arguments: &[&str]) -> (i32, String) {
+fn admin(node: &SharedNode, arguments: &[&str]) -> (i32, String) {
     let done = node.forebay("run/d.sock", (0, 0), &BTreeMap::new(), arguments);
     (done.status.code().unwrap(), String::from_utf8(done.stdout).unwrap())
 }
 
 /// Has a shard of this number evicted, whose URL is as long as a line's may be and longer.
-fn evict(node: &OthersNode, number: u64) {
+fn evict(node: &SharedNode, number: u64) {
     let url = format!("s3://bucket/{number:06}/{}", "x".repeat(1100));
     assert_eq!(admin(node, &["dataset", "evict", &url]).0, 0);
 }
@@ -80,7 +80,7 @@ fn audit_log_keeps_changes_over_restarts() {
     ];
     assert_eq!(told, wanted);
     let found = fs::metadata(node.path("log/audit.jsonl")).unwrap();
-    assert_eq!((found.mode() & 0o777, found.uid()), (0o600, OthersNode::user()));
+    assert_eq!((found.mode() & 0o777, found.uid()), (0o600, SharedNode::user()));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_testkit::{Fault, FaultProxy, When};
-use forebay_tests::{Household, Origin, eventually};
+use forebay_tests::{Origin, UserHome, eventually};
 use serde_json::Value;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -19,9 +19,8 @@ const SAMPLES: u64 = 20;
 /// Samples of an epoch in batches of 8: the last is not full, and left out.
 const EPOCH: u64 = SHARDS * SAMPLES / 8 * 8;
 
-fn bench(household: &Household, origin: &Origin, verb: &str, more: &[&str]) -> Output {
-    household
-        .forebay(&["bench", verb, "s3://bucket/{0..2}.tar", "--daemon", "embedded"])
+fn bench(home: &UserHome, origin: &Origin, verb: &str, more: &[&str]) -> Output {
+    home.forebay(&["bench", verb, "s3://bucket/{0..2}.tar", "--daemon", "embedded"])
         .args(more)
         .envs(origin.environment())
         .output()
@@ -66,10 +65,10 @@ fn assert_spread(figures: &Value, name: &str) {
 #[test]
 fn throughput_counts_whole_epochs_of_each_case() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let more = ["--batch-size", "8", "--threads", "1,2", "--jobs", "1,3", "--rounds", "3"];
     let report = document(&bench(
-        &household,
+        &home,
         &origin,
         "throughput",
         &[&more[..], &["--cold", "--json"]].concat(),
@@ -112,24 +111,20 @@ fn throughput_counts_whole_epochs_of_each_case() {
         // Reads are of whole sectors, and of what lies between members.
         assert!(warm.iter().all(|round| read(round) as f64 >= number(round, "/tier_bytes")));
     }
-    let text = said(&bench(&household, &origin, "throughput", &["--batch-size", "8"]));
+    let text = said(&bench(&home, &origin, "throughput", &["--batch-size", "8"]));
     assert!(text.contains("warm") && !text.contains("cold"), "{text}");
     assert!(text.contains("samples/s"), "{text}");
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// As many requests as asked for, at the rate that was asked for, and percentiles that ascend.
 #[test]
 fn latency_offers_the_requested_load() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let more = ["--batch-size", "8", "--rate", "200", "--requests", "60", "--rounds", "2"];
-    let report = document(&bench(
-        &household,
-        &origin,
-        "latency",
-        &[&more[..], &["--cold", "--json"]].concat(),
-    ));
+    let report =
+        document(&bench(&home, &origin, "latency", &[&more[..], &["--cold", "--json"]].concat()));
     assert_machine(&report);
     assert_eq!(report["batch_size"], 8);
     for what in ["batch", "sample"] {
@@ -148,9 +143,9 @@ fn latency_offers_the_requested_load() {
         assert!(number(&report, &format!("/first_batch/{how}/lowest")) > 0.0);
     }
     let more = ["--batch-size", "8", "--requests", "10", "--rounds", "1"];
-    let text = said(&bench(&household, &origin, "latency", &more));
+    let text = said(&bench(&home, &origin, "latency", &more));
     assert!(text.contains("p99.9") && text.contains("warm"), "{text}");
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// A store's bytes come late by time passing, and by nothing else.
@@ -172,8 +167,8 @@ fn cold_starts_fetch_from_the_origin() {
         (When::get(), Fault::Delay(LATE)),
         (When::get(), Fault::CallAt(COME, Arc::new(|| delay(LATE)))),
     ]);
-    let household = Household::new(ACTOR);
-    let output = household
+    let home = UserHome::new(ACTOR);
+    let output = home
         .forebay(&["bench", "latency", "s3://bucket/{0..2}.tar", "--daemon", "embedded"])
         .args(["--batch-size", "8", "--requests", "3", "--rounds", "4", "--cold", "--json"])
         .envs(origin.environment())
@@ -195,14 +190,14 @@ fn cold_starts_fetch_from_the_origin() {
         let told = number(&report, &format!("/first_batch/{how}/highest"));
         assert_eq!(told, seconds.fold(0.0, f64::max));
     }
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// What was measured before something failed is told, and then what failed.
 #[test]
 fn failure_keeps_results_measured_before() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let failed = |output: &Output, says: &str| -> Value {
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{error}");
@@ -210,15 +205,15 @@ fn failure_keeps_results_measured_before() {
         serde_json::from_slice(&output.stdout).unwrap()
     };
     let more = ["--batch-size", "8,61", "--rounds", "1", "--json"];
-    let report = failed(&bench(&household, &origin, "throughput", &more), "--batch-size");
+    let report = failed(&bench(&home, &origin, "throughput", &more), "--batch-size");
     assert_eq!(report["cases"].as_array().unwrap().len(), 1, "{report}");
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 
     // The store answers until all is here, and not for the cold starts.
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let proxy = FaultProxy::start(origin.server.address()).unwrap();
     proxy.set([(When::get().after(SHARDS), Fault::status(404))]);
-    let output = household
+    let output = home
         .forebay(&["bench", "latency", "s3://bucket/{0..2}.tar", "--daemon", "embedded"])
         .args(["--batch-size", "8", "--requests", "3", "--rounds", "2", "--cold", "--json"])
         .envs(origin.environment())
@@ -235,7 +230,7 @@ fn failure_keeps_results_measured_before() {
     let folder = tempfile::tempdir().unwrap();
     let picture = folder.path().join("growth.svg");
     let scale = |picture: &std::path::Path| {
-        let mut command = household.forebay(&["bench", "scale", "--quick", "--json", "--plot"]);
+        let mut command = home.forebay(&["bench", "scale", "--quick", "--json", "--plot"]);
         command.arg(picture).arg("--directory").arg(folder.path()).env("TMPDIR", "/no/such/folder");
         command.args(["--max-samples", "1000", "--max-shards", "10", "--max-cached", "10"]);
         command.output().unwrap()
@@ -248,20 +243,20 @@ fn failure_keeps_results_measured_before() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{error}");
     assert!(error.contains("/no/such/growth.svg"), "{error}");
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// Every figure is there at every size, with its exponent; the picture is one; and nothing is left behind.
 #[test]
 fn scale_reports_an_exponent_for_each_growth() {
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let folder = tempfile::tempdir().unwrap();
     let picture = folder.path().join("growth.svg");
     let ground = folder.path().join("ground");
     std::fs::create_dir(&ground).unwrap();
     let limits =
         ["--max-samples", "10000", "--max-shards", "100", "--max-cached", "10", "--max-jobs", "3"];
-    let output = household
+    let output = home
         .forebay(&["bench", "scale", "--json"])
         .args(limits)
         .arg("--plot")
@@ -291,16 +286,16 @@ fn scale_reports_an_exponent_for_each_growth() {
     let drawn = std::fs::read_to_string(&picture).unwrap();
     assert!(drawn.starts_with("<svg") && drawn.contains("exponent"), "{drawn}");
     assert_eq!(std::fs::read_dir(&ground).unwrap().count(), 0, "what was made is removed");
-    assert!(household.daemons().is_empty(), "its daemon was another");
+    assert!(home.daemons().is_empty(), "its daemon was another");
 }
 
 /// What makes no sense is wrong usage, told before anything is measured.
 #[test]
 fn hostile_arguments_are_rejected() {
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let many = vec!["1"; 32].join(",");
     let refused = |arguments: &[&str], says: &str| {
-        let output = household.forebay(&["bench"]).args(arguments).output().unwrap();
+        let output = home.forebay(&["bench"]).args(arguments).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
         assert!(error.contains(says), "{arguments:?}: {error}");
@@ -323,25 +318,25 @@ fn hostile_arguments_are_rejected() {
     refused(&["scale", "--max-cached", "18446744073709551616"], "--max-cached");
     refused(&["scale", "--max-jobs", "257"], "--max-jobs");
     refused(&["scale", "data.tar"], "data.tar");
-    assert!(household.daemons().is_empty());
+    assert!(home.daemons().is_empty());
 }
 
 /// An epoch without a full batch has no figures, and a folder that is not there no shards.
 #[test]
 fn unmeasurable_cases_are_rejected_with_advice() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     for verb in ["throughput", "latency"] {
-        let output = bench(&household, &origin, verb, &["--batch-size", "61"]);
+        let output = bench(&home, &origin, verb, &["--batch-size", "61"]);
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(error.contains("--batch-size"), "{error}");
         assert!(output.stdout.is_empty());
         let absent = ["bench", verb, "/x.tar", "--daemon", "unix:/no/such/forebayd.sock"];
-        assert_eq!(household.forebay(&absent).output().unwrap().status.code(), Some(3), "{verb}");
+        assert_eq!(home.forebay(&absent).output().unwrap().status.code(), Some(3), "{verb}");
     }
     let nowhere = ["bench", "scale", "--quick", "--directory", "/no/such/folder"];
-    let output = household.forebay(&nowhere).output().unwrap();
+    let output = home.forebay(&nowhere).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use forebay_client::{Address, Deadline, LOG_MAX, Launch, RuntimeDirectory};
 use forebay_testkit::is_root;
-use forebay_tests::{Daemon, Ended, Household, PATIENCE, eventually, run};
+use forebay_tests::{Daemon, Ended, PATIENCE, UserHome, eventually, run};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -38,7 +38,7 @@ fn folder() -> TempDir {
 
 #[test]
 fn wrong_usage_exits_with_2_and_starts_nothing() {
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let starvation = |more: [&'static str; 2]| {
         ["bench", "starvation", "/x.tar", "--daemon", "embedded"].into_iter().chain(more).collect()
     };
@@ -78,22 +78,22 @@ fn wrong_usage_exits_with_2_and_starts_nothing() {
         (starvation(["--step=-1", "--raw"]), "3600"),
     ];
     for (arguments, word) in usage {
-        assert_ends(household.forebay(&arguments), 2, word);
+        assert_ends(home.forebay(&arguments), 2, word);
     }
-    let mut command = household.forebay(&["status"]);
+    let mut command = home.forebay(&["status"]);
     command.env("FOREBAY_DAEMON", "bogus");
     assert_ends(command, 2, "embedded");
-    let mut command = household.forebay(&["daemon", "--embedded"]);
+    let mut command = home.forebay(&["daemon", "--embedded"]);
     command.env("FOREBAY_CAPACITY", "lots");
     assert_ends(command, 2, "FOREBAY_CAPACITY");
-    assert!(household.daemons().is_empty());
+    assert!(home.daemons().is_empty());
 }
 
 #[test]
 fn every_verb_prints_its_version() {
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     for verb in [&["--version"][..], &["daemon", "--version"], &["bench", "starvation", "-V"]] {
-        let told = run(household.forebay(verb));
+        let told = run(home.forebay(verb));
         assert_eq!(told.code, 0, "{told:?}");
         assert!(told.out.ends_with(&format!("{}\n", env!("CARGO_PKG_VERSION"))), "{told:?}");
     }
@@ -101,7 +101,7 @@ fn every_verb_prints_its_version() {
 
 #[test]
 fn absent_daemon_exits_with_3() {
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let nowhere = ["--daemon", "unix:/no/such/forebayd.sock"];
     for verb in [
         vec!["status"],
@@ -111,10 +111,10 @@ fn absent_daemon_exits_with_3() {
         vec!["dataset", "warm", "--stop", "1"],
         vec!["dataset", "check", "/x.tar"],
     ] {
-        assert_ends(household.forebay(&[&verb[..], &nowhere].concat()), 3, "/no/such");
+        assert_ends(home.forebay(&[&verb[..], &nowhere].concat()), 3, "/no/such");
     }
-    assert_ends(household.forebay(&["status", "--daemon", "embedded"]), 3, "forebay daemon");
-    assert!(household.daemons().is_empty());
+    assert_ends(home.forebay(&["status", "--daemon", "embedded"]), 3, "forebay daemon");
+    assert!(home.daemons().is_empty());
 }
 
 #[test]
@@ -124,21 +124,21 @@ fn daemon_of_another_user_exits_with_4() {
     }
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     // Others may look for it, not connect.
     fs::set_permissions(daemon.socket().parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
     // Its own home, so that nothing but the socket is closed to it.
-    let home = TempDir::new().unwrap();
-    std::os::unix::fs::chown(home.path(), Some(65_534), Some(65_534)).unwrap();
-    let actor = home.path().join("program");
+    let owned = TempDir::new().unwrap();
+    std::os::unix::fs::chown(owned.path(), Some(65_534), Some(65_534)).unwrap();
+    let actor = owned.path().join("program");
     // By a process of its own: a test beside this one that starts a program while the copy is open
     // for writing would keep it busy.
     assert!(Command::new("cp").arg(ACTOR).arg(&actor).status().unwrap().success());
     let address = format!("unix:{}", daemon.socket().display());
     let mut command = Command::new(actor);
-    command.args(["status", "--daemon", &address]).env("XDG_RUNTIME_DIR", home.path()).uid(65_534);
+    command.args(["status", "--daemon", &address]).env("XDG_RUNTIME_DIR", owned.path()).uid(65_534);
     assert_ends(command, 4, "d.sock");
-    assert_eq!(run(household.forebay(&["status", "--daemon", &address])).code, 0);
+    assert_eq!(run(home.forebay(&["status", "--daemon", &address])).code, 0);
 }
 
 /// The variable is for embedded daemons; a node daemon beside it takes its configuration. That its
@@ -156,26 +156,26 @@ fn node_daemon_uses_only_its_configuration() {
         other.path().join("cache"),
     );
     fs::write(&config, text).unwrap();
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let arguments = ["daemon", "--config", config.to_str().unwrap()];
     for capacity in ["1GB", "lots", ""] {
-        let mut command = household.forebay(&arguments);
+        let mut command = home.forebay(&arguments);
         command.env("FOREBAY_CAPACITY", capacity);
         assert_ends(command, 1, "another daemon listens");
     }
-    let absent = household.forebay(&["daemon", "--config", "/no/such/forebay.toml"]);
+    let absent = home.forebay(&["daemon", "--config", "/no/such/forebay.toml"]);
     assert_ends(absent, 1, "[[tier]]");
 }
 
 #[test]
 fn index_and_pack_print_json_documents() {
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let (input, output) = (folder(), TempDir::new().unwrap());
     let pattern = output.path().join("made/o-{:02d}.tar");
     let pack = |more: &[&str]| {
         let given = [input.path(), &pattern].map(|path: &Path| path.to_str().unwrap());
         let packed = ["pack", given[0], "-o", given[1], "--samples", "2", "--json"];
-        run(household.forebay(&[&packed, more].concat()))
+        run(home.forebay(&[&packed, more].concat()))
     };
     let document = |ended: &Ended| -> Value {
         assert_eq!(ended.code, 0, "{ended:?}");
@@ -203,7 +203,7 @@ fn index_and_pack_print_json_documents() {
     let urls = output.path().join("made/o-{00..01}.tar");
     let given = [urls.to_str().unwrap(), "-o", manifest.to_str().unwrap()];
     let index = [&["index", "--daemon", "embedded", "--json"], &given[..]].concat();
-    let indexed = document(&run(household.forebay(&index)));
+    let indexed = document(&run(home.forebay(&index)));
     assert_eq!(indexed["manifest"], manifest.to_str().unwrap());
     assert_eq!((&indexed["shards"], &indexed["samples"]), (&2.into(), &3.into()));
     assert_eq!(indexed["bytes"], sizes[0] + sizes[1]);
@@ -215,24 +215,23 @@ fn index_and_pack_print_json_documents() {
         fs::read(packed["manifest"].as_str().unwrap()).unwrap(),
         fs::read(&manifest).unwrap()
     );
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 #[test]
 fn unwritable_manifest_is_rejected_before_any_work() {
-    let household = Household::new(ACTOR);
-    let index = |output| {
-        household.forebay(&["index", "--daemon", "embedded", "/no/such.tar", "-o", output])
-    };
+    let home = UserHome::new(ACTOR);
+    let index =
+        |output| home.forebay(&["index", "--daemon", "embedded", "/no/such.tar", "-o", output]);
     assert_ends(index("/no/such/folder/m.json"), 1, "folder");
     assert_ends(index("/tmp"), 1, "folder");
-    assert!(household.daemons().is_empty() && !household.log().exists());
+    assert!(home.daemons().is_empty() && !home.log().exists());
 }
 
 /// Each verb describes itself, and has `--daemon` where it asks one.
 #[test]
 fn help_describes_each_verb_and_its_options() {
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let mut described = BTreeSet::new();
     for (verb, asks) in [
         (vec!["daemon"], false),
@@ -246,7 +245,7 @@ fn help_describes_each_verb_and_its_options() {
         (vec!["bench"], false),
         (vec!["bench", "starvation"], true),
     ] {
-        let ended = run(household.forebay(&[&verb[..], &["--help"]].concat()));
+        let ended = run(home.forebay(&[&verb[..], &["--help"]].concat()));
         assert_eq!(ended.code, 0, "{verb:?}");
         let (description, usage) = ended.out.split_once("Usage: ").expect("it shows its usage");
         assert!(usage.contains(&verb.join(" ")), "{verb:?}: {usage}");
@@ -254,7 +253,7 @@ fn help_describes_each_verb_and_its_options() {
         assert!(described.insert(description.to_owned()), "{verb:?}: as another verb's");
         assert_eq!(usage.contains("--daemon"), asks, "{verb:?}: {usage}");
     }
-    let help = run(household.forebay(&["--help"])).out;
+    let help = run(home.forebay(&["--help"])).out;
     assert!(["130", "143"].iter().all(|code| help.contains(code)), "exit codes: {help}");
 }
 
@@ -268,21 +267,21 @@ fn fill_log(path: &Path) -> fs::File {
 /// A log ends up no longer than its limit and one line, whoever starts the daemon.
 #[test]
 fn long_log_of_an_embedded_daemon_is_truncated() {
-    let household = Household::new(ACTOR);
-    let log = fill_log(&household.log());
-    let mut command = household.forebay(&["daemon", "--embedded"]);
+    let home = UserHome::new(ACTOR);
+    let log = fill_log(&home.log());
+    let mut command = home.forebay(&["daemon", "--embedded"]);
     let mut daemon = command.stderr(log).stdout(Stdio::piped()).spawn().unwrap();
     let mut ready = String::new();
     daemon.stdout.take().unwrap().read_to_string(&mut ready).unwrap();
     assert_eq!(ready, "ready\n");
-    let text = fs::read_to_string(household.log()).unwrap();
+    let text = fs::read_to_string(home.log()).unwrap();
     assert!(text.len() as u64 <= LOG_MAX && text.contains("socket="), "{}", text.len());
     assert!(daemon.wait().unwrap().success());
 
     // A trainer cuts it too: what it starts may end before it would.
-    fill_log(&household.log());
-    let directory = RuntimeDirectory::at(household.log().parent().unwrap().to_owned()).unwrap();
+    fill_log(&home.log());
+    let directory = RuntimeDirectory::at(home.log().parent().unwrap().to_owned()).unwrap();
     let address = Address::Embedded(Launch { command: vec!["true".into()], directory });
     assert!(address.connect(&Deadline::after(PATIENCE)).is_err());
-    assert_eq!(household.log().metadata().unwrap().len(), 0);
+    assert_eq!(home.log().metadata().unwrap().len(), 0);
 }

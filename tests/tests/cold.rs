@@ -6,7 +6,7 @@ use forebay_client::Next;
 use forebay_source::Options;
 use forebay_store::{FILLS, PART_BYTES, Urgency};
 use forebay_tests::{
-    BareConfig, Daemon, Epoch, Origin, epoch, eventually, job, loader, next, play, rest,
+    BareStoreConfig, Daemon, Epoch, Origin, epoch, eventually, job, loader, next, play, rest,
 };
 use forebay_wire::message::{Begin, Open, Shuffle};
 
@@ -134,7 +134,7 @@ fn shard_needed_whole_is_requested_at_once() {
     let origin = Origin::with_shards(1, SAMPLES, &SIZES);
     let (key, disk) = (Origin::key("0.tar"), Daemon::disk());
     origin.server.stall(&key, 0);
-    let bare = BareConfig::new(disk.path().join("cache"), 1 << 30).open();
+    let bare = BareStoreConfig::new(disk.path().join("cache"), 1 << 30).open();
     let url = format!("{}/{key}", origin.server.endpoint());
     let options = Options::default();
     let begun = bare.store.shard(&url, &options, Urgency::Needed);

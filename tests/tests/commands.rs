@@ -10,7 +10,9 @@ use std::process::{Child, Command, Stdio};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_testkit::shard;
-use forebay_tests::{Daemon, PATIENCE, Part, config, epoch, eventually, job_with, loader, next};
+use forebay_tests::{
+    Daemon, PATIENCE, TrainerJob, config, epoch, eventually, job_with, loader, next,
+};
 use forebay_wire::message::{Begin, Open};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process};
 use tempfile::TempDir;
@@ -258,7 +260,7 @@ fn command_ends_with_its_job() {
 
 /// A trainer that reads one epoch in a process of its own.
 fn trainer(bench: &Bench, script: &str) -> Child {
-    let part = Part { open: bench.job(script), shards: 1, samples: SAMPLES, sizes: SIZES };
+    let part = TrainerJob { open: bench.job(script), shards: 1, samples: SAMPLES, sizes: SIZES };
     let part = serde_json::to_string(&(bench.daemon().socket(), part)).unwrap();
     let mut trainer = Command::new(ACTOR)
         .arg("once")

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use forebay_error::ErrorKind;
-use forebay_tests::{Household, reported_error};
+use forebay_tests::{UserHome, reported_error};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -23,11 +23,11 @@ const YAML: &str = "tier:\n- {name: nvme, path: /mnt/nvme0, capacity: 3TiB}\nsou
     quota: {max: 500GiB}\n- {name: rest, match: '**'}\n";
 
 /// Code, standard output and standard error of a command that asks no daemon.
-fn forebay(household: &Household, arguments: &[&str]) -> (i32, String, String) {
-    let mut command: Command = household.forebay(arguments);
+fn forebay(home: &UserHome, arguments: &[&str]) -> (i32, String, String) {
+    let mut command: Command = home.forebay(arguments);
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    assert!(household.daemons().is_empty(), "{arguments:?} started a daemon");
+    assert!(home.daemons().is_empty(), "{arguments:?} started a daemon");
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
@@ -47,17 +47,16 @@ impl Files {
 
 #[test]
 fn valid_file_passes_in_every_language() {
-    let (household, files) = (Household::new(ACTOR), Files::new());
+    let (home, files) = (UserHome::new(ACTOR), Files::new());
     for (name, text) in [("f.toml", TOML), ("f.yaml", YAML), ("f.yml", YAML)] {
         let file = files.put(name, text);
-        let (code, out, err) = forebay(&household, &["policy", "check", &file]);
+        let (code, out, err) = forebay(&home, &["policy", "check", &file]);
         assert_eq!((code, err.as_str()), (0, ""), "{out}");
         assert!(out.starts_with(&file) && out.lines().count() == 1, "{out}");
     }
-    let (_, shown, _) =
-        forebay(&household, &["policy", "show", &files.put("f.toml", TOML), "--json"]);
+    let (_, shown, _) = forebay(&home, &["policy", "show", &files.put("f.toml", TOML), "--json"]);
     let file = files.put("shown.json", &shown);
-    let (code, out, err) = forebay(&household, &["policy", "check", &file, "--json"]);
+    let (code, out, err) = forebay(&home, &["policy", "check", &file, "--json"]);
     assert_eq!((code, err.as_str()), (0, ""));
     let told: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(told["good"], true);
@@ -67,10 +66,10 @@ fn valid_file_passes_in_every_language() {
 
 #[test]
 fn invalid_file_reports_every_mistake() {
-    let (household, files) = (Household::new(ACTOR), Files::new());
+    let (home, files) = (UserHome::new(ACTOR), Files::new());
     let wrong = TOML.replace("quota", "quotta").replace("'**'", "'s3://ml/imagenet/*.tar'");
     let file = files.put("wrong.toml", &wrong);
-    let (code, out, err) = forebay(&household, &["policy", "check", &file]);
+    let (code, out, err) = forebay(&home, &["policy", "check", &file]);
     assert_eq!((code, reported_error(&err).kind()), (1, ErrorKind::Invalid), "{err}");
     let [unknown, shadowed] = out.lines().collect::<Vec<_>>()[..] else { panic!("{out}") };
     assert!(unknown.starts_with(&format!("{file}:11:1: ")), "{unknown}");
@@ -80,7 +79,7 @@ fn invalid_file_reports_every_mistake() {
 
     let wrong = wrong.replace("quotta", "quota").replace("3TiB", "3 parsecs");
     let file = files.put("wrong.toml", &wrong);
-    let (code, out, err) = forebay(&household, &["policy", "check", &file, "--json"]);
+    let (code, out, err) = forebay(&home, &["policy", "check", &file, "--json"]);
     assert_eq!((code, reported_error(&err).kind()), (1, ErrorKind::Invalid), "{err}");
     let told: Value = serde_json::from_str(&out).unwrap();
     let places = told["mistakes"].as_array().unwrap().iter();
@@ -90,29 +89,29 @@ fn invalid_file_reports_every_mistake() {
     assert_eq!(told["mistakes"][1]["places"]["shadowed_by"], "imagenet");
     assert!(told["mistakes"][1]["advice"].is_string());
 
-    let (code, out, err) = forebay(&household, &["daemon", "--config", &file]);
+    let (code, out, err) = forebay(&home, &["daemon", "--config", &file]);
     assert!(code == 1 && out.is_empty(), "{out}");
     let error = reported_error(&err);
     assert_eq!((error.place("line"), error.place("column")), (Some("4"), Some("12")), "{err}");
-    let (code, _, err) = forebay(&household, &["policy", "check", "/no/such/forebay.toml"]);
+    let (code, _, err) = forebay(&home, &["policy", "check", "/no/such/forebay.toml"]);
     assert_eq!((code, reported_error(&err).kind()), (1, ErrorKind::NotFound), "{err}");
 }
 
 #[test]
 fn diff_shows_changes_and_no_secrets() {
-    let (household, files) = (Household::new(ACTOR), Files::new());
+    let (home, files) = (UserHome::new(ACTOR), Files::new());
     let old = files.put("old.toml", TOML);
     let new = files.put("new.yaml", &YAML.replace("500", "600").replace("hunter2", "hunter3"));
     let same = files.put("same.yaml", YAML);
-    let (code, out, err) = forebay(&household, &["policy", "diff", &old, &same]);
+    let (code, out, err) = forebay(&home, &["policy", "diff", &old, &same]);
     assert_eq!((code, out.lines().count(), err.as_str()), (0, 1, ""));
-    let (code, out, err) = forebay(&household, &["policy", "diff", &old, &new]);
+    let (code, out, err) = forebay(&home, &["policy", "diff", &old, &new]);
     assert_eq!((code, out.lines().count(), err.as_str()), (0, 2, ""), "{out}");
     let has =
         |words: [&str; 3]| out.lines().any(|line| words.iter().all(|word| line.contains(word)));
     assert!(has(["imagenet", "quota.max", "500GiB -> 600GiB"]), "{out}");
     assert!(has(["s3://ml/", "proxy", ""]) && !out.contains("hunter"), "{out}");
-    let (_, out, _) = forebay(&household, &["policy", "diff", &old, &new, "--json"]);
+    let (_, out, _) = forebay(&home, &["policy", "diff", &old, &new, "--json"]);
     assert!(!out.contains("hunter"), "{out}");
     let told: Value = serde_json::from_str(&out).unwrap();
     let changes = told["changes"].as_array().unwrap();
@@ -124,42 +123,42 @@ fn diff_shows_changes_and_no_secrets() {
     );
     assert_eq!((&quota["key"], &quota["to"]), (&"quota.max".into(), &"600GiB".into()));
     assert_eq!((&quota["change"], &quota["name"]), (&"changed".into(), &"imagenet".into()));
-    let (code, _, err) = forebay(&household, &["policy", "diff", &old, "/no/such.toml"]);
+    let (code, _, err) = forebay(&home, &["policy", "diff", &old, "/no/such.toml"]);
     assert!(code == 1 && err.contains("/no/such.toml"), "{err}");
 }
 
 #[test]
 fn show_prints_rules_without_secrets() {
-    let (household, files) = (Household::new(ACTOR), Files::new());
+    let (home, files) = (UserHome::new(ACTOR), Files::new());
     let file = files.put("f.toml", TOML);
-    let (code, out, _) = forebay(&household, &["policy", "show", &file]);
+    let (code, out, _) = forebay(&home, &["policy", "show", &file]);
     assert!(
         code == 0 && out.contains("evict = \"clairvoyant\"") && !out.contains("hunter2"),
         "{out}"
     );
     assert!(!out.contains("[daemon]"), "{out}");
-    let (_, all, _) = forebay(&household, &["config", "show", "--config", &file]);
+    let (_, all, _) = forebay(&home, &["config", "show", "--config", &file]);
     assert!(all.contains("[daemon]") && out.lines().all(|line| all.contains(line)), "{all}");
 }
 
 #[test]
 fn schema_completions_and_man_pages_are_complete() {
-    let (household, files) = (Household::new(ACTOR), Files::new());
-    let (code, out, _) = forebay(&household, &["config", "schema"]);
+    let (home, files) = (UserHome::new(ACTOR), Files::new());
+    let (code, out, _) = forebay(&home, &["config", "schema"]);
     let schema: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(code, 0);
     let evict = &schema["$defs"]["Dataset"]["properties"]["evict"];
     assert!(evict["enum"].as_array().unwrap().contains(&"s3fifo".into()), "{evict}");
     assert!(evict["description"].is_string(), "{evict}");
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
-        let (code, out, _) = forebay(&household, &["completions", shell]);
+        let (code, out, _) = forebay(&home, &["completions", shell]);
         assert_eq!(code, 0);
         assert!(out.contains("scrub") && out.contains("policy"), "{shell}");
         assert!(!out.contains("actor"), "{shell}: the command's own name counts");
     }
-    assert_eq!(forebay(&household, &["completions", "tcsh"]).0, 2);
+    assert_eq!(forebay(&home, &["completions", "tcsh"]).0, 2);
     let directory = files.0.path().join("a/manual");
-    let (code, _, err) = forebay(&household, &["man", directory.to_str().unwrap()]);
+    let (code, _, err) = forebay(&home, &["man", directory.to_str().unwrap()]);
     assert_eq!(code, 0, "{err}");
     let page = |name: &str| -> PathBuf { directory.join(format!("{name}.1")) };
     for name in ["forebay", "forebay-status", "forebay-policy-check", "forebay-tier-drain"] {
@@ -171,6 +170,6 @@ fn schema_completions_and_man_pages_are_complete() {
         assert!(!page(hidden).exists(), "{hidden}");
     }
     let taken = files.put("file", "");
-    let (code, _, err) = forebay(&household, &["man", Path::new(&taken).to_str().unwrap()]);
+    let (code, _, err) = forebay(&home, &["man", Path::new(&taken).to_str().unwrap()]);
     assert!(code == 1 && err.contains("directory="), "{err}");
 }

@@ -6,7 +6,8 @@ use std::fs;
 
 use forebay_client::Next;
 use forebay_tests::{
-    Epoch, Household, Origin, Part, Trainer, descriptors, eventually, job, kill, loader, next, play,
+    Epoch, Origin, Trainer, TrainerJob, UserHome, descriptors, eventually, job, kill, loader, next,
+    play,
 };
 use forebay_wire::message::Begin;
 
@@ -17,17 +18,17 @@ const SAMPLES: u64 = 80;
 /// What a request may ask for: `readers::PIECE` of the sources.
 const PART: u64 = 4 << 20;
 
-fn part(origin: &Origin) -> Part {
+fn part(origin: &Origin) -> TrainerJob {
     let mut open = job(origin, Origin::urls(SHARDS));
     // Little is ready ahead, so that a daemon killed now is missed soon.
     open.prefetch = 2;
-    Part { open, shards: SHARDS as u32, samples: SAMPLES, sizes: SIZES }
+    TrainerJob { open, shards: SHARDS as u32, samples: SAMPLES, sizes: SIZES }
 }
 
 /// Numbers that look random and are the same in every run.
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.0 >> 33) % limit
@@ -35,11 +36,11 @@ impl Dice {
 }
 
 /// Asserts that every shard with a sidecar is the origin's, byte for byte.
-fn assert_whole_or_gone(household: &Household, origin: &Origin) {
-    for entry in fs::read_dir(household.shards()).into_iter().flatten().flatten() {
+fn assert_whole_or_gone(home: &UserHome, origin: &Origin) {
+    for entry in fs::read_dir(home.shards()).into_iter().flatten().flatten() {
         let name = entry.file_name().into_string().unwrap();
         let Some(data) = name.strip_suffix(".idx") else { continue };
-        let resting = fs::read(household.shards().join(data)).unwrap();
+        let resting = fs::read(home.shards().join(data)).unwrap();
         let (_, object) = data.split_once('-').unwrap();
         assert!(resting == origin.bytes(object), "{data} is visible and not whole");
     }
@@ -50,14 +51,14 @@ fn assert_whole_or_gone(household: &Household, origin: &Origin) {
 #[test]
 fn daemon_killed_in_mid_epoch_loses_no_sample() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
-    let loader = loader(household.address(), part(&origin).open).unwrap();
-    let mut dice = Dice(4);
+    let home = UserHome::new(ACTOR);
+    let loader = loader(home.address(), part(&origin).open).unwrap();
+    let mut random = Random(4);
     let mut killed = 0;
     for number in 0..2 {
         loader.start(Begin::at(number, 0)).unwrap();
         let mut epoch = Epoch::default();
-        let mut until_kill = 1 + dice.below(6);
+        let mut until_kill = 1 + random.below(6);
         let ended = loop {
             match next(&loader).unwrap() {
                 Next::Batch(batch) => epoch.take(&batch),
@@ -65,12 +66,12 @@ fn daemon_killed_in_mid_epoch_loses_no_sample() {
             }
             until_kill -= 1;
             if until_kill == 0 {
-                until_kill = 4 + dice.below(8);
+                until_kill = 4 + random.below(8);
                 // None while the client is between daemons: then it has just been hit.
                 if let Some(pid) = loader.stats().daemon_pid {
                     kill(pid);
                     killed += 1;
-                    assert_whole_or_gone(&household, &origin);
+                    assert_whole_or_gone(&home, &origin);
                 }
             }
         };
@@ -81,8 +82,8 @@ fn daemon_killed_in_mid_epoch_loses_no_sample() {
     }
     assert!(killed >= 10, "only {killed} kills");
     drop(loader);
-    eventually("no daemon is left", || household.daemons().is_empty());
-    assert!(!household.socket().exists());
+    eventually("no daemon is left", || home.daemons().is_empty());
+    assert!(!home.socket().exists());
 }
 
 /// Bears promise 3 (budgets) and 8 (a client can hurt only its own session): ten trainers killed in
@@ -90,49 +91,49 @@ fn daemon_killed_in_mid_epoch_loses_no_sample() {
 #[test]
 fn trainers_killed_in_mid_epoch_leave_nothing_behind() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let part = part(&origin);
-    let first = loader(household.address(), part.open.clone()).unwrap();
+    let first = loader(home.address(), part.open.clone()).unwrap();
     play(&first, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
     let pid = first.stats().daemon_pid.unwrap();
     // A second epoch: by now every shard is whole and open.
     play(&first, 1, 0).unwrap();
-    let slab = household.status().unwrap()["slab_bytes"].clone();
+    let slab = home.status().unwrap()["slab_bytes"].clone();
     let before = descriptors(pid);
-    let mut dice = Dice(9);
+    let mut random = Random(9);
     for _ in 0..10 {
-        let mut trainer = household.trainer(&part);
+        let mut trainer = home.trainer(&part);
         assert_eq!(trainer.line(), Some(format!("daemon {pid}")));
-        for _ in 0..1 + dice.below(50) {
+        for _ in 0..1 + random.below(50) {
             assert!(trainer.line().unwrap().starts_with("batch"));
         }
         trainer.kill();
     }
     eventually("the sessions and their memory are gone", || {
-        let status = household.status().unwrap();
+        let status = home.status().unwrap();
         status["jobs"].as_array().unwrap().len() == 1 && status["slab_bytes"] == slab
     });
     eventually("their descriptors are gone", || descriptors(pid).len() <= before.len());
     play(&first, 2, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
     drop(first);
     eventually("the daemon ends when nobody needs it", || !forebay_tests::alive(pid));
-    assert!(!household.socket().exists());
+    assert!(!home.socket().exists());
 }
 
 /// Bears promise 2 (one fetch) at its root: eight ranks that start at once share one daemon.
 #[test]
 fn eight_trainers_starting_at_once_elect_one_daemon() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let part = part(&origin);
-    let mut trainers: Vec<Trainer> = (0..8).map(|_| household.trainer(&part)).collect();
+    let mut trainers: Vec<Trainer> = (0..8).map(|_| home.trainer(&part)).collect();
     let told: Vec<_> = trainers.iter_mut().map(|trainer| trainer.line().unwrap()).collect();
     assert!(told[0].starts_with("daemon "), "{told:?}");
     assert!(told.iter().all(|line| *line == told[0]), "{told:?}");
-    assert_eq!(household.daemons().len(), 1);
+    assert_eq!(home.daemons().len(), 1);
     trainers.iter_mut().for_each(Trainer::finish);
     // It stays a while for those that come next.
-    let status = household.status().expect("the daemon that served them is there");
+    let status = home.status().expect("the daemon that served them is there");
     let links = status["sources"].as_array().unwrap();
     let again: u64 = links
         .iter()
@@ -147,8 +148,8 @@ fn eight_trainers_starting_at_once_elect_one_daemon() {
         })
         .sum();
     assert!(twice <= again * PART, "{twice} bytes twice; requests made again: {again}");
-    eventually("the daemon ends when nobody needs it", || household.daemons().is_empty());
-    assert!(!household.socket().exists());
+    eventually("the daemon ends when nobody needs it", || home.daemons().is_empty());
+    assert!(!home.socket().exists());
 }
 
 /// Bears promises 4, 6 and 7 together: fifty kills of either side while three trainers play. Those
@@ -156,30 +157,30 @@ fn eight_trainers_starting_at_once_elect_one_daemon() {
 #[test]
 fn fifty_kills_leave_at_most_one_daemon() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let part = part(&origin);
-    let mut dice = Dice(2);
-    let mut trainers: Vec<Trainer> = (0..3).map(|_| household.trainer(&part)).collect();
+    let mut random = Random(2);
+    let mut trainers: Vec<Trainer> = (0..3).map(|_| home.trainer(&part)).collect();
     for _ in 0..50 {
-        let at = dice.below(3) as usize;
-        for _ in 0..dice.below(12) {
+        let at = random.below(3) as usize;
+        for _ in 0..random.below(12) {
             if trainers[at].line().is_none_or(|line| line == "end") {
                 trainers[at].finish();
-                trainers[at] = household.trainer(&part);
+                trainers[at] = home.trainer(&part);
             }
         }
-        if dice.below(2) == 0 {
+        if random.below(2) == 0 {
             trainers[at].kill();
-            trainers[at] = household.trainer(&part);
+            trainers[at] = home.trainer(&part);
         } else {
-            household.daemons().into_iter().for_each(kill);
+            home.daemons().into_iter().for_each(kill);
         }
     }
     trainers.iter_mut().for_each(Trainer::finish);
-    assert!(household.daemons().len() <= 1);
-    assert_whole_or_gone(&household, &origin);
-    eventually("no daemon is left", || household.daemons().is_empty());
-    assert!(!household.socket().exists());
+    assert!(home.daemons().len() <= 1);
+    assert_whole_or_gone(&home, &origin);
+    eventually("no daemon is left", || home.daemons().is_empty());
+    assert!(!home.socket().exists());
     let memory = descriptors(std::process::id());
     assert!(!memory.iter().any(|path| path.to_string_lossy().contains("forebay-slab")));
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay_config::settings::{NodeConfig, NodeTier};
 use forebay_store::{Class, Condition, TierReport};
-use forebay_tests::{Daemon, Faulty, Mount, Origin, epoch, eventually, job, loader, play};
+use forebay_tests::{Daemon, FaultyDevice, Mount, Origin, epoch, eventually, job, loader, play};
 use forebay_wire::message::Begin;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
@@ -24,7 +24,7 @@ const EROFS: i32 = 30;
 struct Bench {
     origin: Origin,
     daemon: Daemon,
-    faulty: Arc<Faulty>,
+    faulty: Arc<FaultyDevice>,
     config: NodeConfig,
     disk: tempfile::TempDir,
 }
@@ -38,7 +38,7 @@ impl Bench {
         let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
         let bytes = origin.bytes("0.tar").len() as u64;
         let disk = Daemon::disk();
-        let faulty = Faulty::below(&disk.path().join("a"));
+        let faulty = FaultyDevice::below(&disk.path().join("a"));
         let mut config = Daemon::config(disk.path(), 1);
         let tier =
             |name: &&str| NodeTier::at(name, Class::Nvme, disk.path().join(name), 10 * bytes);

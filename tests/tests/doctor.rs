@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use forebay_error::ErrorKind;
-use forebay_tests::{Daemon, Household, reported_error};
+use forebay_tests::{Daemon, UserHome, reported_error};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -40,8 +40,8 @@ const OF_THE_MACHINE: [&str; 11] = [
 /// What it tells of each tier on a disk.
 const OF_A_TIER: [&str; 5] = ["directory", "file_system", "space", "disk", "direct_io"];
 
-fn look(household: &Household, arguments: &[&str]) -> Looked {
-    let mut command = household.forebay(&[&["doctor"], arguments].concat());
+fn look(home: &UserHome, arguments: &[&str]) -> Looked {
+    let mut command = home.forebay(&[&["doctor"], arguments].concat());
     let output = command.env_remove("FOREBAY_IO").stdin(Stdio::null()).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Looked {
@@ -107,8 +107,8 @@ fn names(directory: &Path) -> Vec<String> {
 
 #[test]
 fn doctor_checks_a_private_daemon_and_changes_nothing() {
-    let household = Household::new(ACTOR);
-    let looked = look(&household, &["--json"]);
+    let home = UserHome::new(ACTOR);
+    let looked = look(&home, &["--json"]);
     let document = document(&looked);
     for check in OF_A_TIER {
         finding(&document, check, Some("cache"));
@@ -118,16 +118,16 @@ fn doctor_checks_a_private_daemon_and_changes_nothing() {
     assert_ne!(finding(&document, "direct_io", Some("cache"))["verdict"], "skipped");
     let socket = finding(&document, "socket", None);
     assert!(socket["figures"].get("pid").is_none(), "no daemon answers: {socket}");
-    assert!(household.daemons().is_empty());
-    assert_eq!(names(household.shards().parent().unwrap()), [""; 0]);
+    assert!(home.daemons().is_empty());
+    assert_eq!(names(home.shards().parent().unwrap()), [""; 0]);
 }
 
 #[test]
 fn doctor_creates_no_missing_directory() {
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let folder = Daemon::disk();
     let cache = folder.path().join("a/b");
-    let document = document(&look(&household, &["--cache", cache.to_str().unwrap(), "--json"]));
+    let document = document(&look(&home, &["--cache", cache.to_str().unwrap(), "--json"]));
     let directory = finding(&document, "directory", Some("cache"));
     assert_eq!(directory["verdict"], "ok");
     // Its nearest folder is named in its stead.
@@ -141,10 +141,10 @@ fn doctor_creates_no_missing_directory() {
 fn doctor_uses_the_configuration_and_finds_the_daemon() {
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
-    let (household, folder) = (Household::new(ACTOR), Daemon::disk());
+    let (home, folder) = (UserHome::new(ACTOR), Daemon::disk());
     let cache = folder.path().join("cache");
     let path = config(folder.path(), daemon.socket(), &cache, "8MiB");
-    let document = document(&look(&household, &["--config", path.to_str().unwrap(), "--json"]));
+    let document = document(&look(&home, &["--config", path.to_str().unwrap(), "--json"]));
     let read = finding(&document, "config", None);
     assert_eq!((&read["verdict"], &read["figures"]["tiers"]), (&"ok".into(), &2.into()));
     for check in OF_A_TIER {
@@ -166,12 +166,12 @@ fn doctor_uses_the_configuration_and_finds_the_daemon() {
 /// What a node has beside its own socket is looked at where there is some, and left as it is.
 #[test]
 fn doctor_checks_sockets_port_token_and_audit_log() {
-    let (household, folder) = (Household::new(ACTOR), Daemon::disk());
+    let (home, folder) = (UserHome::new(ACTOR), Daemon::disk());
     let at = |name: &str| folder.path().join(name);
     let path = config(folder.path(), &at("f.sock"), &at("cache"), "8MiB");
     let look = |arguments: &[&str]| {
         let config = ["--config", path.to_str().unwrap(), "--json"];
-        document(&look(&household, &[&config, arguments].concat()))
+        document(&look(&home, &[&config, arguments].concat()))
     };
     let checks = ["listen", "http", "token", "audit"];
     let without = look(&[]);
@@ -195,14 +195,14 @@ fn doctor_checks_sockets_port_token_and_audit_log() {
 
 #[test]
 fn doctor_reports_lines_and_exits_with_1() {
-    let (household, folder) = (Household::new(ACTOR), Daemon::disk());
+    let (home, folder) = (UserHome::new(ACTOR), Daemon::disk());
     let cache = folder.path().join("cache");
     fs::create_dir(&cache).unwrap();
     fs::write(cache.join("thesis.tex"), "dear to somebody").unwrap();
     let socket = folder.path().join("f.sock");
     let path = config(folder.path(), &socket, &cache, "1EiB");
     let arguments = ["--config", path.to_str().unwrap()];
-    let looked = look(&household, &[&arguments[..], &["--json"]].concat());
+    let looked = look(&home, &[&arguments[..], &["--json"]].concat());
     let document = document(&looked);
     assert_eq!(looked.code, 1);
     let line = |line: u32| format!("{}:{line}", path.display());
@@ -212,7 +212,7 @@ fn doctor_reports_lines_and_exits_with_1() {
         assert!(finding["mend"].as_str().unwrap().contains(&place), "{finding}");
     }
     assert_eq!(names(&cache), ["thesis.tex"]);
-    let told = look(&household, &arguments);
+    let told = look(&home, &arguments);
     assert_eq!(told.code, 1);
     let is_space = |line: &str| ["wrong", "space", "nvme0"].iter().all(|word| line.contains(word));
     assert!(told.out.lines().any(is_space) && told.out.contains(&line(7)), "{}", told.out);
@@ -225,13 +225,13 @@ fn doctor_reports_lines_and_exits_with_1() {
 
 #[test]
 fn doctor_checks_the_machine_without_a_configuration() {
-    let (household, folder) = (Household::new(ACTOR), TempDir::new().unwrap());
+    let (home, folder) = (UserHome::new(ACTOR), TempDir::new().unwrap());
     let path = folder.path().join("forebay.toml");
     for text in [None, Some("[[tier]]\nname = 'a'\ncolour = 'red'\n")] {
         if let Some(text) = text {
             fs::write(&path, text).unwrap();
         }
-        let looked = look(&household, &["--config", path.to_str().unwrap(), "--json"]);
+        let looked = look(&home, &["--config", path.to_str().unwrap(), "--json"]);
         let document = document(&looked);
         assert_eq!(looked.code, 1);
         assert_eq!(finding(&document, "config", None)["verdict"], "wrong");
@@ -241,21 +241,21 @@ fn doctor_checks_the_machine_without_a_configuration() {
 
 #[test]
 fn doctor_takes_another_engine_and_a_probe() {
-    let household = Household::new(ACTOR);
-    let document = document(&look(&household, &["--io", "threads", "--probe", "--json"]));
+    let home = UserHome::new(ACTOR);
+    let document = document(&look(&home, &["--io", "threads", "--probe", "--json"]));
     assert_eq!(finding(&document, "io_uring", None)["verdict"], "skipped");
     assert_eq!(finding(&document, "memlock", None)["verdict"], "skipped");
     let probe = finding(&document, "probe", Some("cache"));
     assert!(probe["figures"]["read_bytes_per_second"].as_f64().unwrap() > 0.0, "{probe}");
-    assert_eq!(names(household.shards().parent().unwrap()), [""; 0]);
+    assert_eq!(names(home.shards().parent().unwrap()), [""; 0]);
 }
 
 #[test]
 fn wrong_usage_exits_with_2_and_help_lists_options() {
-    let household = Household::new(ACTOR);
-    assert_eq!(look(&household, &["--config", "/a", "--cache", "/b"]).code, 2);
-    assert_eq!(look(&household, &["--io", "magic"]).code, 2);
-    let help = look(&household, &["--help"]);
+    let home = UserHome::new(ACTOR);
+    assert_eq!(look(&home, &["--config", "/a", "--cache", "/b"]).code, 2);
+    assert_eq!(look(&home, &["--io", "magic"]).code, 2);
+    let help = look(&home, &["--help"]);
     assert_eq!(help.code, 0);
     for word in ["--config", "--probe", "sudo -u", "--json"] {
         assert!(help.out.contains(word), "no {word:?} in {}", help.out);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_client::{Address, Batch, Loader, Next, Tally};
 use forebay_error::{Error, ErrorKind};
 use forebay_testkit::Redis;
-use forebay_tests::{Daemon, Household, Origin, config, job, kill, loader, next};
+use forebay_tests::{Daemon, Origin, UserHome, config, job, kill, loader, next};
 use forebay_wire::leases::{Place, Sharing};
 use forebay_wire::message::{Open, Shuffle};
 
@@ -191,12 +191,12 @@ fn a_slow_rank_reads_less(keeper: &Keeper) {
 fn what_a_rank_holds_that_dies_others_read(keeper: &Keeper) {
     let (origin, _disk, daemon) = set_up();
     let mut ranks = ranks(&daemon.address(), &origin, keeper, 3);
-    let mut doomed = ranks.remove(0);
+    let mut killing = ranks.remove(0);
     for _ in 0..4 {
-        assert!(doomed.step());
+        assert!(killing.step());
     }
     // Nobody will say that its fourth batch is done.
-    let Rank { loader, done, under_way, .. } = doomed;
+    let Rank { loader, done, under_way, .. } = killing;
     assert!(!under_way.is_empty());
     drop(loader);
     let others: Vec<_> = ranks.into_iter().map(Rank::finish).collect();
@@ -290,8 +290,8 @@ over_both_keepers!(
 /// nothing is lost or comes twice.
 fn killed_daemons_lose_no_sample(keeper: &Keeper) {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
-    let mut ranks = ranks(&household.address(), &origin, keeper, 3);
+    let home = UserHome::new(ACTOR);
+    let mut ranks = ranks(&home.address(), &origin, keeper, 3);
     let mut killed = BTreeSet::new();
     for round in 0..3 {
         for _ in 0..=round {
@@ -330,10 +330,10 @@ fn assignments_of_a_dead_node_move_to_another() {
     let keeper = Keeper::Redis(Redis::start().unwrap());
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let open = open(&origin, true);
     let mut here = Rank::open(daemon.address(), &origin, true, sharing(&keeper, 0, 2));
-    let there = leasing(household.address(), open).unwrap();
+    let there = leasing(home.address(), open).unwrap();
     there.share(sharing(&keeper, 1, 2)).unwrap();
     let Next::Batch(batch) = next(&there).unwrap() else { panic!("there is enough for both") };
     assert!(!samples(&batch).is_empty());

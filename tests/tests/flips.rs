@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use forebay_shard::{HEAD_BYTES, Sidecar};
 use forebay_store::{FaultKind, fsck};
-use forebay_testkit::{Dice, Requirement, for_seeds, image, label, say, shard, skip};
-use forebay_tests::{BareConfig, Daemon, LoopDisk, SIZES, eventually, flip, resting};
+use forebay_testkit::{Random, Requirement, for_seeds, image, label, say, shard, skip};
+use forebay_tests::{BareStoreConfig, Daemon, LoopDisk, SIZES, cached_file, eventually, flip};
 
 /// A block and a half.
 const SAMPLES: u64 = 150;
@@ -130,17 +130,17 @@ fn regions_of_sidecar(sidecar: &Sidecar, len: u64) -> Vec<Region> {
 }
 
 /// Bytes to flip in the regions. Of regions that are many and alike a few are taken.
-fn places(regions: &[Region], dice: &mut Dice) -> Vec<(usize, u64)> {
+fn places(regions: &[Region], random: &mut Random) -> Vec<(usize, u64)> {
     let mut seen = std::collections::BTreeMap::<&str, u64>::new();
     let mut places = Vec::new();
     for (number, region) in regions.iter().enumerate() {
         let times = seen.entry(region.name).or_default();
         *times += 1;
         let is_one_of_many = region.ending == "-0.tar.idx" && *times > 2;
-        if is_one_of_many && !dice.percent(1) {
+        if is_one_of_many && !random.percent(1) {
             continue;
         }
-        let between = (0..BETWEEN).map(|_| dice.within(region.bytes.clone()));
+        let between = (0..BETWEEN).map(|_| random.within(region.bytes.clone()));
         let mut of: Vec<_> =
             [region.bytes.start, region.bytes.end - 1].into_iter().chain(between).collect();
         of.sort_unstable();
@@ -170,14 +170,14 @@ impl Bench {
     }
 
     fn file(&self, ending: &str) -> PathBuf {
-        resting(&self.cache.join("shards"), ending).unwrap()
+        cached_file(&self.cache.join("shards"), ending).unwrap()
     }
 
     /// Reads the shard with a new store. Whatever lies on the disk, the bytes are the origin's, and at
     /// the end so is the file. Says how often it was fetched, found wrong when it was opened or read,
     /// and found wrong by a scrub before and after the read.
     fn read(&self) -> (u64, u64, u64) {
-        let bare = BareConfig::new(self.cache.clone(), CAPACITY).open();
+        let bare = BareStoreConfig::new(self.cache.clone(), CAPACITY).open();
         assert!(bare.read_all(&self.url).unwrap() == self.right, "wrong bytes were served");
         let settled = || {
             let counters = bare.store.counters();
@@ -195,13 +195,13 @@ impl Bench {
         (fills, corruptions, scrub.wrong)
     }
 
-    fn run(&self, dice: &mut Dice) -> usize {
+    fn run(&self, random: &mut Random) -> usize {
         assert_eq!(self.read(), (1, 0, 0));
         let bytes = fs::read(self.file("-0.tar.idx")).unwrap();
         let sidecar = Sidecar::decode(&bytes).unwrap();
         let mut regions = regions_of_data(&sidecar);
         regions.extend(regions_of_sidecar(&sidecar, bytes.len() as u64));
-        let places = places(&regions, dice);
+        let places = places(&regions, random);
         for (number, at) in &places {
             let Region { name, ending, found, .. } = &regions[*number];
             flip(&self.file(ending), *at);
@@ -228,15 +228,15 @@ impl Bench {
 #[test]
 fn flipped_bits_are_found_in_every_place() {
     for_seeds("FOREBAY_FLIPS_SEED", "FOREBAY_FLIPS_ROUNDS", 1, |seed| {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         let disk = Daemon::disk();
-        let flips = Bench::new(disk.path()).run(&mut dice);
+        let flips = Bench::new(disk.path()).run(&mut random);
         say(&format!("{flips} flips, all found"));
         for sector in [512, 4096] {
             match LoopDisk::new(sector) {
                 Err(why) => skip(Requirement::Loop, &format!("sectors of {sector} bytes: {why}")),
                 Ok(disk) => {
-                    let flips = Bench::new(&disk.path()).run(&mut dice);
+                    let flips = Bench::new(&disk.path()).run(&mut random);
                     say(&format!("{flips} flips on sectors of {sector} bytes, all found"));
                 }
             }

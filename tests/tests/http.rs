@@ -244,9 +244,9 @@ fn tcp_changes_and_denials_are_audited() {
 }
 
 /// Certificates and keys of the daemon and of people, each signed by an authority of its own.
-struct Papers(TempDir);
+struct Certificates(TempDir);
 
-impl Papers {
+impl Certificates {
     fn new() -> Self {
         let folder = TempDir::new().unwrap();
         for (name, certificate) in [
@@ -324,10 +324,10 @@ impl Papers {
 /// it says so.
 #[test]
 fn client_certificate_makes_an_admin() {
-    let papers = Papers::new();
+    let certificates = Certificates::new();
     let bench = Bench::with(|disk| {
         let log = disk.join("audit.jsonl");
-        let tls = papers.tls(Some("admin"));
+        let tls = certificates.tls(Some("admin"));
         format!("{}{tls}[audit]\npath = {log:?}\n", token(disk, 0o600))
     });
     let status = ("GET", "/api/v1/status");
@@ -338,20 +338,20 @@ fn client_certificate_makes_an_admin() {
     let _ = plain.read_to_end(&mut said);
     assert!(!said.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&said));
     // Without a certificate it is as without TLS.
-    assert_eq!(papers.ask(&bench, None, ("GET", "/healthz"), "").status, 200);
-    papers.ask(&bench, None, status, "").assert_problem(401, "PermissionDenied");
-    assert_eq!(papers.ask(&bench, None, status, &bearer(TOKEN)).status, 200);
+    assert_eq!(certificates.ask(&bench, None, ("GET", "/healthz"), "").status, 200);
+    certificates.ask(&bench, None, status, "").assert_problem(401, "PermissionDenied");
+    assert_eq!(certificates.ask(&bench, None, status, &bearer(TOKEN)).status, 200);
     // With one.
-    assert_eq!(papers.ask(&bench, Some("admin"), status, "").status, 200);
+    assert_eq!(certificates.ask(&bench, Some("admin"), status, "").status, 200);
     let put = ("PUT", "/api/v1/tiers/ram");
-    assert_eq!(papers.ask(&bench, Some("admin"), put, "").status, 200);
-    let guess = papers.ask(&bench, Some("admin"), status, &bearer("guess"));
+    assert_eq!(certificates.ask(&bench, Some("admin"), put, "").status, 200);
+    let guess = certificates.ask(&bench, Some("admin"), status, &bearer("guess"));
     guess.assert_problem(401, "PermissionDenied");
     let page = format!("origin: https://evil.example\r\n{}", bearer(TOKEN));
-    papers.ask(&bench, Some("admin"), status, &page).assert_problem(403, "PermissionDenied");
+    certificates.ask(&bench, Some("admin"), status, &page).assert_problem(403, "PermissionDenied");
     // Others' are worse than none.
     for whose in ["stranger", "self", "late", "daemon"] {
-        let mut stream = papers.connect(bench.address, Some(whose));
+        let mut stream = certificates.connect(bench.address, Some(whose));
         let _ = stream
             .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         let mut said = Vec::new();
@@ -372,25 +372,25 @@ fn client_certificate_makes_an_admin() {
     });
     let lines = told();
     let done = lines.iter().find(|line| is(line, "tier", "done")).unwrap();
-    assert_eq!(done["certificate"], papers.fingerprint("admin"), "{done}");
+    assert_eq!(done["certificate"], certificates.fingerprint("admin"), "{done}");
     assert!(done["by"].as_str().unwrap().starts_with("127.0.0.1:"), "{done}");
 }
 
 /// An authority that is not named makes no admin: certificates are not even asked for.
 #[test]
 fn token_alone_makes_an_admin_without_client_ca() {
-    let papers = Papers::new();
-    let bench = Bench::with(|disk| format!("{}{}", token(disk, 0o600), papers.tls(None)));
+    let certificates = Certificates::new();
+    let bench = Bench::with(|disk| format!("{}{}", token(disk, 0o600), certificates.tls(None)));
     let status = ("GET", "/api/v1/status");
     for whose in [None, Some("admin")] {
-        assert_eq!(papers.ask(&bench, whose, status, &bearer(TOKEN)).status, 200);
-        papers.ask(&bench, whose, status, "").assert_problem(401, "PermissionDenied");
+        assert_eq!(certificates.ask(&bench, whose, status, &bearer(TOKEN)).status, 200);
+        certificates.ask(&bench, whose, status, "").assert_problem(401, "PermissionDenied");
     }
 }
 
 #[test]
 fn daemon_rejects_invalid_tls_files() {
-    let papers = Papers::new();
+    let certificates = Certificates::new();
     let refused = |http: &str, tls: &str, words: &str| {
         let disk = Daemon::disk();
         let installation = installation(disk.path(), &format!("{http}{tls}"));
@@ -401,7 +401,7 @@ fn daemon_rejects_invalid_tls_files() {
         assert!(!ended.status.success() && said.contains(words), "{words}: {said}");
     };
     let http = "http = '127.0.0.1:0'\n";
-    let good = papers.tls(Some("admin"));
+    let good = certificates.tls(Some("admin"));
     refused("", &good, "`http`");
     refused(http, &good.replace("/daemon/key.pem", "/admin/key.pem"), "cert=");
     refused(http, &good.replace("/daemon/key.pem", "/none.pem"), "/none.pem)");
@@ -409,27 +409,28 @@ fn daemon_rejects_invalid_tls_files() {
     refused(http, &good.replace("cert = \"/", "cert = \""), "http_tls");
     refused(http, &good.replace("client_ca", "client_CA"), "`client_CA`");
     let open = fs::Permissions::from_mode(0o644);
-    fs::set_permissions(papers.path("daemon", "key.pem"), open).unwrap();
+    fs::set_permissions(certificates.path("daemon", "key.pem"), open).unwrap();
     refused(http, &good, "mode=644");
 }
 
 /// Those who never end their handshake are let go, and keep nobody out meanwhile.
 #[test]
 fn hanging_handshakes_do_not_block_others() {
-    let papers = Papers::new();
-    let bench = Bench::with(|disk| format!("{}{}", token(disk, 0o600), papers.tls(Some("admin"))));
+    let certificates = Certificates::new();
+    let bench =
+        Bench::with(|disk| format!("{}{}", token(disk, 0o600), certificates.tls(Some("admin"))));
     let mut hanging: Vec<_> = (0..60).map(|_| TcpStream::connect(bench.address).unwrap()).collect();
     for (at, socket) in hanging.iter_mut().enumerate() {
         // Nothing, or the beginning of a first message.
         let sent = [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00\x01"];
         let _ = socket.write_all(sent[at % sent.len()]);
     }
-    assert_eq!(papers.ask(&bench, Some("admin"), ("GET", "/healthz"), "").status, 200);
+    assert_eq!(certificates.ask(&bench, Some("admin"), ("GET", "/healthz"), "").status, 200);
     for mut socket in hanging {
         let mut rest = Vec::new();
         let _ = socket.read_to_end(&mut rest);
     }
-    assert_eq!(papers.ask(&bench, None, ("GET", "/healthz"), "").status, 200);
+    assert_eq!(certificates.ask(&bench, None, ("GET", "/healthz"), "").status, 200);
 }
 
 /// Connections that say nothing, or too little, do not keep others out; they are bounded, and let go.

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use forebay_tests::{Daemon, Origin, epoch, eventually, flip, job, loader, play, resting};
+use forebay_tests::{Daemon, Origin, cached_file, epoch, eventually, flip, job, loader, play};
 
 const SIZES: std::ops::Range<usize> = 30_000..40_000;
 const SAMPLES: u64 = 40;
@@ -46,7 +46,7 @@ impl Bench {
     }
 
     fn file(&self, ending: &str) -> PathBuf {
-        resting(&self.disk.path().join("shards"), ending).unwrap()
+        cached_file(&self.disk.path().join("shards"), ending).unwrap()
     }
 
     /// Starts a daemon on the harmed cache: the epoch is right, `corruptions` copies counted as

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use forebay_tests::{Household, Origin, alive, eventually, interruptible};
+use forebay_tests::{Origin, UserHome, alive, eventually, interruptible};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -40,9 +40,9 @@ fn ended(child: Child) -> Ended {
 }
 
 /// Waits until a household's daemon has read so many bytes from its tiers.
-fn read(household: &Household, bytes: u64) {
+fn read(home: &UserHome, bytes: u64) {
     eventually("epochs have been played", || {
-        let Some(status) = household.status() else { return false };
+        let Some(status) = home.status() else { return false };
         let tiers = status["tiers"].as_array().unwrap();
         let read = |tier: &Value| tier["tier_read_bytes"].as_u64().unwrap();
         tiers.iter().map(read).sum::<u64>() > bytes
@@ -58,12 +58,12 @@ fn stored(origin: &Origin) -> u64 {
 fn interrupted_starvation_reports_whole_epochs() {
     for (signal, code, name) in [(Signal::INT, 130, "SIGINT"), (Signal::TERM, 143, "SIGTERM")] {
         let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-        let (household, folder) = (Household::new(ACTOR), TempDir::new().unwrap());
-        let mut command = household.forebay(&["bench", "starvation", "s3://bucket/{0..2}.tar"]);
+        let (home, folder) = (UserHome::new(ACTOR), TempDir::new().unwrap());
+        let mut command = home.forebay(&["bench", "starvation", "s3://bucket/{0..2}.tar"]);
         command.args(["--daemon", "embedded", "--raw", "--batch-size", "8", "--json"]);
         command.args(["--step", "0.001", "--epochs", "1000000"]).envs(origin.environment());
         let child = start(&mut command, folder.path());
-        read(&household, 4 * stored(&origin));
+        read(&home, 4 * stored(&origin));
         kill_process(Pid::from_child(&child), signal).unwrap();
         let ended = ended(child);
         assert_eq!(ended.code, Some(code), "{}", ended.said);
@@ -71,7 +71,7 @@ fn interrupted_starvation_reports_whole_epochs() {
         let epochs = ended.report["epochs"].as_array().unwrap();
         assert!(epochs.len() >= 2 && epochs.iter().all(|epoch| epoch["steps"] == 6), "{epochs:?}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        eventually("no daemon is left", || household.daemons().is_empty());
+        eventually("no daemon is left", || home.daemons().is_empty());
     }
 }
 
@@ -79,28 +79,28 @@ fn interrupted_starvation_reports_whole_epochs() {
 #[test]
 fn interrupt_ends_a_long_step() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let (household, folder) = (Household::new(ACTOR), TempDir::new().unwrap());
-    let mut command = household.forebay(&["bench", "starvation", "s3://bucket/{0..2}.tar"]);
+    let (home, folder) = (UserHome::new(ACTOR), TempDir::new().unwrap());
+    let mut command = home.forebay(&["bench", "starvation", "s3://bucket/{0..2}.tar"]);
     command.args(["--daemon", "embedded", "--raw", "--batch-size", "8", "--step", "3600"]);
     let child = start(command.envs(origin.environment()), folder.path());
-    read(&household, 0);
+    read(&home, 0);
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let ended = ended(child);
     assert_eq!((ended.code, ended.report), (Some(130), Value::Null), "{}", ended.said);
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// Cases that were measured are told.
 #[test]
 fn interrupted_throughput_reports_whole_cases() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let (household, folder) = (Household::new(ACTOR), TempDir::new().unwrap());
-    let mut command = household.forebay(&["bench", "throughput", "s3://bucket/{0..2}.tar"]);
+    let (home, folder) = (UserHome::new(ACTOR), TempDir::new().unwrap());
+    let mut command = home.forebay(&["bench", "throughput", "s3://bucket/{0..2}.tar"]);
     let many = (1..=100).map(|threads| threads.to_string()).collect::<Vec<_>>().join(",");
     command.args(["--daemon", "embedded", "--batch-size", "8", "--rounds", "9", "--json"]);
     command.args(["--threads", &many]).envs(origin.environment());
     let child = start(&mut command, folder.path());
-    read(&household, 12 * stored(&origin));
+    read(&home, 12 * stored(&origin));
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let ended = ended(child);
     assert_eq!(ended.code, Some(143), "{}", ended.said);
@@ -108,15 +108,15 @@ fn interrupted_throughput_reports_whole_cases() {
     assert!((1..100).contains(&cases.len()), "{}", ended.report);
     let rounds = |case: &Value| case["warm"]["rounds"].as_array().unwrap().len();
     assert!(cases.iter().all(|case| rounds(case) == 9));
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// What grew until then is told, and the folder of what was laid there is removed.
 #[test]
 fn interrupted_scale_removes_its_files() {
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let (folder, ground) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    let mut command = household.forebay(&["bench", "scale", "--json", "--max-samples", "10000"]);
+    let mut command = home.forebay(&["bench", "scale", "--json", "--max-samples", "10000"]);
     command.args(["--max-shards", "10", "--max-cached", "1000000", "--directory"]);
     let child = start(command.arg(ground.path()), folder.path());
     let laid = || {
@@ -141,7 +141,7 @@ fn interrupted_scale_removes_its_files() {
 #[test]
 fn interrupted_contest_reports_its_results() {
     let origin = Origin::with_shards(1, 4 * SAMPLES, &SIZES);
-    let (household, folder) = (Household::new(ACTOR), TempDir::new().unwrap());
+    let (home, folder) = (UserHome::new(ACTOR), TempDir::new().unwrap());
     let (work, temporary) = (folder.path().join("work"), folder.path().join("tmp"));
     fs::create_dir(&temporary).unwrap();
     let (shard, python) = (folder.path().join("0.tar"), folder.path().join("python"));
@@ -157,7 +157,7 @@ fn interrupted_contest_reports_its_results() {
     );
     fs::write(&python, script).unwrap();
     fs::set_permissions(&python, fs::Permissions::from_mode(0o700)).unwrap();
-    let mut command = household.forebay(&["bench", "starvation", "--daemon", "embedded", "--raw"]);
+    let mut command = home.forebay(&["bench", "starvation", "--daemon", "embedded", "--raw"]);
     command.args(["--step", "0.001", "--batch-size", "8", "--json", "--rivals", "spdl"]);
     command.arg("--python").arg(&python).arg("--work").arg(&work).arg(&shard);
     let command = std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -172,5 +172,5 @@ fn interrupted_contest_reports_its_results() {
     assert!(ended.said.contains(work.join("contest.json").to_str().unwrap()), "{}", ended.said);
     eventually("nothing that it started is left", || !alive(loader));
     assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }

@@ -20,8 +20,10 @@ use forebay_store::{
     AnnouncedReads, Announcement, Claim, Class, Condition, Counters, Dataset, Evict, Holdings,
     Mode, PART_BYTES, Shard, ShardHandle, Store, Tenant, TierReport, Urgency, Watermarks,
 };
-use forebay_testkit::{Dice, Sky, UnsyncedFiles, Weather, for_seeds, image, shard};
-use forebay_tests::{Bare, BareConfig, BareTier, Daemon, Rest, SIZES, eventually, flip};
+use forebay_testkit::{DiskFault, Random, RandomFaults, UnsyncedFiles, for_seeds, image, shard};
+use forebay_tests::{
+    BareStore, BareStoreConfig, BareStoreTier, CacheContents, Daemon, SIZES, eventually, flip,
+};
 use forebay_uring::{Arena, Region};
 use tempfile::TempDir;
 
@@ -74,7 +76,7 @@ fn is_listed(tier: &TierReport) -> bool {
 
 /// A store, and what is held of it.
 struct Life {
-    bare: Bare,
+    bare: BareStore,
     held: Vec<Held>,
 }
 
@@ -96,14 +98,14 @@ struct Object {
 }
 
 struct Model {
-    dice: Dice,
+    random: Random,
     disk: TempDir,
-    weather: Arc<Weather>,
-    sky: Sky,
+    faults: Arc<RandomFaults>,
+    fault: DiskFault,
     objects: Vec<Object>,
     capacity: u64,
     /// Beside the first.
-    more: Vec<BareTier>,
+    more: Vec<BareStoreTier>,
     files: Arc<UnsyncedFiles>,
     buffers: Arena,
     /// Whether changes of the directory failed in this life.
@@ -114,7 +116,7 @@ struct Model {
 
 impl Model {
     fn new(seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         let disk = Daemon::disk();
         let mut objects = Vec::new();
         let (mut all, mut largest, mut pinned) = (0, 0, 0);
@@ -130,18 +132,18 @@ impl Model {
         }
         // Replaced, the pinned one is there twice. What is held is at most as large as what comes.
         let least = 4 * pinned + (1 + HELD as u64) * largest;
-        let capacity = dice.within(least..(least + 1).max(all));
-        let more = Self::more(&mut dice, &disk, least);
-        let weather = Weather::new(dice.split());
-        let files = Self::files(&disk, &weather);
+        let capacity = random.within(least..(least + 1).max(all));
+        let more = Self::more(&mut random, &disk, least);
+        let faults = RandomFaults::new(random.split());
+        let files = Self::files(&disk, &faults);
         let buffers = Arena::new(Region::create("model-buffers", BUFFERS).unwrap());
-        let sky = Sky::Clear;
+        let fault = DiskFault::None;
         let (names_failed, life, log) = (false, None, Vec::new());
         let mut model = Self {
-            dice,
+            random,
             disk,
-            weather,
-            sky,
+            faults,
+            fault,
             objects,
             capacity,
             more,
@@ -156,13 +158,13 @@ impl Model {
     }
 
     /// The other tiers: none, a second disk like the first, and memory or a slow disk.
-    fn more(dice: &mut Dice, disk: &TempDir, least: u64) -> Vec<BareTier> {
-        let count = dice.below(3) as usize;
-        let is_memory = dice.percent(50);
+    fn more(random: &mut Random, disk: &TempDir, least: u64) -> Vec<BareStoreTier> {
+        let count = random.below(3) as usize;
+        let is_memory = random.percent(50);
         let path = |name: &str| Some(disk.path().join("cache").join(name));
         let tier = |name: &str, class, path, capacity| {
             let (name, watermarks) = (name.to_owned(), None);
-            BareTier { name, class, path, capacity, watermarks }
+            BareStoreTier { name, class, path, capacity, watermarks }
         };
         let mut more = vec![tier("second", Class::Nvme, path("second"), least)];
         more.push(match is_memory {
@@ -170,7 +172,7 @@ impl Model {
             false => tier("hdd", Class::Hdd, path("hdd"), 2 * least),
         });
         more.truncate(count);
-        if dice.percent(50) {
+        if random.percent(50) {
             // Shards go down ahead of need.
             let marks = Some(Watermarks { low: 0.5, high: 0.8 });
             more.iter_mut().filter(|tier| tier.class == Class::Nvme).for_each(|tier| {
@@ -180,9 +182,9 @@ impl Model {
         more
     }
 
-    fn files(disk: &TempDir, weather: &Arc<Weather>) -> Arc<UnsyncedFiles> {
+    fn files(disk: &TempDir, faults: &Arc<RandomFaults>) -> Arc<UnsyncedFiles> {
         let (root, aside) = (disk.path().join("cache"), disk.path().join("aside"));
-        UnsyncedFiles::over(&root, &aside, weather.clone(), Some(weather.clone()))
+        UnsyncedFiles::over(&root, &aside, faults.clone(), Some(faults.clone()))
     }
 
     /// The directory of a tier on a disk.
@@ -198,7 +200,7 @@ impl Model {
     fn whole(&self) -> Vec<(String, String, String, u64)> {
         let mut all = Vec::new();
         for tier in self.tiers().into_iter().filter(is_listed) {
-            let whole = Rest::of(&self.path(&tier.name)).whole;
+            let whole = CacheContents::of(&self.path(&tier.name)).whole;
             let of = |(data, (url, len))| (tier.name.clone(), data, url, len);
             all.extend(whole.into_iter().map(of));
         }
@@ -214,14 +216,14 @@ impl Model {
             let name = name.to_owned();
             Tenant { name, min_bytes, max_bytes }
         };
-        let bare = BareConfig {
+        let bare = BareStoreConfig {
             datasets: vec![pinned],
             tenants: vec![tenant("most", 0, half), tenant("least", tenth, None)],
             look_after: LOOK_AFTER,
             files: self.files.clone(),
             faults: Some(self.files.clone()),
             more: self.more.clone(),
-            ..BareConfig::new(self.path("nvme"), self.capacity)
+            ..BareStoreConfig::new(self.path("nvme"), self.capacity)
         };
         let bare = bare.open();
         // A new daemon knows no identity.
@@ -245,15 +247,15 @@ impl Model {
         let life = self.life.as_ref().unwrap();
         let tasks = which.iter().map(|at| {
             let object = &self.objects[*at];
-            let urgency = if self.dice.percent(15) { Urgency::Ahead } else { Urgency::Needed };
+            let urgency = if self.random.percent(15) { Urgency::Ahead } else { Urgency::Needed };
             let seeds = object.versions[object.oldest..].to_vec();
             let read = Read {
-                store: life.bare.store.for_tenant(*self.dice.pick(&TENANTS)),
+                store: life.bare.store.for_tenant(*self.random.pick(&TENANTS)),
                 buffers: self.buffers.clone(),
                 url: object.url.clone(),
                 samples: object.samples,
                 seeds,
-                dice: self.dice.split(),
+                random: self.random.split(),
                 urgency,
             };
             life.bare.runtime.spawn(read.run())
@@ -263,14 +265,14 @@ impl Model {
     }
 
     fn some(&mut self) -> usize {
-        self.dice.below(SAMPLES.len() as u64) as usize
+        self.random.below(SAMPLES.len() as u64) as usize
     }
 
     /// One step; what it was.
     fn step(&mut self) -> String {
-        match self.dice.below(100) {
+        match self.random.below(100) {
             0..45 => {
-                let times = self.dice.within(1..TOGETHER + 1);
+                let times = self.random.within(1..TOGETHER + 1);
                 let which: Vec<_> = (0..times).map(|_| self.some()).collect();
                 let outcomes = self.read(&which);
                 for (at, outcome) in which.iter().zip(&outcomes) {
@@ -305,8 +307,9 @@ impl Model {
         };
         // Whoever only looks ahead is not let in at any price.
         let is_full = error.kind() == ErrorKind::Full;
-        let ok = is_full || was_replaced || self.sky != Sky::Clear || self.files.power().is_off();
-        assert!(ok, "read of {at} under a clear sky: {error}");
+        let ok =
+            is_full || was_replaced || self.fault != DiskFault::None || self.files.power().is_off();
+        assert!(ok, "read of {at} without a fault: {error}");
         if was_replaced && !is_full {
             // An origin that differs is asked anew, by the next.
             self.settle();
@@ -326,7 +329,7 @@ impl Model {
             Urgency::Needed,
         ));
         match opened {
-            Ok(lease) if self.dice.percent(50) => {
+            Ok(lease) if self.random.percent(50) => {
                 life.held.push(Held::Claim { _claim: life.bare.store.claim(&lease) });
                 format!("claim {at}")
             }
@@ -355,7 +358,7 @@ impl Model {
                 tier.mode == Mode::Disabled || !works
             };
             let away = tiers.iter().any(is_away);
-            assert!(away || self.sky != Sky::Clear, "forget under a clear sky: {forgot:?}");
+            assert!(away || self.fault != DiskFault::None, "forget without a fault: {forgot:?}");
         }
         format!("forget {at}: {forgot:?}")
     }
@@ -383,8 +386,8 @@ impl Model {
         if whole.is_empty() {
             return "nothing to harm".to_owned();
         }
-        let (tier, data, _, len) = self.dice.pick(&whole).clone();
-        let at = self.dice.below(len);
+        let (tier, data, _, len) = self.random.pick(&whole).clone();
+        let at = self.random.below(len);
         flip(&self.path(&tier).join("shards").join(&data), at);
         format!("harm {tier} {data} at {at}")
     }
@@ -392,7 +395,7 @@ impl Model {
     fn scrub(&mut self) -> String {
         let life = self.life();
         let scrub = life.bare.runtime.block_on(life.bare.store.scrub(false, |_| ()));
-        if self.sky == Sky::Clear {
+        if self.fault == DiskFault::None {
             let wrong = scrub.unwrap().wrong;
             self.settle();
             self.rest();
@@ -404,7 +407,7 @@ impl Model {
             }
             return format!("scrub: {wrong} wrong");
         }
-        "scrub in bad weather".to_owned()
+        "scrub in bad faults".to_owned()
     }
 
     /// One object is used again and again, so that it moves to a faster tier, where there is one.
@@ -421,12 +424,13 @@ impl Model {
     /// Jobs say what they will read, and read it; the node fetches ahead for them meanwhile.
     fn foresee(&mut self) -> String {
         let life = self.life.as_ref().unwrap();
-        let jobs: Vec<_> = (0..self.dice.within(1..JOBS + 1))
+        let jobs: Vec<_> = (0..self.random.within(1..JOBS + 1))
             .map(|job| {
-                let uses = self.dice.within(1..USES_TOLD);
+                let uses = self.random.within(1..USES_TOLD);
                 let uses: Vec<_> =
-                    (0..uses).map(|_| self.dice.below(SAMPLES.len() as u64) as usize).collect();
-                let store = life.bare.store.for_tenant(*self.dice.pick(&TENANTS)).for_job(job + 1);
+                    (0..uses).map(|_| self.random.below(SAMPLES.len() as u64) as usize).collect();
+                let store =
+                    life.bare.store.for_tenant(*self.random.pick(&TENANTS)).for_job(job + 1);
                 (tell(&store, &self.objects, &uses), uses)
             })
             .collect();
@@ -452,8 +456,9 @@ impl Model {
     /// An admin changes a tier, and it may be the only one.
     fn administer(&mut self) -> String {
         let tiers = self.tiers();
-        let tier = self.dice.pick(&tiers).clone();
-        let mode = *self.dice.pick(&[Mode::Draining, Mode::Disabled, Mode::Enabled, Mode::Enabled]);
+        let tier = self.random.pick(&tiers).clone();
+        let mode =
+            *self.random.pick(&[Mode::Draining, Mode::Disabled, Mode::Enabled, Mode::Enabled]);
         let changed = self.set_mode(&tier.name, mode);
         if mode == Mode::Draining && tier.mode == Mode::Disabled {
             assert_eq!(changed.as_ref().unwrap_err().kind(), ErrorKind::Invalid);
@@ -467,23 +472,29 @@ impl Model {
     }
 
     fn turn(&mut self) -> String {
-        const SKIES: [Sky; 6] =
-            [Sky::Reads, Sky::Writes, Sky::Full, Sky::Names, Sky::Short, Sky::Late];
-        if self.sky != Sky::Clear {
+        const DISK_FAULTS: [DiskFault; 6] = [
+            DiskFault::Reads,
+            DiskFault::Writes,
+            DiskFault::Full,
+            DiskFault::Names,
+            DiskFault::Short,
+            DiskFault::Late,
+        ];
+        if self.fault != DiskFault::None {
             self.clear();
-            return "the sky clears".to_owned();
+            return "the fault clears".to_owned();
         }
-        self.sky = *self.dice.pick(&SKIES);
-        let chance = *self.dice.pick(&[5, 20, 60]);
-        self.weather.turn(self.sky, chance);
-        self.names_failed |= self.sky == Sky::Names;
-        format!("{:?} of {chance} %", self.sky)
+        self.fault = *self.random.pick(&DISK_FAULTS);
+        let chance = *self.random.pick(&[5, 20, 60]);
+        self.faults.set(self.fault, chance);
+        self.names_failed |= self.fault == DiskFault::Names;
+        format!("{:?} of {chance} %", self.fault)
     }
 
     /// Good weather: every device comes back, and takes what is read.
     fn clear(&mut self) {
-        self.weather.turn(Sky::Clear, 0);
-        self.sky = Sky::Clear;
+        self.faults.set(DiskFault::None, 0);
+        self.fault = DiskFault::None;
         self.life.as_mut().unwrap().held.clear();
         for tier in self.tiers() {
             // What is held of a directory keeps it for a moment.
@@ -515,27 +526,27 @@ impl Model {
     }
 
     fn restart(&mut self) -> String {
-        self.weather.turn(Sky::Clear, 0);
-        self.sky = Sky::Clear;
+        self.faults.set(DiskFault::None, 0);
+        self.fault = DiskFault::None;
         self.end();
         self.start();
         "restart".to_owned()
     }
 
     fn cut(&mut self) -> String {
-        self.weather.turn(Sky::Clear, 0);
-        self.sky = Sky::Clear;
-        let calls = self.dice.within(1..60);
+        self.faults.set(DiskFault::None, 0);
+        self.fault = DiskFault::None;
+        let calls = self.random.within(1..60);
         self.files.power().goes_after(calls);
         // Less than that may happen in these; then it goes when nothing does.
-        for _ in 0..self.dice.below(4) {
+        for _ in 0..self.random.below(4) {
             let which: Vec<_> = (0..3).map(|_| self.some()).collect();
             drop(self.read(&which));
         }
         self.files.power().off();
         self.end();
-        let lost = self.files.cut(self.dice.roll());
-        self.files = Self::files(&self.disk, &self.weather);
+        let lost = self.files.cut(self.random.number());
+        self.files = Self::files(&self.disk, &self.faults);
         self.start();
         format!("cut within {calls} calls: {lost:?}")
     }
@@ -575,7 +586,7 @@ impl Model {
             assert!(used <= all, "{used} of {all} on {name}");
         }
         // A shard that left while it is held keeps its bytes.
-        if self.sky == Sky::Clear && self.life().held.is_empty() {
+        if self.fault == DiskFault::None && self.life().held.is_empty() {
             eventually("what is reserved lies on the disks", || {
                 self.tiers().iter().all(|tier| match tier.class {
                     Class::Memory => {
@@ -600,7 +611,7 @@ impl Model {
     }
 
     fn is_at_rest(&self, tier: &TierReport) -> bool {
-        let rest = Rest::of(&self.path(&tier.name));
+        let rest = CacheContents::of(&self.path(&tier.name));
         // A sidecar aside that could be neither renamed nor removed waits for the next start.
         let mut others = rest.others.iter();
         tier.counters.used_bytes == rest.bytes()
@@ -621,9 +632,9 @@ impl Model {
     fn check_pinned(&self, before: &BTreeMap<(String, String), String>, step: &str) {
         let may = ["forget 0", "harm", "scrub", "cut"];
         let drops = may.iter().any(|word| step.starts_with(word))
-            || self.sky != Sky::Clear
+            || self.fault != DiskFault::None
             || self.counters().corruptions > 0
-            || step.starts_with("the sky");
+            || step.starts_with("the fault");
         let (now, tiers) = (self.pinned(), self.tiers());
         for (at, url) in before {
             // A tier that is drained gives up what is pinned, too; one that is let go of keeps it.
@@ -641,7 +652,7 @@ struct Read {
     url: String,
     samples: u64,
     seeds: Vec<u64>,
-    dice: Dice,
+    random: Random,
     urgency: Urgency,
 }
 
@@ -668,9 +679,9 @@ impl Read {
     async fn read(&mut self, lease: &ShardHandle) -> Result<()> {
         // All that is read has one version.
         let mut version = None;
-        for _ in 0..self.dice.within(1..6) {
-            let first = self.dice.below(self.samples);
-            let last = (first + self.dice.below(3)).min(self.samples - 1);
+        for _ in 0..self.random.within(1..6) {
+            let first = self.random.below(self.samples);
+            let last = (first + self.random.below(3)).min(self.samples - 1);
             let (members, range) = {
                 let index = lease.index();
                 let of = |at: u64| {
@@ -745,7 +756,7 @@ fn run(seed: u64) {
         }
         if model.life.is_some() {
             for tier in model.tiers() {
-                let rest = Rest::of(&model.path(&tier.name));
+                let rest = CacheContents::of(&model.path(&tier.name));
                 forebay_testkit::say(&format!("{tier:?}\n{rest:?}"));
             }
         }

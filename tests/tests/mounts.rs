@@ -9,7 +9,7 @@ use forebay_client::Address;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_testkit::shard;
 use forebay_tests::{
-    Daemon, Epoch, Hanging, NodeProcess, Origin, Setup, alive, descriptors, epoch, eventually,
+    Daemon, Epoch, HangingFile, NodeProcess, Origin, Setup, alive, descriptors, epoch, eventually,
     hangs, job, readers_of, status,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -30,13 +30,13 @@ const SOON: Duration = Duration::from_secs(2);
 struct Bench {
     origin: Origin,
     disk: tempfile::TempDir,
-    hanging: Hanging,
+    hanging: HangingFile,
 }
 
 impl Bench {
     fn new() -> Option<Self> {
         let bytes = shard(SAMPLES, 0, &SIZES);
-        let hanging = Hanging::new("0.tar", &bytes)?;
+        let hanging = HangingFile::new("0.tar", &bytes)?;
         let (origin, disk) = (Origin::new(), Daemon::disk());
         origin.put("0.tar", &bytes);
         std::fs::write(disk.path().join("0.tar"), &bytes).unwrap();
@@ -62,7 +62,7 @@ impl Bench {
 
     fn setup(&self, file_timeout: Option<Duration>) -> Setup {
         let (cache, socket) = (self.disk.path().join("cache"), self.disk.path().join("d.sock"));
-        Setup { cache, socket, capacity: 1 << 30, doom: None, file_timeout }
+        Setup { cache, socket, capacity: 1 << 30, kill_point: None, file_timeout }
     }
 
     /// The entry of the mount that hangs in a daemon's status document.

@@ -18,8 +18,8 @@ use forebay_client::Address;
 use forebay_error::{Error, ErrorKind};
 use forebay_testkit::{is_root, shard};
 use forebay_tests::{
-    Answer, Daemon, Hanging, Mount, Part, descriptors, epoch, eventually, hangs, job_with,
-    played_error, readers_of, reported_error,
+    Answer, Daemon, HangingFile, Mount, TrainerJob, descriptors, epoch, eventually, hangs,
+    job_with, played_error, readers_of, reported_error,
 };
 use forebay_wire::PROTOCOL;
 use forebay_wire::frame::{self, Receiver};
@@ -43,9 +43,9 @@ fn permit(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-fn whole(urls: Vec<String>) -> Part {
+fn whole(urls: Vec<String>) -> TrainerJob {
     let open = job_with(BTreeMap::new(), urls);
-    Part { open, shards: 1, samples: SAMPLES, sizes: SIZES }
+    TrainerJob { open, shards: 1, samples: SAMPLES, sizes: SIZES }
 }
 
 /// A node daemon of a user that may read nothing of its clients', and a shard of one of those.
@@ -515,7 +515,7 @@ fn a_client_leaves() -> bool {
 /// of itself in the daemon.
 #[test]
 fn hanging_descriptor_fails_only_its_own_job() {
-    let Some(hanging) = Hanging::new("0.tar", &shard(SAMPLES, 0, &SIZES)) else { return };
+    let Some(hanging) = HangingFile::new("0.tar", &shard(SAMPLES, 0, &SIZES)) else { return };
     let inside = Inside::new(Some(Duration::from_millis(500)));
     let socket = inside.daemon.socket().to_owned();
     hanging.freeze();

@@ -19,7 +19,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::{Checksums, Limits, Options};
 use forebay_store::PART_BYTES;
 use forebay_testkit::{
-    Certificate, Dice, Fault, FaultProxy, Nginx, RetryAfter, Traffic, When, image, label, say,
+    Certificate, Fault, FaultProxy, Nginx, Random, RetryAfter, Traffic, When, image, label, say,
     shard,
 };
 use forebay_tests::{Daemon, Epoch, Installation, Origin, epoch, job_with};
@@ -159,7 +159,7 @@ impl Met {
 fn slow_network_delivers_everything() {
     let by = Duration::from_millis(20);
     for met in meet(|_| {
-        vec![(When::any(), Fault::Delay(by)), (When::any(), Fault::Jitter(by, Dice::new(1)))]
+        vec![(When::any(), Fault::Delay(by)), (When::any(), Fault::Jitter(by, Random::new(1)))]
     }) {
         met.assert_whole().assert_passed(met.len);
     }

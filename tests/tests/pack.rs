@@ -13,7 +13,7 @@ use forebay_client::Address;
 use forebay_error::ErrorKind;
 use forebay_shard::Manifest;
 use forebay_tests::{
-    Daemon, Household, Mount, epoch, eventually, interruptible, job_with, reported_error,
+    Daemon, Mount, UserHome, epoch, eventually, interruptible, job_with, reported_error,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -33,7 +33,7 @@ const KILLS: [Signal; 4] = [Signal::KILL, Signal::INT, Signal::KILL, Signal::TER
 
 /// Packs one folder into others.
 struct Packer {
-    household: Household,
+    home: UserHome,
     input: TempDir,
 }
 
@@ -45,14 +45,14 @@ impl Packer {
             fs::write(input.path().join(format!("{i:03}.bin")), data).unwrap();
             fs::write(input.path().join(format!("{i:03}.cls")), i.to_string()).unwrap();
         }
-        Self { household: Household::new(ACTOR), input }
+        Self { home: UserHome::new(ACTOR), input }
     }
 
     fn command(&self, to: &Path, more: &[&str]) -> Command {
         let pattern = to.join("o-{:03d}.tar");
         let given = [self.input.path(), &pattern].map(|path: &Path| path.to_str().unwrap());
         let command = ["pack", given[0], "-o", given[1], "--samples", "1"];
-        let mut command = self.household.forebay(&[&command, more].concat());
+        let mut command = self.home.forebay(&[&command, more].concat());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -231,7 +231,7 @@ fn trainer_reads_packed_shards_by_their_manifest() {
     // Given twice.
     assert_eq!(packed.status.code(), Some(2));
     let pack = |arguments: &[&str]| {
-        let ended = packer.household.forebay(arguments).output().unwrap();
+        let ended = packer.home.forebay(arguments).output().unwrap();
         assert!(ended.status.success(), "{}", text(&ended.stderr));
     };
     let pattern = |folder: &Path| folder.join("p-{:02d}.tar").to_str().unwrap().to_owned();
@@ -297,14 +297,14 @@ fn invalid_inputs_are_rejected_before_any_work() {
         (vec![input, "--bytes", "2000"], 1, "--bytes 3072"),
     ] {
         let given = [&["pack", "-o", &pattern], &arguments[..]].concat();
-        let ended = packer.household.forebay(&given).output().unwrap();
+        let ended = packer.home.forebay(&given).output().unwrap();
         let error = text(&ended.stderr);
         assert_eq!(ended.status.code(), Some(code), "{arguments:?}: {error}");
         assert!(error.contains(word), "{arguments:?}: {error}");
     }
     assert_eq!(fs::read_dir(output.path()).unwrap().count(), 1);
     let given = ["pack", "-o", &pattern, &list, "--manifest", &format!("{list}.json")];
-    assert!(packer.household.forebay(&given).status().unwrap().success());
+    assert!(packer.home.forebay(&given).status().unwrap().success());
     assert!(PathBuf::from(format!("{list}.json")).exists());
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use forebay_config::settings::NodeConfig;
 use forebay_error::{Error, ErrorKind};
 use forebay_store::{Dataset, Evict, ShardName};
-use forebay_tests::{Daemon, Origin, epoch, eventually, flip, job, loader, play, resting};
+use forebay_tests::{Daemon, Origin, cached_file, epoch, eventually, flip, job, loader, play};
 
 const SIZES: std::ops::Range<usize> = 30_000..30_001;
 const SAMPLES: u64 = 20;
@@ -75,7 +75,7 @@ impl Bench {
 
 /// Makes a cached shard look as old as that.
 fn age(cache: &Path, n: u64, age: Duration) {
-    let sidecar = resting(&cache.join("shards"), &format!("-{n}.tar.idx")).unwrap();
+    let sidecar = cached_file(&cache.join("shards"), &format!("-{n}.tar.idx")).unwrap();
     File::open(sidecar).unwrap().set_modified(SystemTime::now() - age).unwrap();
 }
 
@@ -301,7 +301,7 @@ fn shards_leaving_during_the_listing_are_counted_once() {
     bench.play([0, 1]).unwrap();
     let bench = bench.restarted(|cache| {
         age(cache, 0, 2 * HOUR);
-        let sidecar = resting(&cache.join("shards"), "-1.tar.idx").unwrap();
+        let sidecar = cached_file(&cache.join("shards"), "-1.tar.idx").unwrap();
         flip(&sidecar, fs::metadata(&sidecar).unwrap().len() - 1);
         crowd(cache, CROWD);
     });

@@ -9,8 +9,10 @@ use std::sync::LazyLock;
 use forebay_client::{Address, Next};
 use forebay_config::settings::NodeConfig;
 use forebay_store::fsck;
-use forebay_testkit::{Dice, Lost, UnsyncedFiles, for_seeds, say};
-use forebay_tests::{Catalog, Daemon, Epoch, PATIENCE, Rest, epoch, eventually, job, loader, next};
+use forebay_testkit::{Lost, Random, UnsyncedFiles, for_seeds, say};
+use forebay_tests::{
+    CacheContents, Catalog, Daemon, Epoch, PATIENCE, epoch, eventually, job, loader, next,
+};
 use forebay_wire::message::Begin;
 use tempfile::TempDir;
 
@@ -76,7 +78,7 @@ impl Bench {
         let epoch = epoch(daemon.address(), open).unwrap();
         self.catalog.assert_whole(&epoch, &self.all());
         self.assert_same(daemon, "after an epoch");
-        for (data, (url, _)) in Rest::of(&self.cache()).whole {
+        for (data, (url, _)) in CacheContents::of(&self.cache()).whole {
             self.catalog.assert_file(&self.cache().join("shards").join(data), &url);
         }
     }
@@ -85,7 +87,7 @@ impl Bench {
     fn assert_same(&self, daemon: &Daemon, when: &str) {
         eventually(when, || {
             let counters = daemon.node().store().counters();
-            let rest = Rest::of(&self.cache());
+            let rest = CacheContents::of(&self.cache());
             counters.misses == counters.ended()
                 && counters.used_bytes == rest.bytes()
                 && counters.used_bytes <= self.capacity
@@ -94,13 +96,13 @@ impl Bench {
     }
 
     /// Reads shards in a random order until the power goes.
-    fn read(&self, address: &Address, files: &UnsyncedFiles, mut dice: Dice) {
+    fn read(&self, address: &Address, files: &UnsyncedFiles, mut random: Random) {
         while !files.power().is_off() {
             let mut shards = self.all();
             for at in (1..shards.len()).rev() {
-                shards.swap(at, dice.below(at as u64 + 1) as usize);
+                shards.swap(at, random.below(at as u64 + 1) as usize);
             }
-            shards.truncate(dice.within(1..shards.len() as u64 + 1) as usize);
+            shards.truncate(random.within(1..shards.len() as u64 + 1) as usize);
             let urls = shards.iter().map(|n| forebay_tests::Origin::url(&format!("{n}.tar")));
             let mut open = job(&self.catalog.origin, urls.collect());
             open.prefetch = 2;
@@ -131,13 +133,13 @@ impl Bench {
     }
 
     /// Works until the power goes, in one of the next calls.
-    fn work(&self, daemon: &Daemon, files: &UnsyncedFiles, dice: &mut Dice) {
+    fn work(&self, daemon: &Daemon, files: &UnsyncedFiles, random: &mut Random) {
         std::thread::scope(|scope| {
             for _ in 0..TRAINERS {
-                let (address, dice) = (daemon.address(), dice.split());
-                scope.spawn(move || self.read(&address, files, dice));
+                let (address, random) = (daemon.address(), random.split());
+                scope.spawn(move || self.read(&address, files, random));
             }
-            if dice.percent(30) {
+            if random.percent(30) {
                 let store = daemon.node().store().clone();
                 scope.spawn(move || {
                     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -160,16 +162,16 @@ struct Told {
 }
 
 fn cuts(seed: u64) -> Told {
-    let mut dice = Dice::new(seed);
+    let mut random = Random::new(seed);
     // The large ones take longer.
     let catalog = if seed % 5 == 4 { &LARGE } else { &SMALL };
-    let bench = Bench::new(catalog, dice.within(30..110));
+    let bench = Bench::new(catalog, random.within(30..110));
     let mut told = Told::default();
     for _ in 0..CUTS {
         let files = bench.files();
-        if dice.percent(25) {
+        if random.percent(25) {
             // In the start itself, or soon after.
-            files.power().goes_after(dice.within(1..12));
+            files.power().goes_after(random.within(1..12));
         }
         match Daemon::try_start(bench.config(&files)) {
             Err(error) => {
@@ -177,19 +179,19 @@ fn cuts(seed: u64) -> Told {
                 told.starts_cut += 1;
             }
             Ok(daemon) => {
-                if !files.power().is_off() && dice.percent(70) {
+                if !files.power().is_off() && random.percent(70) {
                     // Now and then the next cut comes before anybody looked.
                     files.power().goes_after(u64::MAX);
                     bench.assert_sound(&daemon);
                 }
-                files.power().goes_after(dice.within(CALLS));
-                bench.work(&daemon, &files, &mut dice);
+                files.power().goes_after(random.within(CALLS));
+                bench.work(&daemon, &files, &mut random);
                 let counters = daemon.node().store().counters();
                 told.resumed += counters.resumed_bytes;
                 told.corrupt += counters.corruptions;
             }
         }
-        told.lost.push(files.cut(dice.roll()));
+        told.lost.push(files.cut(random.number()));
     }
     let files = bench.files();
     let daemon = Daemon::try_start(bench.config(&files)).unwrap();
@@ -223,17 +225,17 @@ fn power_cut_at_any_time_loses_no_start_and_no_byte() {
 #[test]
 fn cached_shards_survive_any_power_cut() {
     for_seeds("FOREBAY_CACHED_SEED", "FOREBAY_CACHED_ROUNDS", 2, |seed| {
-        let mut dice = Dice::new(seed);
-        let bench = Bench::new(&SMALL, dice.within(40..120));
+        let mut random = Random::new(seed);
+        let bench = Bench::new(&SMALL, random.within(40..120));
         let files = bench.files();
         let daemon = Daemon::try_start(bench.config(&files)).unwrap();
         bench.assert_sound(&daemon);
         files.power().off();
         drop(daemon);
-        let before = Rest::of(&bench.cache());
+        let before = CacheContents::of(&bench.cache());
         assert!(!before.whole.is_empty());
-        files.cut(dice.roll());
-        let after = Rest::of(&bench.cache());
+        files.cut(random.number());
+        let after = CacheContents::of(&bench.cache());
         for (data, (url, len)) in before.whole {
             assert_eq!(after.whole.get(&data), Some(&(url.clone(), len)), "it is gone");
             bench.catalog.assert_file(&bench.cache().join("shards").join(data), &url);

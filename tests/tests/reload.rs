@@ -13,8 +13,9 @@ use forebay_error::ErrorKind;
 use forebay_source::Options;
 use forebay_store::{Cache, Class, Dataset, Evict, Holdings, Tenant, Urgency};
 use forebay_tests::{
-    Bare, BareConfig, BareTier, Daemon, Ended, Epoch, Household, Installation, Installed, Origin,
-    PATIENCE, daemon_status, epoch, eventually, job, loader, next, play, resting, run,
+    BareStore, BareStoreConfig, BareStoreTier, Daemon, Ended, Epoch, Installation, Installed,
+    Origin, PATIENCE, UserHome, cached_file, daemon_status, epoch, eventually, job, loader, next,
+    play, run,
 };
 use forebay_wire::message::Begin;
 use rustix::process::Signal;
@@ -114,7 +115,7 @@ impl Bench {
     /// Which shards rest on the tier.
     fn resting(&self) -> Vec<u64> {
         let shards = self.disk.path().join("cache/shards");
-        let rests = |n: &u64| resting(&shards, &format!("-{n}.tar.idx")).is_some();
+        let rests = |n: &u64| cached_file(&shards, &format!("-{n}.tar.idx")).is_some();
         (0..SHARDS).filter(rests).collect()
     }
 
@@ -612,15 +613,15 @@ fn sources_are_removed_and_added_at_run_time() {
 }
 
 /// A store of two tiers with room for so many shards each, and ten shards as files.
-struct Shelves {
+struct TwoTiers {
     files: TempDir,
-    bare: Bare,
-    config: BareConfig,
+    bare: BareStore,
+    config: BareStoreConfig,
     shard_bytes: u64,
     disk: TempDir,
 }
 
-impl Shelves {
+impl TwoTiers {
     fn new(shards: u64) -> Self {
         let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
         let (files, disk) = (Daemon::disk(), Daemon::disk());
@@ -630,15 +631,15 @@ impl Shelves {
             shard_bytes = bytes.len() as u64;
             fs::write(files.path().join(format!("{n}.tar")), bytes).unwrap();
         }
-        let hdd = BareTier {
+        let hdd = BareStoreTier {
             name: "hdd".to_owned(),
             class: Class::Hdd,
             path: Some(disk.path().join("hdd")),
             capacity: shards * shard_bytes,
             watermarks: None,
         };
-        let nvme = BareConfig::new(disk.path().join("nvme"), shards * shard_bytes);
-        let config = BareConfig { more: vec![hdd], ..nvme };
+        let nvme = BareStoreConfig::new(disk.path().join("nvme"), shards * shard_bytes);
+        let config = BareStoreConfig { more: vec![hdd], ..nvme };
         Self { files, bare: config.clone().open(), config, shard_bytes, disk }
     }
 
@@ -656,7 +657,7 @@ impl Shelves {
         });
     }
 
-    fn change(&mut self, change: impl FnOnce(&mut BareConfig)) {
+    fn change(&mut self, change: impl FnOnce(&mut BareStoreConfig)) {
         change(&mut self.config);
         self.bare.reconfigure(&self.config).unwrap();
     }
@@ -678,7 +679,7 @@ impl Shelves {
     /// Which shards rest on a tier.
     fn on(&self, tier: &str) -> Vec<u64> {
         let shards = self.disk.path().join(tier).join("shards");
-        let rests = |n: &u64| resting(&shards, &format!("-{n}.tar.idx")).is_some();
+        let rests = |n: &u64| cached_file(&shards, &format!("-{n}.tar.idx")).is_some();
         (0..SHARDS).filter(rests).collect()
     }
 }
@@ -694,70 +695,66 @@ fn tenant(name: &str, max_bytes: Option<u64>) -> Tenant {
 /// A job keeps its tenant, whether the rules name it just now or not; so do shards.
 #[test]
 fn removed_tenants_return_with_their_shards() {
-    let mut shelves = Shelves::new(8);
-    shelves.change(|config| config.tenants = vec![tenant("a", None), tenant("b", None)]);
-    let a = shelves.bare.store.for_tenant(Some("a"));
-    shelves.read(Some("a"), [0, 1]);
-    shelves.read(Some("b"), [2]);
-    assert_eq!((shelves.shards("a"), shelves.shards("b")), (2, 1));
-    shelves.change(|config| config.tenants = vec![tenant("b", None), tenant("new", None)]);
-    let read = |shelves: &Shelves, n: u64| {
-        let (url, options) = (shelves.url(n), Options::default());
-        let lease = shelves.bare.runtime.block_on(a.shard(&url, &options, Urgency::Needed));
+    let mut tiers = TwoTiers::new(8);
+    tiers.change(|config| config.tenants = vec![tenant("a", None), tenant("b", None)]);
+    let a = tiers.bare.store.for_tenant(Some("a"));
+    tiers.read(Some("a"), [0, 1]);
+    tiers.read(Some("b"), [2]);
+    assert_eq!((tiers.shards("a"), tiers.shards("b")), (2, 1));
+    tiers.change(|config| config.tenants = vec![tenant("b", None), tenant("new", None)]);
+    let read = |tiers: &TwoTiers, n: u64| {
+        let (url, options) = (tiers.url(n), Options::default());
+        let lease = tiers.bare.runtime.block_on(a.shard(&url, &options, Urgency::Needed));
         let lease = lease.unwrap();
-        shelves.bare.runtime.block_on(lease.settled()).unwrap();
+        tiers.bare.runtime.block_on(lease.settled()).unwrap();
     };
-    read(&shelves, 3);
-    shelves.read(None, []);
-    assert_eq!((shelves.shards("b"), shelves.shards("new")), (1, 0));
-    let rest = |shelves: &Shelves| shelves.bare.store.holdings().tenants.pop().unwrap().shards;
-    assert_eq!(rest(&shelves), 3);
-    let max = 2 * shelves.shard_bytes;
-    shelves.change(|config| config.tenants = vec![tenant("a", Some(max))]);
-    eventually("what is above its limit went", || shelves.shards("a") == 2);
-    assert_eq!(rest(&shelves), 1);
-    read(&shelves, 4);
-    eventually("its limit holds for a job that was there before it", || shelves.shards("a") == 2);
+    read(&tiers, 3);
+    tiers.read(None, []);
+    assert_eq!((tiers.shards("b"), tiers.shards("new")), (1, 0));
+    let rest = |tiers: &TwoTiers| tiers.bare.store.holdings().tenants.pop().unwrap().shards;
+    assert_eq!(rest(&tiers), 3);
+    let max = 2 * tiers.shard_bytes;
+    tiers.change(|config| config.tenants = vec![tenant("a", Some(max))]);
+    eventually("what is above its limit went", || tiers.shards("a") == 2);
+    assert_eq!(rest(&tiers), 1);
+    read(&tiers, 4);
+    eventually("its limit holds for a job that was there before it", || tiers.shards("a") == 2);
 }
 
 #[test]
 fn renamed_data_set_keeps_its_shards() {
-    let mut shelves = Shelves::new(8);
-    let half = 4 * shelves.shard_bytes;
-    shelves.change(|config| config.datasets = vec![rule("old", "**/[0-4].tar")]);
-    shelves.read(None, 0..8);
-    assert_eq!(shelves.shards("old"), 5);
-    shelves.change(|config| {
+    let mut tiers = TwoTiers::new(8);
+    let half = 4 * tiers.shard_bytes;
+    tiers.change(|config| config.datasets = vec![rule("old", "**/[0-4].tar")]);
+    tiers.read(None, 0..8);
+    assert_eq!(tiers.shards("old"), 5);
+    tiers.change(|config| {
         let max_bytes = Some(half);
         config.datasets = vec![Dataset { max_bytes, ..rule("new", "**/[0-4].tar") }];
     });
-    eventually("its limit holds for what it took over", || shelves.shards("new") == 4);
-    assert_eq!(shelves.shards("(rest)"), 3, "of data sets, the others");
+    eventually("its limit holds for what it took over", || tiers.shards("new") == 4);
+    assert_eq!(tiers.shards("(rest)"), 3, "of data sets, the others");
 }
 
 /// What lies where the rules do not want it moves to where they do.
 #[test]
 fn copies_leave_tiers_their_rule_no_longer_names() {
-    let mut shelves = Shelves::new(8);
+    let mut tiers = TwoTiers::new(8);
     let on = |tier: &str| Dataset { tiers: vec![tier.to_owned()], ..rule("set", "**/[0-2].tar") };
-    shelves.change(|config| config.datasets = vec![on("nvme")]);
-    shelves.read(None, 0..5);
-    assert_eq!((shelves.on("nvme"), shelves.on("hdd")), (vec![0, 1, 2, 3, 4], vec![]));
-    shelves.change(|config| config.datasets = vec![on("hdd")]);
-    eventually("they moved", || {
-        (shelves.on("nvme"), shelves.on("hdd")) == (vec![3, 4], vec![0, 1, 2])
-    });
-    shelves.change(|config| config.datasets = vec![on("nvme")]);
-    eventually("and back", || {
-        (shelves.on("nvme"), shelves.on("hdd")) == (vec![0, 1, 2, 3, 4], vec![])
-    });
-    let fills = shelves.bare.store.counters().fills;
-    shelves.change(|config| {
+    tiers.change(|config| config.datasets = vec![on("nvme")]);
+    tiers.read(None, 0..5);
+    assert_eq!((tiers.on("nvme"), tiers.on("hdd")), (vec![0, 1, 2, 3, 4], vec![]));
+    tiers.change(|config| config.datasets = vec![on("hdd")]);
+    eventually("they moved", || (tiers.on("nvme"), tiers.on("hdd")) == (vec![3, 4], vec![0, 1, 2]));
+    tiers.change(|config| config.datasets = vec![on("nvme")]);
+    eventually("and back", || (tiers.on("nvme"), tiers.on("hdd")) == (vec![0, 1, 2, 3, 4], vec![]));
+    let fills = tiers.bare.store.counters().fills;
+    tiers.change(|config| {
         config.datasets = vec![Dataset { cache: Cache::Never, ..rule("set", "/**/[0-2].tar") }];
     });
-    eventually("no copies are kept of it", || shelves.on("nvme") == [3, 4]);
-    shelves.read(None, 0..3);
-    assert_eq!(shelves.bare.store.counters().fills, fills, "it is read where it is");
+    eventually("no copies are kept of it", || tiers.on("nvme") == [3, 4]);
+    tiers.read(None, 0..3);
+    assert_eq!(tiers.bare.store.counters().fills, fills, "it is read where it is");
 }
 
 /// Bears promise 3: a shard that is on its way when the rules change arrives by the new ones.
@@ -802,17 +799,17 @@ fn others_connect_while_the_file_names_their_group() {
 #[test]
 fn private_daemon_has_no_file_to_apply() {
     let origin = Origin::with_shards(1, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
-    let loader = loader(household.address(), job(&origin, Origin::urls(1))).unwrap();
+    let home = UserHome::new(ACTOR);
+    let loader = loader(home.address(), job(&origin, Origin::urls(1))).unwrap();
     assert_eq!(play(&loader, 0, 0).unwrap().samples.len() as u64, SAMPLES);
-    let mut command = household.forebay(&["policy", "apply"]);
-    command.env("FOREBAY_DAEMON", format!("unix:{}", household.socket().display()));
+    let mut command = home.forebay(&["policy", "apply"]);
+    command.env("FOREBAY_DAEMON", format!("unix:{}", home.socket().display()));
     let ended = run(command);
     assert_eq!(ended.code, 1, "{ended:?}");
     assert_eq!(ended.error().kind(), ErrorKind::Invalid, "{ended:?}");
-    assert!(household.status().unwrap()["configuration"].is_null());
+    assert!(home.status().unwrap()["configuration"].is_null());
     let nobody = run({
-        let mut command = household.forebay(&["policy", "apply"]);
+        let mut command = home.forebay(&["policy", "apply"]);
         command.env("FOREBAY_DAEMON", "unix:/no/such/d.sock");
         command
     });

@@ -9,7 +9,7 @@ use std::path::Path;
 use forebay_client::Next;
 use forebay_shard::{BLOCK_BYTES, Partial};
 use forebay_tests::{
-    Daemon, Epoch, Household, Origin, epoch, eventually, job, kill, loader, next, play, resting,
+    Daemon, Epoch, Origin, UserHome, cached_file, epoch, eventually, job, kill, loader, next, play,
 };
 use forebay_wire::message::{Begin, Open};
 
@@ -37,7 +37,7 @@ fn stalling() -> (Origin, Open, u64) {
 
 /// Bytes that the record vouches for.
 fn recorded(shards: &Path) -> u64 {
-    let record = fs::read(resting(shards, ".part").unwrap()).unwrap();
+    let record = fs::read(cached_file(shards, ".part").unwrap()).unwrap();
     let blocks = Partial::decode(&record).unwrap().blocks;
     let bytes = blocks.iter().flatten().count() as u64 * BLOCK_BYTES;
     assert!(bytes >= RECORDED, "only {bytes} bytes are recorded");
@@ -46,7 +46,7 @@ fn recorded(shards: &Path) -> u64 {
 
 /// Bytes before the first part that the record does not vouch for.
 fn leading(shards: &Path) -> u64 {
-    let record = fs::read(resting(shards, ".part").unwrap()).unwrap();
+    let record = fs::read(cached_file(shards, ".part").unwrap()).unwrap();
     let blocks = Partial::decode(&record).unwrap().blocks;
     blocks.iter().take_while(|block| block.is_some()).count() as u64 * BLOCK_BYTES
 }
@@ -56,13 +56,13 @@ fn leading(shards: &Path) -> u64 {
 #[test]
 fn next_daemon_resumes_a_killed_daemons_fill() {
     let (origin, open, len) = stalling();
-    let household = Household::new(ACTOR);
-    let loader = loader(household.address(), open).unwrap();
+    let home = UserHome::new(ACTOR);
+    let loader = loader(home.address(), open).unwrap();
     loader.start(Begin::at(0, 0)).unwrap();
     let mut epoch = Epoch::default();
-    eventually("a part is recorded", || resting(&household.shards(), ".part").is_some());
+    eventually("a part is recorded", || cached_file(&home.shards(), ".part").is_some());
     kill(loader.stats().daemon_pid.unwrap());
-    let recorded = recorded(&household.shards());
+    let recorded = recorded(&home.shards());
     origin.server.release(&Origin::key("0.tar"));
     loop {
         match next(&loader).unwrap() {
@@ -71,12 +71,12 @@ fn next_daemon_resumes_a_killed_daemons_fill() {
         }
     }
     epoch.assert_whole(1, SAMPLES, &SIZES);
-    eventually("it is whole", || resting(&household.shards(), ".idx").is_some());
-    assert!(resting(&household.shards(), ".part").is_none());
+    eventually("it is whole", || cached_file(&home.shards(), ".idx").is_some());
+    assert!(cached_file(&home.shards(), ".part").is_none());
     assert!(
-        fs::read(resting(&household.shards(), "-0.tar").unwrap()).unwrap() == origin.bytes("0.tar")
+        fs::read(cached_file(&home.shards(), "-0.tar").unwrap()).unwrap() == origin.bytes("0.tar")
     );
-    let status = household.status().unwrap();
+    let status = home.status().unwrap();
     assert_eq!(status["cache"]["resumed_bytes"], recorded);
     assert_eq!(status["cache"]["origin_bytes"], len - recorded);
     assert!(origin.served("0.tar") < len * 3 / 2, "{} of {len}", origin.served("0.tar"));
@@ -92,11 +92,11 @@ fn corrupt_part_at_rest_is_fetched_again() {
     {
         let loader = loader(daemon.address(), open.clone()).unwrap();
         loader.start(Begin::at(0, 0)).unwrap();
-        eventually("a part is recorded", || resting(&shards, ".part").is_some());
+        eventually("a part is recorded", || cached_file(&shards, ".part").is_some());
     }
     daemon.stop();
     let recorded = recorded(&shards);
-    let data = resting(&shards, "-0.tar").unwrap();
+    let data = cached_file(&shards, "-0.tar").unwrap();
     let opened = fs::OpenOptions::new().write(true).open(&data).unwrap();
     opened.write_all_at(&[0x5a; 64], (5 << 20) + 7).unwrap();
     origin.server.release(&Origin::key("0.tar"));
@@ -124,12 +124,12 @@ fn damaged_record_restarts_the_fill() {
         {
             let loader = loader(daemon.address(), open.clone()).unwrap();
             loader.start(Begin::at(0, 0)).unwrap();
-            eventually("a part is recorded", || resting(&shards, ".part").is_some());
+            eventually("a part is recorded", || cached_file(&shards, ".part").is_some());
         }
         daemon.stop();
         match harm {
-            "record" => fs::write(resting(&shards, ".part").unwrap(), "nonsense").unwrap(),
-            _ => fs::remove_file(resting(&shards, "-0.tar").unwrap()).unwrap(),
+            "record" => fs::write(cached_file(&shards, ".part").unwrap(), "nonsense").unwrap(),
+            _ => fs::remove_file(cached_file(&shards, "-0.tar").unwrap()).unwrap(),
         }
         origin.server.release(&Origin::key("0.tar"));
         let daemon = Daemon::start(disk.path());
@@ -137,10 +137,10 @@ fn damaged_record_restarts_the_fill() {
         play(&loader, 0, 0).unwrap().assert_whole(1, SAMPLES, &SIZES);
         eventually("it is whole", || daemon.node().store().counters().fills == 1);
         assert_eq!(daemon.node().store().counters().resumed_bytes, 0, "{harm}");
-        assert!(resting(&shards, ".part").is_none());
+        assert!(cached_file(&shards, ".part").is_none());
         drop(loader);
         daemon.stop();
-        fs::remove_file(resting(&shards, ".idx").unwrap()).unwrap();
+        fs::remove_file(cached_file(&shards, ".idx").unwrap()).unwrap();
     }
 }
 
@@ -158,7 +158,7 @@ fn recorded_parts_stay_recorded() {
         {
             let loader = loader(daemon.address(), open.clone()).unwrap();
             loader.start(Begin::at(0, 0)).unwrap();
-            eventually("a part is recorded", || resting(&shards, ".part").is_some());
+            eventually("a part is recorded", || cached_file(&shards, ".part").is_some());
             for _ in 0..batches {
                 assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
             }
@@ -192,7 +192,7 @@ fn partial_shard_outlives_an_outage_and_is_evicted_first() {
         origin.server.stall(&key, len / 10 * 7);
         let loader = loader(daemon.address(), open.clone()).unwrap();
         loader.start(Begin::at(0, 0)).unwrap();
-        eventually("a part is recorded", || resting(&shards, ".part").is_some());
+        eventually("a part is recorded", || cached_file(&shards, ".part").is_some());
         let failed = counters().failed_fills;
         origin.server.deny(&key, true);
         origin.server.break_off(&key, true);
@@ -201,7 +201,7 @@ fn partial_shard_outlives_an_outage_and_is_evicted_first() {
         // A job that is still there would fetch the shard again as soon as its origin is back.
         drop(loader);
         eventually("the job is gone", || daemon.status()["jobs"] == serde_json::json!([]));
-        assert!(resting(&shards, ".part").is_some());
+        assert!(cached_file(&shards, ".part").is_some());
         origin.server.deny(&key, false);
         origin.server.break_off(&key, false);
     };
@@ -215,7 +215,7 @@ fn partial_shard_outlives_an_outage_and_is_evicted_first() {
     fail();
     play("0.tar");
     assert!(counters().resumed_bytes >= RECORDED, "{:?}", counters());
-    fs::read(resting(&shards, "-0.tar").unwrap()).unwrap();
+    fs::read(cached_file(&shards, "-0.tar").unwrap()).unwrap();
     assert_eq!(counters().evictions, 0);
     // What was written twice is what was not recorded in time: a part of the shard, not all of it.
     let written = counters().written_bytes;
@@ -247,11 +247,11 @@ fn partial_shard_is_evicted_before_whole_ones() {
     {
         let loader = loader(daemon.address(), open).unwrap();
         loader.start(Begin::at(0, 0)).unwrap();
-        eventually("a part is recorded", || resting(&shards, ".part").is_some());
+        eventually("a part is recorded", || cached_file(&shards, ".part").is_some());
     }
     daemon.stop();
     let daemon = start();
     play(&daemon, "2.tar");
-    assert!(resting(&shards, "-0.tar").is_none() && resting(&shards, ".part").is_none());
-    assert!(resting(&shards, "-1.tar").is_some());
+    assert!(cached_file(&shards, "-0.tar").is_none() && cached_file(&shards, ".part").is_none());
+    assert!(cached_file(&shards, "-1.tar").is_some());
 }

@@ -12,7 +12,7 @@ use forebay_error::ErrorKind;
 use forebay_source::Options;
 use forebay_store::{PART_BYTES, Shard, ShardHandle, Urgency};
 use forebay_testkit::{Fault, FaultProxy, When, image, shard};
-use forebay_tests::{Bare, BareConfig, Daemon, Origin, eventually};
+use forebay_tests::{BareStore, BareStoreConfig, Daemon, Origin, eventually};
 use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
 use futures::poll;
 use hyper::header::{ETAG, LAST_MODIFIED};
@@ -66,17 +66,17 @@ fn begin(
     samples: u64,
     sizes: &Range<usize>,
     held: &Arc<Held>,
-) -> (Bare, String, [tempfile::TempDir; 2]) {
+) -> (BareStore, String, [tempfile::TempDir; 2]) {
     let (origin, cache) = (Daemon::disk(), Daemon::disk());
     let path = origin.path().join("0.tar");
     std::fs::write(&path, shard(samples, 0, sizes)).unwrap();
-    let mut config = BareConfig::new(cache.path().to_owned(), 1 << 30);
+    let mut config = BareStoreConfig::new(cache.path().to_owned(), 1 << 30);
     config.faults = Some(held.clone());
     (config.open(), format!("file://{}", path.display()), [origin, cache])
 }
 
 /// One member's bytes, checked.
-async fn member(bare: &Bare, shard: &ShardHandle, number: usize) -> Vec<u8> {
+async fn member(bare: &BareStore, shard: &ShardHandle, number: usize) -> Vec<u8> {
     let member = shard.index().index().members[number];
     let range = member.offset..member.end();
     let footprint = Shard::footprint(&range);

@@ -11,7 +11,7 @@ use forebay_error::ErrorKind;
 use forebay_shard::Manifest;
 use forebay_source::{Rule, Rules};
 use forebay_testkit::{ACCESS_KEY, Nginx, Requirement, SECRET_KEY, skip};
-use forebay_tests::{Daemon, Household, Origin, PATIENCE, epoch, job, reported_error};
+use forebay_tests::{Daemon, Origin, PATIENCE, UserHome, epoch, job, reported_error};
 use tempfile::TempDir;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -44,16 +44,16 @@ fn daemon_lists_more_than_one_message_holds() {
 #[test]
 fn patterns_keep_order_and_use_the_jobs_profile() {
     let origin = Origin::with_shards(5, SAMPLES, &SIZES);
-    let (household, home) = (Household::new(ACTOR), TempDir::new().unwrap());
-    let aws = home.path().join(".aws");
+    let (home, folder) = (UserHome::new(ACTOR), TempDir::new().unwrap());
+    let aws = folder.path().join(".aws");
     fs::create_dir(&aws).unwrap();
     let keys = format!("aws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n");
     fs::write(aws.join("credentials"), format!("[train]\n{keys}")).unwrap();
-    let manifest = home.path().join("m.json");
+    let manifest = folder.path().join("m.json");
     let index = |spec: &str| -> Command {
-        let mut command = household.forebay(&["index", spec, "-o", manifest.to_str().unwrap()]);
+        let mut command = home.forebay(&["index", spec, "-o", manifest.to_str().unwrap()]);
         command
-            .env("HOME", home.path())
+            .env("HOME", folder.path())
             .env("AWS_PROFILE", "train")
             .env("AWS_ENDPOINT_URL", origin.server.endpoint());
         for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_CONFIG_FILE"] {

@@ -13,7 +13,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_store::PART_BYTES;
 use forebay_testkit::{Ceph, image, say, shard, skip};
 use forebay_tests::{
-    Daemon, Epoch, Installation, Installed, Way, daemon_status, epoch, eventually, job_with,
+    Daemon, Epoch, Installation, Installed, TestSource, daemon_status, epoch, eventually, job_with,
 };
 use tempfile::TempDir;
 
@@ -41,15 +41,15 @@ struct Node {
 }
 
 impl Node {
-    fn start(way: &Way) -> Self {
+    fn start(source: &TestSource) -> Self {
         let disk = Daemon::disk();
         let tier = format!(
             "[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GB'\n{}",
             disk.path().join("cache"),
-            way.rule,
+            source.rule,
         );
         let mut installation = Installation::new(ACTOR, disk.path(), MEMORY, &tier);
-        if let Some(authority) = &way.authority {
+        if let Some(authority) = &source.authority {
             installation = installation.with("SSL_CERT_FILE", authority.clone());
         }
         let daemon = Some(installation.start());
@@ -61,9 +61,9 @@ impl Node {
         self.daemon = Some(self.installation.start());
     }
 
-    fn play(&self, way: &Way, keys: &[&str]) -> Result<Epoch> {
-        let urls = keys.iter().map(|key| way.url(key)).collect();
-        epoch(self.address(), job_with(way.environment.clone(), urls))
+    fn play(&self, source: &TestSource, keys: &[&str]) -> Result<Epoch> {
+        let urls = keys.iter().map(|key| source.url(key)).collect();
+        epoch(self.address(), job_with(source.environment.clone(), urls))
     }
 
     fn address(&self) -> Address {
@@ -89,7 +89,7 @@ impl Node {
     }
 }
 
-type Behaviour = (&'static str, fn(&Way));
+type Behaviour = (&'static str, fn(&TestSource));
 
 /// All but the last, which takes the server away.
 const BEHAVIOURS: [Behaviour; 7] = [
@@ -102,39 +102,40 @@ const BEHAVIOURS: [Behaviour; 7] = [
     ("keys with spaces, plus, percent and letters beyond ASCII", odd_keys),
 ];
 
-fn all(way: Way) {
-    for (name, behaviour) in BEHAVIOURS.into_iter().chain([("eight jobs", eight_jobs as fn(&Way))])
+fn all(source: TestSource) {
+    for (name, behaviour) in
+        BEHAVIOURS.into_iter().chain([("eight jobs", eight_jobs as fn(&TestSource))])
     {
-        match way.except.iter().find(|(except, _)| *except == name) {
-            Some((_, why)) => say(&format!("{name} does not apply to {}: {why}", way.name)),
-            None => named(way.name, name, || behaviour(&way)),
+        match source.except.iter().find(|(except, _)| *except == name) {
+            Some((_, why)) => say(&format!("{name} does not apply to {}: {why}", source.name)),
+            None => named(source.name, name, || behaviour(&source)),
         }
     }
-    named(way.name, "warm use while the server is away", || warm(way));
+    named(source.name, "warm use while the server is away", || warm(source));
 }
 
 /// Runs it; a panic says where.
-fn named(way: &str, behaviour: &str, test: impl FnOnce()) {
+fn named(source: &str, behaviour: &str, test: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(test)) {
-        say(&format!("this failed for {way}: {behaviour}"));
+        say(&format!("this failed for {source}: {behaviour}"));
         resume_unwind(panic);
     }
 }
 
-fn whole_shards(way: &Way) {
-    let node = Node::start(way);
+fn whole_shards(source: &TestSource) {
+    let node = Node::start(source);
     let shards = [shard(SAMPLES, 0, &SIZES), shard(10, 1, &SIZES)];
     for (key, bytes) in ["whole/0.tar", "whole/1.tar"].into_iter().zip(&shards) {
-        way.put(key, bytes);
+        source.put(key, bytes);
     }
-    let got = node.play(way, &["whole/0.tar", "whole/1.tar"]).unwrap();
+    let got = node.play(source, &["whole/0.tar", "whole/1.tar"]).unwrap();
     assert_eq!(got.errors, []);
     assert_eq!(got.samples.len() as u64, SAMPLES + 10);
     got.assert_bytes(&SIZES);
     node.whole(2);
     assert!(node.resting("0.tar") == shards[0] && node.resting("1.tar") == shards[1]);
     assert_eq!(node.number("/cache/origin_bytes"), (shards[0].len() + shards[1].len()) as u64);
-    if VOUCHING.contains(&way.name) {
+    if VOUCHING.contains(&source.name) {
         assert_eq!(node.number("/sources/0/checksums/agreed"), 2);
     }
 }
@@ -154,13 +155,13 @@ fn shard_of(bytes: usize) -> Vec<u8> {
     shard
 }
 
-fn edges(way: &Way) {
-    let node = Node::start(way);
+fn edges(source: &TestSource) {
+    let node = Node::start(source);
     let lengths = [2048, PART_BYTES - 512, PART_BYTES, PART_BYTES + 1, PART_BYTES + 512];
     for (done, len) in (1..).zip(lengths.into_iter().chain([2 * PART_BYTES])) {
         let (key, bytes) = (format!("edge-{len}.tar"), shard_of(len));
-        way.put(&key, &bytes);
-        let got = node.play(way, &[&key]).unwrap();
+        source.put(&key, &bytes);
+        let got = node.play(source, &[&key]).unwrap();
         assert_eq!((got.samples.len(), &got.errors[..]), (1, &[][..]), "{len}");
         node.whole(done);
         assert!(node.resting(&key) == bytes, "{len} bytes differ");
@@ -171,42 +172,44 @@ fn why(played: Result<Epoch>) -> Error {
     played.map_or_else(|error| error, |mut epoch| epoch.errors.pop().expect("an error"))
 }
 
-fn missing(way: &Way) {
-    let node = Node::start(way);
-    let error = why(node.play(way, &["no-such.tar"]));
+fn missing(source: &TestSource) {
+    let node = Node::start(source);
+    let error = why(node.play(source, &["no-such.tar"]));
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     assert!(error.place("url").unwrap().contains("no-such.tar"), "{error}");
-    assert!(!error.to_string().contains(way.secret()), "{error}");
+    assert!(!error.to_string().contains(source.secret()), "{error}");
 }
 
-fn denied(way: &Way) {
-    let refused = match &way.refused {
-        Ok(refused) => refused,
-        Err(why) => return say(&format!("a denied object does not apply to {}: {why}", way.name)),
+fn denied(source: &TestSource) {
+    let denied = match &source.denied {
+        Ok(denied) => denied,
+        Err(why) => {
+            return say(&format!("a denied object does not apply to {}: {why}", source.name));
+        }
     };
-    let node = Node::start(way);
-    way.put("k.tar", &shard(1, 0, &SIZES));
-    let job = job_with(refused.environment.clone(), vec![refused.url.clone()]);
+    let node = Node::start(source);
+    source.put("k.tar", &shard(1, 0, &SIZES));
+    let job = job_with(denied.environment.clone(), vec![denied.url.clone()]);
     let error = why(epoch(node.address(), job));
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
     assert!(error.place("url").unwrap().contains("k.tar"), "{error}");
     let log = node.daemon.as_ref().unwrap().log();
     for text in [error.to_string(), format!("{error:?}"), log] {
-        assert!(!text.contains(way.secret()), "{text}");
+        assert!(!text.contains(source.secret()), "{text}");
     }
 }
 
 /// Of another length: where a version is a time in seconds and a length, as on most web servers, one
 /// second can hold two versions that nobody tells apart.
-fn replaced(way: &Way) {
-    let mut node = Node::start(way);
-    way.put("replaced.tar", &shard(10, 0, &SIZES));
-    assert_eq!(node.play(way, &["replaced.tar"]).unwrap().samples.len(), 10);
+fn replaced(source: &TestSource) {
+    let mut node = Node::start(source);
+    source.put("replaced.tar", &shard(10, 0, &SIZES));
+    assert_eq!(node.play(source, &["replaced.tar"]).unwrap().samples.len(), 10);
     node.whole(1);
-    way.put("replaced.tar", &shard(11, 1, &SIZES));
+    source.put("replaced.tar", &shard(11, 1, &SIZES));
     // A daemon that has just started has asked nobody yet whether an object changed.
     node.restart();
-    let got = node.play(way, &["replaced.tar"]).unwrap();
+    let got = node.play(source, &["replaced.tar"]).unwrap();
     assert_eq!((got.samples.len(), &got.errors[..]), (11, &[][..]));
     for (i, sample) in (0..).zip(&got.samples) {
         assert!(sample.fields["jpg"] == image(1, i, &SIZES), "sample {i} is not the new one's");
@@ -214,44 +217,44 @@ fn replaced(way: &Way) {
 }
 
 /// There is no archive without a byte: an upload went wrong. The rest of the job is served.
-fn empty(way: &Way) {
-    let node = Node::start(way);
-    way.put("empty.tar", &[]);
-    way.put("after.tar", &shard(3, 1, &SIZES));
-    let got = node.play(way, &["empty.tar", "after.tar"]).unwrap();
+fn empty(source: &TestSource) {
+    let node = Node::start(source);
+    source.put("empty.tar", &[]);
+    source.put("after.tar", &shard(3, 1, &SIZES));
+    let got = node.play(source, &["empty.tar", "after.tar"]).unwrap();
     assert_eq!(got.samples.len(), 3);
     got.assert_bytes(&SIZES);
     let [error] = &got.errors[..] else { panic!("{:?}", got.errors) };
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.place("url").unwrap().contains("empty.tar"), "{error}");
-    assert!(!error.to_string().contains(way.secret()), "{error}");
+    assert!(!error.to_string().contains(source.secret()), "{error}");
 }
 
-fn odd_keys(way: &Way) {
-    let node = Node::start(way);
+fn odd_keys(source: &TestSource) {
+    let node = Node::start(source);
     let keys =
         ["a b/c d.tar", "plus+and&more=.tar", "percent%41.tar", "größe/日本.tar", "(x)'!*.tar"];
     for (done, key) in (1..).zip(keys) {
-        way.put(key, &shard(3, 0, &SIZES));
-        named(way.name, key, || {
-            let got = node.play(way, &[key]).unwrap();
+        source.put(key, &shard(3, 0, &SIZES));
+        named(source.name, key, || {
+            let got = node.play(source, &[key]).unwrap();
             got.assert_whole(1, 3, &SIZES);
             node.whole(done);
         });
     }
 }
 
-fn eight_jobs(way: &Way) {
-    let node = Node::start(way);
+fn eight_jobs(source: &TestSource) {
+    let node = Node::start(source);
     let keys = ["eight/0.tar", "eight/1.tar", "eight/2.tar"];
     let mut bytes = 0;
     for (seed, key) in (0..).zip(keys) {
         let shard = shard(SAMPLES, seed, &SIZES);
         bytes += shard.len() as u64;
-        way.put(key, &shard);
+        source.put(key, &shard);
     }
-    let urls: Vec<String> = keys.iter().map(|key| way.url(key)).collect();
-    let open = job_with(way.environment.clone(), urls);
+    let urls: Vec<String> = keys.iter().map(|key| source.url(key)).collect();
+    let open = job_with(source.environment.clone(), urls);
     std::thread::scope(|scope| {
         for _ in 0..JOBS {
             let (address, open) = (node.address(), open.clone());
@@ -262,49 +265,49 @@ fn eight_jobs(way: &Way) {
     assert_eq!(node.number("/cache/origin_bytes"), bytes);
 }
 
-fn warm(way: Way) {
-    let node = Node::start(&way);
-    way.put("warm.tar", &shard(SAMPLES, 0, &SIZES));
-    node.play(&way, &["warm.tar"]).unwrap().assert_whole(1, SAMPLES, &SIZES);
+fn warm(source: TestSource) {
+    let node = Node::start(&source);
+    source.put("warm.tar", &shard(SAMPLES, 0, &SIZES));
+    node.play(&source, &["warm.tar"]).unwrap().assert_whole(1, SAMPLES, &SIZES);
     node.whole(1);
-    let open = job_with(way.environment.clone(), vec![way.url("warm.tar")]);
-    way.go_away();
+    let open = job_with(source.environment.clone(), vec![source.url("warm.tar")]);
+    source.stop();
     epoch(node.address(), open).unwrap().assert_whole(1, SAMPLES, &SIZES);
 }
 
 #[test]
 fn s3_on_s3s() {
-    all(Way::s3s().unwrap());
+    all(TestSource::s3s().unwrap());
 }
 
 #[test]
 fn s3_on_moto() {
-    all(Way::moto().unwrap());
+    all(TestSource::moto().unwrap());
 }
 
 #[test]
 fn s3_on_nginx() {
-    all(Way::s3_on_nginx().unwrap());
+    all(TestSource::s3_on_nginx().unwrap());
 }
 
 #[test]
 fn http_on_nginx() {
-    all(Way::http().unwrap());
+    all(TestSource::http().unwrap());
 }
 
 #[test]
 fn https_on_nginx() {
-    all(Way::https().unwrap());
+    all(TestSource::https().unwrap());
 }
 
 #[test]
 fn file_on_a_disk() {
-    all(Way::disk().unwrap());
+    all(TestSource::disk().unwrap());
 }
 
 #[test]
 fn command_output() {
-    all(Way::command().unwrap());
+    all(TestSource::command().unwrap());
 }
 
 #[test]
@@ -312,7 +315,7 @@ fn s3_and_file_on_ceph() {
     if let Some(missing) = Ceph::missing() {
         return skip(missing, "Ceph's daemons and mounts");
     }
-    let (files, gateway, thaw) = Way::ceph().unwrap();
+    let (files, gateway, thaw) = TestSource::ceph().unwrap();
     all(files);
     thaw();
     all(gateway);
@@ -320,15 +323,15 @@ fn s3_and_file_on_ceph() {
 
 #[test]
 fn az_on_azurite() {
-    all(Way::azurite().unwrap());
+    all(TestSource::azurite().unwrap());
 }
 
 #[test]
 fn gs_on_moto() {
-    all(Way::gs_on_moto().unwrap());
+    all(TestSource::gs_on_moto().unwrap());
 }
 
 #[test]
 fn hf_on_nginx() {
-    all(Way::hub().unwrap());
+    all(TestSource::hub().unwrap());
 }

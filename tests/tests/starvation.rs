@@ -6,7 +6,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use forebay_testkit::{Fault, FaultProxy, When, image, label};
-use forebay_tests::{Daemon, Household, Installation, Origin, eventually, png};
+use forebay_tests::{Daemon, Installation, Origin, UserHome, eventually, png};
 use serde_json::Value;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -25,9 +25,8 @@ const CALL: f64 = 0.000_2;
 const INTERRUPTED: f64 = 0.001;
 
 /// Runs the benchmark on raw samples, whose steps compute next to nothing.
-fn starvation(household: &Household, origin: &Origin, more: &[&str]) -> Output {
-    household
-        .forebay(&["bench", "starvation", "s3://bucket/{0..3}.tar", "--daemon", "embedded"])
+fn starvation(home: &UserHome, origin: &Origin, more: &[&str]) -> Output {
+    home.forebay(&["bench", "starvation", "s3://bucket/{0..3}.tar", "--daemon", "embedded"])
         .args(["--raw", "--step", "0.001"])
         .args(more)
         .envs(origin.environment())
@@ -36,9 +35,8 @@ fn starvation(household: &Household, origin: &Origin, more: &[&str]) -> Output {
 }
 
 /// The same, where the store stands behind a proxy.
-fn through(proxy: &FaultProxy, household: &Household, origin: &Origin, more: &[&str]) -> Output {
-    household
-        .forebay(&["bench", "starvation", "s3://bucket/{0..3}.tar", "--daemon", "embedded"])
+fn through(proxy: &FaultProxy, home: &UserHome, origin: &Origin, more: &[&str]) -> Output {
+    home.forebay(&["bench", "starvation", "s3://bucket/{0..3}.tar", "--daemon", "embedded"])
         .args(["--raw", "--step", "0.001"])
         .args(more)
         .envs(origin.environment())
@@ -126,8 +124,8 @@ fn assert_sound(epoch: &Value) {
 #[test]
 fn report_separates_cold_from_warm_epochs() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
-    let report = said(&starvation(&household, &origin, &["--batch-size", "8", "--json"]));
+    let home = UserHome::new(ACTOR);
+    let report = said(&starvation(&home, &origin, &["--batch-size", "8", "--json"]));
     let report: Value = serde_json::from_str(&report).unwrap();
     assert_eq!((&report["batch_size"], &report["step_seconds"]), (&8.into(), &0.001.into()));
     let epochs = report["epochs"].as_array().unwrap();
@@ -139,33 +137,33 @@ fn report_separates_cold_from_warm_epochs() {
     epochs.iter().for_each(assert_sound);
 
     // Another daemon on the same cache: warm from its first epoch on, in text too.
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
     let more = ["--batch-size", "8", "--epochs", "1"];
-    let text = said(&starvation(&household, &origin, &more));
+    let text = said(&starvation(&home, &origin, &more));
     assert!(text.contains("(warm)"), "{text}");
 
     // A shard that is new makes an epoch that fetches some of its bytes.
     let bytes = origin.bytes("3.tar");
     origin.put("3.tar", &[bytes, vec![0; 10_240]].concat());
-    eventually("no daemon is left", || household.daemons().is_empty());
-    let text = said(&starvation(&household, &origin, &more));
+    eventually("no daemon is left", || home.daemons().is_empty());
+    let text = said(&starvation(&home, &origin, &more));
     assert!(text.contains("(mixed)"), "{text}");
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// The first step is not counted; an epoch that has no other has no figures.
 #[test]
 fn single_batch_epoch_is_rejected_with_advice() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     for batch in ["80", "81"] {
-        let output = starvation(&household, &origin, &["--batch-size", batch]);
+        let output = starvation(&home, &origin, &["--batch-size", batch]);
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(error.contains("--batch-size"), "{error}");
         assert!(output.stdout.is_empty());
     }
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 fn document(output: &Output) -> Value {
@@ -180,9 +178,9 @@ fn assert_misused(output: &Output, what: &str) {
 }
 
 /// Writes a manifest of the shards, and returns its path.
-fn indexed(household: &Household, origin: &Origin, folder: &std::path::Path) -> String {
+fn indexed(home: &UserHome, origin: &Origin, folder: &std::path::Path) -> String {
     let manifest = folder.join("m.json").to_str().unwrap().to_owned();
-    let mut index = household.forebay(&["index", "s3://bucket/{0..3}.tar", "-o", &manifest]);
+    let mut index = home.forebay(&["index", "s3://bucket/{0..3}.tar", "-o", &manifest]);
     let index = index.args(["--daemon", "embedded"]).envs(origin.environment()).output().unwrap();
     assert!(index.status.success(), "{}", String::from_utf8_lossy(&index.stderr));
     manifest
@@ -192,13 +190,13 @@ fn indexed(household: &Household, origin: &Origin, folder: &std::path::Path) -> 
 #[test]
 fn accelerators_share_an_epoch() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let two = ["--accelerators", "2", "--batch-size", "5"];
-    assert_misused(&starvation(&household, &origin, &two), "forebay index");
+    assert_misused(&starvation(&home, &origin, &two), "forebay index");
     let folder = tempfile::tempdir().unwrap();
-    let manifest = indexed(&household, &origin, folder.path());
+    let manifest = indexed(&home, &origin, folder.path());
     let more = [&two[..], &["--manifest", &manifest, "--json"]].concat();
-    let report = document(&starvation(&household, &origin, &more));
+    let report = document(&starvation(&home, &origin, &more));
     for epoch in report["epochs"].as_array().unwrap() {
         let ranks = epoch["accelerators"].as_array().unwrap();
         let steps: Vec<_> = ranks.iter().map(|rank| rank["steps"].as_u64().unwrap()).collect();
@@ -208,16 +206,16 @@ fn accelerators_share_an_epoch() {
         let walls: f64 = ranks.iter().map(|rank| number(rank, "/wall_seconds")).sum();
         assert!((number(epoch, "/au_ideal") - 14.0 * 0.001 / walls).abs() < 1e-9, "{epoch}");
     }
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// Of shards whose samples are known those that no step reaches are left out: the daemon would fetch them ahead of time.
 #[test]
 fn few_steps_need_few_shards() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let folder = tempfile::tempdir().unwrap();
-    let manifest = indexed(&household, &origin, folder.path());
+    let manifest = indexed(&home, &origin, folder.path());
     let more = ["--manifest", &manifest, "--batch-size", "8", "--json", "--steps", "3"];
     let stored = |shards| {
         let names = (0..shards).map(|n| format!("{n}.tar"));
@@ -225,26 +223,26 @@ fn few_steps_need_few_shards() {
     };
     // Three steps take 24 samples; of shards that are mixed all are read.
     for (window, shards) in [("0", 2), ("3", 3)] {
-        let household = Household::new(ACTOR);
+        let home = UserHome::new(ACTOR);
         let more = [&more[..], &["--window", window]].concat();
-        let report = document(&starvation(&household, &origin, &more));
+        let report = document(&starvation(&home, &origin, &more));
         let epochs = report["epochs"].as_array().unwrap();
         assert_eq!(report["configuration"]["urls"], serde_json::json!(["s3://bucket/{0..3}.tar"]));
         assert_eq!(report["configuration"]["shards"], shards);
         assert_eq!(epochs[0]["fetched_bytes"], stored(shards));
         assert_eq!((&epochs[1]["temperature"], &epochs[1]["steps"]), (&"warm".into(), &2.into()));
-        eventually("no daemon is left", || household.daemons().is_empty());
+        eventually("no daemon is left", || home.daemons().is_empty());
     }
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// Cold, cached and synthetic steps are told apart, and only where there are such.
 #[test]
 fn stalls_are_separated_by_difference() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let more = ["--batch-size", "8", "--differential", "--json"];
-    let report = document(&starvation(&household, &origin, &more));
+    let report = document(&starvation(&home, &origin, &more));
     let parts = &report["differential"];
     let of = |name: &str| number(parts, &format!("/{name}_seconds"));
     assert!(of("synthetic_step") >= 0.001, "{parts}");
@@ -258,15 +256,15 @@ fn stalls_are_separated_by_difference() {
     assert!((of("prep_stall") - (cached - synthetic)).abs() < 1e-9, "{parts}");
 
     // The cache is full by now: there is nothing to tell apart, but what was asked for beside that is told.
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
     let more = [&more[..], &["--find-most", "--trial", "1"]].concat();
-    let output = starvation(&household, &origin, &more);
+    let output = starvation(&home, &origin, &more);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("FOREBAY_CACHE"), "{error}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report.get("differential").is_none() && report["held"]["trials"].is_array());
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// A store that answers late lets a cold epoch wait for its first batch, and a warm one not.
@@ -276,8 +274,8 @@ fn late_first_batch_is_reported() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let proxy = FaultProxy::start(origin.server.address()).unwrap();
     proxy.set([(When::get().of("/0.tar"), Fault::Delay(LATE))]);
-    let household = Household::new(ACTOR);
-    let report = document(&through(&proxy, &household, &origin, &["--batch-size", "8", "--json"]));
+    let home = UserHome::new(ACTOR);
+    let report = document(&through(&proxy, &home, &origin, &["--batch-size", "8", "--json"]));
     let epochs = report["epochs"].as_array().unwrap();
     let (cold, warm) = (&epochs[0], &epochs[1]);
     for of_first in ["/first_batch_seconds", "/accelerators/0/first_batch_seconds"] {
@@ -286,7 +284,7 @@ fn late_first_batch_is_reported() {
     }
     // It is in no wait.
     assert!(number(cold, "/wait/measured_seconds") < LATE.as_secs_f64(), "{cold}");
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// What a late store adds to a cold epoch is a fetch stall, by difference and as it was booked.
@@ -297,23 +295,23 @@ fn late_store_is_a_fetch_stall() {
     let proxy = FaultProxy::start(origin.server.address()).unwrap();
     // Not the first shard, whose batch is not counted.
     proxy.set([(When::get().of("/3.tar"), Fault::Delay(LATE))]);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let more = ["--batch-size", "8", "--differential", "--json"];
-    let parts = &document(&through(&proxy, &household, &origin, &more))["differential"];
+    let parts = &document(&through(&proxy, &home, &origin, &more))["differential"];
     let of = |name: &str| number(parts, &format!("/{name}_seconds"));
     let (fetch, prep) = (of("fetch_stall"), of("prep_stall"));
     // It was asked for while batches before it were played, which takes far less than the half of that.
     assert!(fetch * (BATCHES - 1) as f64 >= LATE.as_secs_f64() / 2.0, "{parts}");
     assert!(fetch >= 0.95 * (fetch + prep) && prep.abs() <= 0.05 * fetch, "{parts}");
     assert!((of("booked_fetch") - fetch).abs() <= 0.05 * fetch, "{parts}");
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// Images that take long to decode are a prep stall, however warm or cold the epoch.
 #[test]
 fn slow_decoding_is_a_prep_stall() {
     const SIDE: u32 = 2000;
-    let (origin, household) = (Origin::new(), Household::new(ACTOR));
+    let (origin, home) = (Origin::new(), UserHome::new(ACTOR));
     let image = png(SIDE);
     let mut tar = tar::Builder::new(Vec::new());
     for sample in 0..24 {
@@ -324,7 +322,7 @@ fn slow_decoding_is_a_prep_stall() {
         }
     }
     origin.put("0.tar", &tar.into_inner().unwrap());
-    let mut command = household.forebay(&["bench", "starvation", "s3://bucket/0.tar", "--json"]);
+    let mut command = home.forebay(&["bench", "starvation", "s3://bucket/0.tar", "--json"]);
     command.args(["--daemon", "embedded", "--step", "0.001", "--batch-size", "4"]);
     command.args(["--threads", "1", "--differential"]).envs(origin.environment());
     let parts = &document(&command.output().unwrap())["differential"];
@@ -333,7 +331,7 @@ fn slow_decoding_is_a_prep_stall() {
     assert!(of("prep_stall") >= 0.01, "{parts}");
     assert!(of("prep_stall") >= 2.0 * of("fetch_stall").abs(), "{parts}");
     assert!(of("booked_fetch") <= 0.5 * of("prep_stall"), "{parts}");
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// Of two tiers each is told what was read from it: all of what lies there, little more, and nothing where nobody reads.
@@ -386,11 +384,11 @@ fn bytes_are_reported_by_tier() {
 #[test]
 fn equal_configurations_have_equal_hashes() {
     let origin = Origin::with_shards(1, 4 * SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let run = |folder: &tempfile::TempDir, more: &[&str]| {
         std::fs::write(folder.path().join("0.tar"), origin.bytes("0.tar")).unwrap();
-        let mut command = household.forebay(&["bench", "starvation", "./[0-9].tar", "--raw"]);
+        let mut command = home.forebay(&["bench", "starvation", "./[0-9].tar", "--raw"]);
         command.args(["--daemon", "embedded", "--step", "0.001", "--batch-size", "8", "--json"]);
         let report = document(&command.args(more).current_dir(folder.path()).output().unwrap());
         assert_eq!(report["configuration"]["urls"], serde_json::json!(["./[0-9].tar"]));
@@ -400,16 +398,16 @@ fn equal_configurations_have_equal_hashes() {
     let one = run(&folders[0], &[]);
     assert_eq!(one, run(&folders[1], &[]));
     assert_ne!(one, run(&folders[1], &["--prefetch", "5"]));
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// What a node feeds is what it gave in a longer trial over what one accelerator takes; what none bore out is no figure.
 #[test]
 fn find_most_finds_the_accelerators_a_node_feeds() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let more = ["--batch-size", "8", "--find-most", "--trial", "1", "--json"];
-    let report = document(&starvation(&household, &origin, &more));
+    let report = document(&starvation(&home, &origin, &more));
     let held = &report["held"];
     let trials = held["trials"].as_array().unwrap();
     assert!(trials.len() >= 3 && trials[0]["speed"].is_null(), "{held}");
@@ -430,19 +428,19 @@ fn find_most_finds_the_accelerators_a_node_feeds() {
         }
         None => assert!(number(held, "/au_ideal") < 0.9, "{held}"),
     }
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// A page stands alone, whatever the shards are called, and holds its own document.
 #[test]
 fn html_report_is_complete_and_self_contained() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let odd = "<script>alert(1)<.tar";
     origin.put(odd, &origin.bytes("0.tar"));
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("report.html");
-    let mut command = household.forebay(&["bench", "starvation", "--daemon", "embedded", "--raw"]);
+    let mut command = home.forebay(&["bench", "starvation", "--daemon", "embedded", "--raw"]);
     let command =
         command.args(["--step", "0.001", "--batch-size", "4", "--find-most", "--trial", "1"]);
     let url = format!("s3://bucket/{odd}");
@@ -459,17 +457,17 @@ fn html_report_is_complete_and_self_contained() {
     let (raw, _) = raw.split_once("</script>").unwrap();
     let raw: Value = serde_json::from_str(raw).unwrap();
     assert_eq!(raw["configuration"]["urls"], serde_json::json!([url]));
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// Two runs side by side, as their documents say; what is none is refused.
 #[test]
 fn runs_are_compared() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let folder = tempfile::tempdir().unwrap();
     let run = |name: &str, batch: &str| {
-        let output = starvation(&household, &origin, &["--batch-size", batch, "--json"]);
+        let output = starvation(&home, &origin, &["--batch-size", batch, "--json"]);
         let file = folder.path().join(name);
         std::fs::write(&file, said(&output)).unwrap();
         file
@@ -477,7 +475,7 @@ fn runs_are_compared() {
     let (one, other) = (run("one.json", "8"), run("other.json", "4"));
     let compare = |one: &std::path::Path, other: &std::path::Path, more: &[&str]| {
         let files = [one.to_str().unwrap(), other.to_str().unwrap()];
-        household.forebay(&["bench", "compare"]).args(files).args(more).output().unwrap()
+        home.forebay(&["bench", "compare"]).args(files).args(more).output().unwrap()
     };
     let same = document(&compare(&one, &one, &["--json"]));
     assert_eq!(same["differ"], serde_json::json!([]));
@@ -490,37 +488,37 @@ fn runs_are_compared() {
     let output = compare(&one, &other, &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--json"));
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// A workload of one's own says what it is.
 #[test]
 fn custom_profile_needs_its_figures() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
-    let output = starvation(&household, &origin, &["--profile", "custom"]);
+    let home = UserHome::new(ACTOR);
+    let output = starvation(&home, &origin, &["--profile", "custom"]);
     assert_misused(&output, "--batch-size");
     for wrong in [&["--accelerators", "0"][..], &["--find-most", "--trial", "0"], &["--trial", "3"]]
     {
-        assert_misused(&starvation(&household, &origin, wrong), "error");
+        assert_misused(&starvation(&home, &origin, wrong), "error");
     }
     let more = ["--profile", "custom", "--batch-size", "8", "--epochs", "1", "--json"];
-    assert_eq!(document(&starvation(&household, &origin, &more))["profile"], "custom");
-    eventually("no daemon is left", || household.daemons().is_empty());
+    assert_eq!(document(&starvation(&home, &origin, &more))["profile"], "custom");
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// What cannot end well is refused before anything is played.
 #[test]
 fn mistakes_are_reported_before_measuring() {
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let folder = tempfile::tempdir().unwrap();
     let shard = folder.path().join("0.tar");
     std::fs::write(&shard, [0; 1024]).unwrap();
     let run = |more: &[&str]| {
         let shard = shard.to_str().unwrap();
         let command = ["bench", "starvation", shard, "--daemon", "embedded"];
-        let output = household.forebay(&command).args(more).output().unwrap();
-        assert!(output.stdout.is_empty() && household.daemons().is_empty(), "{more:?}");
+        let output = home.forebay(&command).args(more).output().unwrap();
+        assert!(output.stdout.is_empty() && home.daemons().is_empty(), "{more:?}");
         output
     };
     assert_misused(&run(&["--differential", "--epochs", "1"]), "--epochs 2");
@@ -549,7 +547,7 @@ fn mistakes_are_reported_before_measuring() {
     // What fails later finds no file that the check left.
     let nowhere =
         ["bench", "starvation", shard.to_str().unwrap(), "--daemon", "unix:/no/such.sock"];
-    let output = household.forebay(&nowhere).arg("--html").arg(&page).output().unwrap();
+    let output = home.forebay(&nowhere).arg("--html").arg(&page).output().unwrap();
     assert!(output.status.code() == Some(3) && !page.exists());
 }
 
@@ -567,7 +565,7 @@ fn interpreter(folder: &std::path::Path, script: &str) -> std::path::PathBuf {
 #[test]
 fn failed_contest_keeps_the_report() {
     let origin = Origin::with_shards(1, 4 * SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let folder = tempfile::tempdir().unwrap();
     let (shard, page) = (folder.path().join("0.tar"), folder.path().join("page.html"));
     std::fs::write(&shard, origin.bytes("0.tar")).unwrap();
@@ -575,7 +573,7 @@ fn failed_contest_keeps_the_report() {
     let run = |script: &str| {
         let script = format!("cat > {}\n{script}", asked.to_str().unwrap());
         let python = interpreter(folder.path(), &script);
-        let mut command = household.forebay(&["bench", "starvation", "--daemon", "embedded"]);
+        let mut command = home.forebay(&["bench", "starvation", "--daemon", "embedded"]);
         let command = command.args(["--raw", "--step", "0.001", "--batch-size", "8", "--json"]);
         let command = command.args(["--rivals", "spdl", "--python", python.to_str().unwrap()]);
         command.arg("--html").arg(&page).arg(&shard).output().unwrap()
@@ -608,5 +606,5 @@ fn failed_contest_keeps_the_report() {
         let program = std::path::Path::new(asked["forebay"].as_str().unwrap());
         assert_eq!(program.canonicalize().unwrap(), actor.canonicalize().unwrap());
     }
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forebay_client::{Address, Next};
 use forebay_store::{Mode, PART_BYTES};
-use forebay_testkit::{Dice, for_seeds, say};
+use forebay_testkit::{Random, for_seeds, say};
 use forebay_tests::{
-    Catalog, Daemon, Epoch, FRAMES, Installation, Installed, Origin, Rest, change_tier, eventually,
-    forget, job, loader, next, status,
+    CacheContents, Catalog, Daemon, Epoch, FRAMES, Installation, Installed, Origin, change_tier,
+    eventually, forget, job, loader, next, status,
 };
 use forebay_wire::message::{Begin, Shuffle};
 use serde_json::Value;
@@ -133,36 +133,42 @@ impl Bench {
     }
 
     /// One job after the other, until it has begun so many epochs.
-    fn train(&self, mut dice: Dice) {
+    fn train(&self, mut random: Random) {
         let mut begun = 0;
         while begun < epochs() && !self.progress.is_over() {
             let mut shards: Vec<u32> = (0..SAMPLES.len() as u32).collect();
             for at in (1..shards.len()).rev() {
-                shards.swap(at, dice.below(at as u64 + 1) as usize);
+                shards.swap(at, random.below(at as u64 + 1) as usize);
             }
-            shards.truncate(dice.within(1..8) as usize);
-            let wanted = dice.below(WANTED) as u32;
-            if dice.percent(80) && !shards.contains(&wanted) {
+            shards.truncate(random.within(1..8) as usize);
+            let wanted = random.below(WANTED) as u32;
+            if random.percent(80) && !shards.contains(&wanted) {
                 shards[0] = wanted;
             }
             let urls = shards.iter().map(|n| Origin::url(&format!("{n}.tar"))).collect();
             let mut open = job(&self.catalog.origin, urls);
-            open.prefetch = dice.within(1..PREFETCH + 1) as u32;
-            open.order.shuffle = *dice.pick(&[Shuffle::None, Shuffle::Window]);
+            open.prefetch = random.within(1..PREFETCH + 1) as u32;
+            open.order.shuffle = *random.pick(&[Shuffle::None, Shuffle::Window]);
             let loader = loader(Address::Unix(self.socket.clone()), open).unwrap();
             // A job that goes on, and one that comes again as another.
-            for number in 0..dice.within(1..4) {
+            for number in 0..random.within(1..4) {
                 begun += 1;
-                self.play(&loader, &shards, number, &mut dice);
+                self.play(&loader, &shards, number, &mut random);
             }
         }
     }
 
     /// An epoch, from its first batch or a later one, to its end or to where the job leaves.
-    fn play(&self, loader: &forebay_client::Loader, shards: &[u32], number: u64, dice: &mut Dice) {
-        let from = if dice.percent(25) { dice.below(6) } else { 0 };
+    fn play(
+        &self,
+        loader: &forebay_client::Loader,
+        shards: &[u32],
+        number: u64,
+        random: &mut Random,
+    ) {
+        let from = if random.percent(25) { random.below(6) } else { 0 };
         // What it takes before it leaves; most stay to the end.
-        let mut left = if dice.percent(35) { dice.below(12) } else { u64::MAX };
+        let mut left = if random.percent(35) { random.below(12) } else { u64::MAX };
         loader.start(Begin::at(number, from)).unwrap();
         let mut epoch = Epoch::default();
         let ended = loop {
@@ -188,21 +194,21 @@ impl Bench {
     }
 
     /// Bad days of the origin's, and what an admin does, until the jobs are gone.
-    fn disturb(&self, installation: &Installation, mut dice: Dice) {
+    fn disturb(&self, installation: &Installation, mut random: Random) {
         let server = &self.catalog.origin.server;
         let mut disabled = [false; TIERS.len()];
         while !self.progress.is_over() {
-            let shard = format!("{}.tar", dice.below(SAMPLES.len() as u64));
+            let shard = format!("{}.tar", random.below(SAMPLES.len() as u64));
             let key = Origin::key(&shard);
-            let at = dice.below(2 * PART);
-            let tier = dice.below(TIERS.len() as u64) as usize;
+            let at = random.below(2 * PART);
+            let tier = random.below(TIERS.len() as u64) as usize;
             let name = TIERS[tier].0;
-            match dice.below(12) {
+            match random.below(12) {
                 0 => server.cut(&key, at, 2),
                 1 => server.fail_next(1, 503),
                 2 => {
                     server.stall(&key, at);
-                    self.go_on(dice.within(1..10));
+                    self.go_on(random.within(1..10));
                     server.release(&key);
                 }
                 3 => {
@@ -224,7 +230,7 @@ impl Bench {
                 // A directory that somebody still reads is not free yet.
                 _ => disabled[tier] &= self.change(name, Mode::Enabled).is_err(),
             }
-            self.go_on(dice.within(5..40));
+            self.go_on(random.within(5..40));
         }
         for (name, ..) in TIERS {
             eventually("the tier is used again", || self.change(name, Mode::Enabled).is_ok());
@@ -286,7 +292,7 @@ impl Bench {
         if let Err(panic) = std::panic::catch_unwind(settled) {
             say(&format!("{}", self.status()));
             for (name, ..) in &TIERS[1..] {
-                say(&format!("{name}: {:?}", Rest::of(&self.path(name))));
+                say(&format!("{name}: {:?}", CacheContents::of(&self.path(name))));
             }
             std::panic::resume_unwind(panic);
         }
@@ -299,7 +305,7 @@ impl Bench {
             match tier["class"] == "memory" {
                 true => used == PART * (used / PART),
                 false => {
-                    let rest = Rest::of(&self.path(tier["name"].as_str().unwrap()));
+                    let rest = CacheContents::of(&self.path(tier["name"].as_str().unwrap()));
                     used == rest.bytes() && rest.others.is_empty()
                 }
             }
@@ -326,7 +332,11 @@ impl Bench {
             }
         }
         for (name, ..) in &TIERS[1..] {
-            assert_eq!(Rest::of(&self.path(name)), Rest::default(), "{name} is not empty");
+            assert_eq!(
+                CacheContents::of(&self.path(name)),
+                CacheContents::default(),
+                "{name} is not empty"
+            );
         }
     }
 }
@@ -350,7 +360,7 @@ fn configuration(place: &Path) -> String {
 }
 
 fn run(seed: u64) {
-    let mut dice = Dice::new(seed);
+    let mut random = Random::new(seed);
     let disk = Daemon::disk();
     let catalog = Catalog::new(&SAMPLES);
     let configuration = configuration(disk.path()) + &catalog.origin.rule();
@@ -366,10 +376,10 @@ fn run(seed: u64) {
         let over = Over(&bench.progress);
         let jobs: Vec<_> = (0..JOBS)
             .map(|_| {
-                let (bench, dice) = (&bench, dice.split());
+                let (bench, random) = (&bench, random.split());
                 scope.spawn(move || {
                     let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                        bench.train(dice);
+                        bench.train(random);
                     }));
                     if let Err(panic) = failed {
                         drop(Over(&bench.progress));
@@ -378,10 +388,10 @@ fn run(seed: u64) {
                 })
             })
             .collect();
-        let (bench, installation, dice) = (&bench, &installation, dice.split());
+        let (bench, installation, random) = (&bench, &installation, random.split());
         let disturbing = scope.spawn(move || {
             let _over = Over(&bench.progress);
-            bench.disturb(installation, dice);
+            bench.disturb(installation, random);
         });
         let watching = scope.spawn(move || {
             let _over = Over(&bench.progress);

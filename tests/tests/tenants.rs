@@ -14,8 +14,8 @@ use forebay_source::Options;
 use forebay_store::{Class, Dataset, Evict, Holding, Mode, ShardHandle, Store, Tenant, Urgency};
 use forebay_testkit::is_root;
 use forebay_tests::{
-    Bare, BareConfig, Daemon, Household, Origin, daemon_status, epoch, eventually, job, loader,
-    next, resting, to_format_without_tenants,
+    BareStore, BareStoreConfig, Daemon, Origin, UserHome, cached_file, daemon_status, epoch,
+    eventually, job, loader, next, to_format_without_tenants,
 };
 use forebay_wire::message::Begin;
 use rustix::process::Gid;
@@ -57,8 +57,8 @@ impl Files {
 /// A store with room for so many shards.
 struct Bench {
     files: Files,
-    bare: Bare,
-    config: BareConfig,
+    bare: BareStore,
+    config: BareStoreConfig,
     _disk: TempDir,
 }
 
@@ -78,16 +78,16 @@ impl Bench {
     fn with(shards: u64, rules: impl FnOnce(u64) -> (Vec<Tenant>, Vec<Dataset>)) -> Self {
         let (files, disk) = (Files::new(), Daemon::disk());
         let (tenants, datasets) = rules(files.shard_bytes);
-        let plain = BareConfig::new(disk.path().join("cache"), shards * files.shard_bytes);
-        let config = BareConfig { tenants, datasets, ..plain };
+        let plain = BareStoreConfig::new(disk.path().join("cache"), shards * files.shard_bytes);
+        let config = BareStoreConfig { tenants, datasets, ..plain };
         Self { files, bare: config.clone().open(), config, _disk: disk }
     }
 
     /// The same after a restart, and what is done to its rules and its shards in between.
-    fn restarted(self, between: impl FnOnce(&mut BareConfig, &Path)) -> Self {
+    fn restarted(self, between: impl FnOnce(&mut BareStoreConfig, &Path)) -> Self {
         let Self { files, bare, mut config, _disk } = self;
-        // Not `Bare::end`: tests beside this one lease of the same frames.
-        let Bare { runtime, store, .. } = bare;
+        // Not `BareStore::end`: tests beside this one lease of the same frames.
+        let BareStore { runtime, store, .. } = bare;
         runtime.block_on(store.close());
         drop(store);
         drop(runtime);
@@ -118,7 +118,7 @@ impl Bench {
     /// Which shards rest on the tier.
     fn resting(&self) -> Vec<u64> {
         let shards = self.config.cache.join("shards");
-        let rests = |n: &u64| resting(&shards, &format!("-{n}.tar")).is_some();
+        let rests = |n: &u64| cached_file(&shards, &format!("-{n}.tar")).is_some();
         (0..10).filter(rests).collect()
     }
 
@@ -319,7 +319,7 @@ fn partial_shard_keeps_the_charge() {
     let bench = Bench::new(4, |_| vec![tenant("a", 0, None), tenant("b", 0, None)]);
     bench.read("a", [0]).unwrap();
     let bench = bench.restarted(|_, shards| {
-        let sidecar = resting(shards, "-0.tar.idx").unwrap();
+        let sidecar = cached_file(shards, "-0.tar.idx").unwrap();
         let Head { origin, tenant, len, .. } = head(&sidecar);
         let blocks = vec![None; usize::try_from(len.div_ceil(4 << 20)).unwrap()];
         let record = Partial { origin, tenant, len, blocks }.encode().unwrap();
@@ -330,7 +330,7 @@ fn partial_shard_keeps_the_charge() {
     bench.read("b", [0]).unwrap();
     assert_eq!(bench.fills(), 1, "it was no hit");
     assert_eq!((bench.charged("a"), bench.charged("b")), (1, 0));
-    let sidecar = resting(&bench.config.cache.join("shards"), "-0.tar.idx").unwrap();
+    let sidecar = cached_file(&bench.config.cache.join("shards"), "-0.tar.idx").unwrap();
     assert_eq!(head(&sidecar).tenant.as_deref(), Some("a"), "the disk says so, too");
 }
 
@@ -344,7 +344,7 @@ fn sidecar_without_a_tenant_is_served() {
     let bench = Bench::new(4, |_| vec![tenant("a", 0, None)]);
     bench.read("nobody's", [0]).unwrap();
     let bench = bench.restarted(|_, shards| {
-        let sidecar = resting(shards, "-0.tar.idx").unwrap();
+        let sidecar = cached_file(shards, "-0.tar.idx").unwrap();
         to_format_without_tenants(&sidecar);
     });
     bench.read("a", [0]).unwrap();
@@ -406,7 +406,7 @@ impl Node {
     }
 
     fn sidecar(&self, tier: &str, n: u64) -> Option<PathBuf> {
-        resting(&self.disk.path().join(tier).join("shards"), &format!("-{n}.tar.idx"))
+        cached_file(&self.disk.path().join(tier).join("shards"), &format!("-{n}.tar.idx"))
     }
 }
 
@@ -494,7 +494,7 @@ fn job_belongs_to_the_tenant_of_its_groups() {
         drop(next(&loader).unwrap());
         assert_eq!(daemon.status()["jobs"][0]["tenant"], "vision");
         // Whoever asks sees what its own groups do not change.
-        let told = Household::new(ACTOR)
+        let told = UserHome::new(ACTOR)
             .forebay(&["status", "--daemon", &address(&daemon)])
             .output()
             .unwrap();

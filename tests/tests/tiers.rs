@@ -10,8 +10,8 @@ use forebay_config::settings::{NodeConfig, NodeTier};
 use forebay_error::{Error, ErrorKind};
 use forebay_store::{Class, Dataset, Evict, KeepFree, Mode, TierReport, Watermarks};
 use forebay_tests::{
-    Daemon, FRAMES, Household, Origin, epoch, eventually, job, loader, play, reported_error,
-    resting,
+    Daemon, FRAMES, Origin, UserHome, cached_file, epoch, eventually, job, loader, play,
+    reported_error,
 };
 
 const SIZES: std::ops::Range<usize> = 30_000..30_001;
@@ -226,7 +226,7 @@ fn move_makes_no_copy_younger() {
 fn moved_copy_keeps_its_age_on_disk() {
     let bench = Bench::new(&[("a", Class::Nvme, 4), ("b", Class::Hdd, 4)]);
     bench.play([0]);
-    let sidecar = |tier: &str| resting(&bench.disk.path().join(tier).join("shards"), ".idx");
+    let sidecar = |tier: &str| cached_file(&bench.disk.path().join(tier).join("shards"), ".idx");
     assert!(sidecar("a").is_some());
     let before = std::time::SystemTime::now();
     bench.change("a", Mode::Draining).unwrap();
@@ -385,9 +385,9 @@ fn url_is_not_reported_evicted_while_a_tier_is_away() {
 fn admins_change_tiers_by_the_command_line() {
     let bench = Bench::new(&[("a", Class::Nvme, 10), ("b", Class::Nvme, 10)]);
     bench.play(0..4);
-    let household = Household::new(env!("CARGO_BIN_EXE_forebay-actor"));
+    let home = UserHome::new(env!("CARGO_BIN_EXE_forebay-actor"));
     let run = |arguments: &[&str]| {
-        let mut command = household.forebay(arguments);
+        let mut command = home.forebay(arguments);
         command.env("FOREBAY_DAEMON", format!("unix:{}", bench.daemon.socket().display()));
         let done = command.output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();

@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 use forebay_client::{Address, Next};
 use forebay_error::{Error, ErrorKind};
 use forebay_store::{FaultKind, fsck};
-use forebay_testkit::{Dice, UnsyncedFiles, for_seeds, say};
+use forebay_testkit::{Random, UnsyncedFiles, for_seeds, say};
 use forebay_tests::{
-    Catalog, Daemon, Doom, Epoch, Hanging, How, NodeProcess, Origin, PATIENCE, Reader, Rest, Setup,
-    Spot, alive, descriptors, epoch, eventually, hangs, job, loader, readers_of, resting,
+    CacheContents, Catalog, Daemon, Epoch, HangingFile, KillPoint, KillStage, KillTiming,
+    NodeProcess, Origin, PATIENCE, Reader, Setup, alive, cached_file, descriptors, epoch,
+    eventually, hangs, job, loader, readers_of,
 };
 use forebay_wire::message::Begin;
 use tempfile::TempDir;
@@ -35,12 +36,12 @@ const MUST: [&str; 3] = ["Fill", "Commit", "Eviction"];
 
 /// What [`ROUNDS`] rounds are, in an order that the dice choose.
 const SCHEDULE: [(Kind, usize); 8] = [
-    (Kind::Doomed(Spot::Fill), 5),
-    (Kind::Doomed(Spot::Commit), 5),
-    (Kind::Doomed(Spot::Eviction), 5),
-    (Kind::Doomed(Spot::Record), 1),
+    (Kind::KillingFiles(KillStage::Fill), 5),
+    (Kind::KillingFiles(KillStage::Commit), 5),
+    (Kind::KillingFiles(KillStage::Eviction), 5),
+    (Kind::KillingFiles(KillStage::Record), 1),
     (Kind::Killed, 1),
-    (Kind::Hanging, 3),
+    (Kind::HangingFile, 3),
     (Kind::PowerCut, 1),
     (Kind::Stopped, 1),
 ];
@@ -58,9 +59,9 @@ const TRAINERS: usize = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    Doomed(Spot),
+    KillingFiles(KillStage),
     Killed,
-    Hanging,
+    HangingFile,
     PowerCut,
     Stopped,
 }
@@ -118,25 +119,25 @@ impl Bench {
         self.catalog.lengths[LARGE as usize] + BESIDE
     }
 
-    fn setup(&self, doom: Option<Doom>) -> Setup {
+    fn setup(&self, kill_point: Option<KillPoint>) -> Setup {
         Setup {
             cache: self.cache(),
             socket: self.socket(),
             capacity: self.capacity(),
-            doom,
+            kill_point,
             file_timeout: None,
         }
     }
 
     /// Plays epochs over random shards until all is over, whatever becomes of the daemons.
-    fn train(&self, mut dice: Dice) {
+    fn train(&self, mut random: Random) {
         while !self.progress.is_over() {
             let mut shards: Vec<u32> = (0..LARGE).collect();
             for at in (1..shards.len()).rev() {
-                shards.swap(at, dice.below(at as u64 + 1) as usize);
+                shards.swap(at, random.below(at as u64 + 1) as usize);
             }
-            shards.truncate(dice.within(2..7) as usize);
-            if dice.percent(25) {
+            shards.truncate(random.within(2..7) as usize);
+            if random.percent(25) {
                 shards.push(LARGE);
             }
             self.play(&shards, &self.progress);
@@ -186,20 +187,20 @@ impl Bench {
     }
 
     /// A round; with what it is counted as.
-    fn round(&self, kind: Kind, dice: &mut Dice) -> String {
+    fn round(&self, kind: Kind, random: &mut Random) -> String {
         match kind {
-            Kind::Doomed(spot) => self.doomed(spot, dice),
-            Kind::Killed => self.killed(dice),
-            Kind::Hanging => self.hanging(dice),
-            Kind::PowerCut => self.power_cut(dice),
+            Kind::KillingFiles(stage) => self.killing(stage, random),
+            Kind::Killed => self.killed(random),
+            Kind::HangingFile => self.hanging(random),
+            Kind::PowerCut => self.power_cut(random),
             Kind::Stopped => self.stopped(),
         }
     }
 
     /// A daemon that dies at any moment.
-    fn killed(&self, dice: &mut Dice) -> String {
+    fn killed(&self, random: &mut Random) -> String {
         let (daemon, _) = NodeProcess::start(ACTOR, &self.setup(None));
-        self.go_on(dice.within(1..60));
+        self.go_on(random.within(1..60));
         daemon.kill();
         assert_eq!(daemon.end(), None);
         "killed from outside".to_owned()
@@ -207,11 +208,11 @@ impl Bench {
 
     /// A daemon that is killed while a foreign mount hangs under it, and the next, which starts and
     /// serves all the same.
-    fn hanging(&self, dice: &mut Dice) -> String {
-        let name = format!("{}.tar", dice.below(u64::from(LARGE)));
-        let Some(hanging) = Hanging::new(&name, &self.catalog.origin.bytes(&name)) else {
+    fn hanging(&self, random: &mut Random) -> String {
+        let name = format!("{}.tar", random.below(u64::from(LARGE)));
+        let Some(hanging) = HangingFile::new(&name, &self.catalog.origin.bytes(&name)) else {
             // What can be done without.
-            return self.killed(dice);
+            return self.killed(random);
         };
         hanging.freeze();
         let (daemon, _) = NodeProcess::start(ACTOR, &self.setup(None));
@@ -225,12 +226,12 @@ impl Bench {
                 hung.retain(|pid| hangs(*pid));
                 !hung.is_empty()
             });
-            self.go_on(dice.within(1..20));
+            self.go_on(random.within(1..20));
             daemon.kill();
             assert_eq!(daemon.end(), None);
             let (next, died) = NodeProcess::start(ACTOR, &self.setup(None));
             assert_eq!(died, None);
-            self.go_on(dice.within(1..60));
+            self.go_on(random.within(1..60));
             assert!(hung.iter().all(|pid| hangs(*pid)), "the mount did not hang");
             next.kill();
             assert_eq!(next.end(), None);
@@ -254,50 +255,51 @@ impl Bench {
     }
 
     /// A daemon that dies in a call of its own.
-    fn doomed(&self, spot: Spot, dice: &mut Dice) -> String {
-        let calls = match spot {
-            Spot::Fill | Spot::Commit => 1..15,
-            Spot::Eviction => 1..10,
-            Spot::Record => 1..3,
+    fn killing(&self, stage: KillStage, random: &mut Random) -> String {
+        let calls = match stage {
+            KillStage::Fill | KillStage::Commit => 1..15,
+            KillStage::Eviction => 1..10,
+            KillStage::Record => 1..3,
         };
-        let how = *dice.pick(&[How::Before, How::Half, How::After]);
-        let doom = Doom { spot, nth: dice.within(calls), how };
-        if spot == Spot::Record {
+        let how = *random.pick(&[KillTiming::Before, KillTiming::Half, KillTiming::After]);
+        let kill_point = KillPoint { stage, nth: random.within(calls), how };
+        if stage == KillStage::Record {
             // It has to be fetched once more, from its beginning.
             for ending in [".idx", ".part"] {
-                let left = resting(&self.cache().join("shards"), &format!("-{LARGE}.tar{ending}"));
+                let left =
+                    cached_file(&self.cache().join("shards"), &format!("-{LARGE}.tar{ending}"));
                 left.into_iter().for_each(|left| fs::remove_file(left).unwrap());
             }
         }
-        let (daemon, died) = NodeProcess::start(ACTOR, &self.setup(Some(doom)));
+        let (daemon, died) = NodeProcess::start(ACTOR, &self.setup(Some(kill_point)));
         let part = Progress::default();
         let died = died.or_else(|| {
             std::thread::scope(|scope| {
                 // This round's reader ends with its daemon: there is no other until the next round.
                 let _end = End(&part);
-                if spot == Spot::Record {
+                if stage == KillStage::Record {
                     scope.spawn(|| self.play(&[LARGE], &part));
                 }
                 daemon.end()
             })
         });
-        let died = died.unwrap_or_else(|| panic!("a daemon ended, and not by {doom:?}"));
-        assert!(died.starts_with(&format!("died {spot:?} ")), "{died:?} by {doom:?}");
+        let died = died.unwrap_or_else(|| panic!("a daemon ended, and not by {kill_point:?}"));
+        assert!(died.starts_with(&format!("died {stage:?} ")), "{died:?} by {kill_point:?}");
         died.trim_start_matches("died ").to_owned()
     }
 
     /// A daemon whose machine loses its power.
-    fn power_cut(&self, dice: &mut Dice) -> String {
+    fn power_cut(&self, random: &mut Random) -> String {
         let files = UnsyncedFiles::new(&self.cache(), &self.disk.path().join("aside"));
         let mut config = Daemon::config(&self.cache(), self.capacity());
         let plain = config.clone();
         config.files = files.clone();
         config.faults = Some(files.clone());
         let daemon = Daemon::try_start_at(config, &self.socket()).unwrap();
-        files.power().goes_after(dice.within(1..120));
+        files.power().goes_after(random.within(1..120));
         assert!(files.power().wait(PATIENCE), "the power never went");
         daemon.stop();
-        files.cut(dice.roll());
+        files.cut(random.number());
         // A removal that was lost may have put a sidecar beside other data. Nobody is served from it,
         // but the next rounds compare the files themselves.
         let daemon = Daemon::try_start(plain).unwrap();
@@ -325,7 +327,7 @@ impl Bench {
         let checkup = fsck(&self.cache(), false, |_, _| {}).unwrap();
         let mut wrong = checkup.faults.iter().filter(|fault| fault.kind != FaultKind::Leftover);
         assert_eq!(wrong.next(), None, "after {after}");
-        for (data, (url, _)) in Rest::of(&self.cache()).whole {
+        for (data, (url, _)) in CacheContents::of(&self.cache()).whole {
             self.catalog.assert_file(&self.cache().join("shards").join(data), &url);
         }
         let open = descriptors(std::process::id());
@@ -335,13 +337,13 @@ impl Bench {
 }
 
 /// The kinds of `rounds` rounds.
-fn schedule(rounds: u64, dice: &mut Dice) -> Vec<Kind> {
+fn schedule(rounds: u64, random: &mut Random) -> Vec<Kind> {
     let mut all = Vec::new();
     while (all.len() as u64) < rounds {
         let kinds = SCHEDULE.iter().flat_map(|(kind, times)| vec![*kind; *times]);
         let mut kinds: Vec<_> = kinds.collect();
         for at in (1..kinds.len()).rev() {
-            kinds.swap(at, dice.below(at as u64 + 1) as usize);
+            kinds.swap(at, random.below(at as u64 + 1) as usize);
         }
         all.extend(kinds);
     }
@@ -360,25 +362,25 @@ fn rounds() -> u64 {
 fn killed_daemons_lose_neither_bytes_nor_jobs() {
     // One seed a run: the rounds are what is many.
     for_seeds("FOREBAY_TORTURE_SEED", "", 1, |seed| {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         let bench = Bench::new();
         let mut counts = BTreeMap::<String, u64>::new();
         let began = Instant::now();
-        let schedule = schedule(rounds(), &mut dice);
+        let schedule = schedule(rounds(), &mut random);
         std::thread::scope(|scope| {
             let _end = End(&bench.progress);
             for _ in 0..TRAINERS {
-                let dice = dice.split();
+                let random = random.split();
                 let bench = &bench;
                 scope.spawn(move || {
                     // A trainer that fails ends the others.
                     let _end = End(&bench.progress);
-                    bench.train(dice);
+                    bench.train(random);
                 });
             }
             for (number, kind) in schedule.iter().enumerate() {
                 assert!(!bench.progress.is_over(), "a trainer failed before round {number}");
-                let came = bench.round(*kind, &mut dice);
+                let came = bench.round(*kind, &mut random);
                 say(&format!("round {number}: {came}"));
                 bench.assert_rest(&format!("round {number}, {came}"));
                 *counts.entry(came).or_default() += 1;
@@ -386,10 +388,10 @@ fn killed_daemons_lose_neither_bytes_nor_jobs() {
         });
         tell(&counts, schedule.len(), bench.progress.batches(), began.elapsed());
         if schedule.len() as u64 >= ROUNDS {
-            for spot in MUST {
+            for stage in MUST {
                 let hit: u64 =
-                    counts.iter().filter(|(came, _)| came.starts_with(spot)).map(|(_, n)| n).sum();
-                assert!(hit >= LEAST, "only {hit} daemons died in {spot}");
+                    counts.iter().filter(|(came, _)| came.starts_with(stage)).map(|(_, n)| n).sum();
+                assert!(hit >= LEAST, "only {hit} daemons died in {stage}");
             }
         }
         // The last one finds all in order, and ends in order.

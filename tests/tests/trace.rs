@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use forebay_tests::{Household, Origin, eventually};
+use forebay_tests::{Origin, UserHome, eventually};
 use serde_json::Value;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -107,10 +107,10 @@ fn assert_nested(trace: &Trace) {
 #[test]
 fn trace_follows_each_batch_and_matches_the_report() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("out.json");
-    let output = household
+    let output = home
         .forebay(&["bench", "starvation", "s3://bucket/{0..3}.tar", "--daemon", "embedded"])
         .args(["--raw", "--step", "0.001", "--batch-size", "8", "--json", "--trace"])
         .arg(&path)
@@ -204,19 +204,18 @@ fn trace_follows_each_batch_and_matches_the_report() {
             assert!(close(traced, seconds), "{cause}: {traced} {seconds}");
         }
     }
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// A job that is killed leaves a file that opens; who comes next begins it anew.
 #[test]
 fn trace_of_a_killed_job_is_readable() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("out.json");
     let begin = || {
-        household
-            .forebay(&["bench", "starvation", "s3://bucket/{0..3}.tar", "--daemon", "embedded"])
+        home.forebay(&["bench", "starvation", "s3://bucket/{0..3}.tar", "--daemon", "embedded"])
             .args([
                 "--raw",
                 "--step",
@@ -252,5 +251,5 @@ fn trace_of_a_killed_job_is_readable() {
     let trace = Trace::read(&path);
     assert!(trace.document["traceEvents"].as_array().unwrap().len() >= seen);
     assert!(!trace.of("wait").is_empty());
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }

@@ -10,7 +10,9 @@ use std::time::Duration;
 use forebay_client::{Address, Batch, Loader, LoaderConfig, Next, TIMEOUT_MAX};
 use forebay_decode::{DType, FieldKind, FieldSpec, Ragged, RawSpec};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_tests::{Household, Origin, PATIENCE, Peer, Scripted, config, eventually, job, next};
+use forebay_tests::{
+    Origin, PATIENCE, ScriptedDaemon, TrainerConnection, UserHome, config, eventually, job, next,
+};
 use forebay_wire::PROTOCOL_POSITIONS;
 use forebay_wire::message::{Bad, Begin, Decoded, Reply, Request};
 use rustix::fs::{FlockOperation, flock};
@@ -37,11 +39,14 @@ fn open_with(
 }
 
 /// A loader at a scripted daemon, and that daemon's end of it.
-fn connected(daemon: &Scripted) -> (Loader, Peer) {
+fn connected(daemon: &ScriptedDaemon) -> (Loader, TrainerConnection) {
     connected_with(daemon, None)
 }
 
-fn connected_with(daemon: &Scripted, fields: Option<Vec<FieldSpec>>) -> (Loader, Peer) {
+fn connected_with(
+    daemon: &ScriptedDaemon,
+    fields: Option<Vec<FieldSpec>>,
+) -> (Loader, TrainerConnection) {
     std::thread::scope(|scope| {
         // No wait of a test may end by itself.
         let loader = scope.spawn(|| open_with(daemon.address(), TIMEOUT_MAX, fields).unwrap());
@@ -62,7 +67,7 @@ fn batch(loader: &Loader) -> Box<Batch> {
 /// announced while batches in the old one are still being read.
 #[test]
 fn batches_of_the_previous_slab_may_follow_a_new_one() {
-    let daemon = Scripted::new();
+    let daemon = ScriptedDaemon::new();
     let (loader, mut peer) = connected(&daemon);
     loader.start(Begin::at(0, 0)).unwrap();
     let (run, ..) = peer.started();
@@ -81,7 +86,7 @@ fn batches_of_the_previous_slab_may_follow_a_new_one() {
 /// do about it.
 #[test]
 fn daemon_of_the_previous_release_is_supported() {
-    let daemon = Scripted::new();
+    let daemon = ScriptedDaemon::new();
     let (loader, mut peer) = std::thread::scope(|scope| {
         let loader = scope.spawn(|| open(daemon.address(), TIMEOUT_MAX).unwrap());
         let mut peer = daemon.accept();
@@ -113,7 +118,7 @@ fn bad() -> Bad {
 /// What could not be used is told to the daemon that comes after the one that heard of it.
 #[test]
 fn bad_samples_are_reported_to_the_next_daemon() {
-    let daemon = Scripted::new();
+    let daemon = ScriptedDaemon::new();
     let (loader, mut peer) = connected(&daemon);
     loader.tell(bad());
     assert!(matches!(peer.request(), Request::Bad(told) if told == bad()));
@@ -127,14 +132,14 @@ fn bad_samples_are_reported_to_the_next_daemon() {
 /// daemon that comes after.
 #[test]
 fn trainer_progress_is_reported_to_daemons() {
-    let daemon = Scripted::new();
+    let daemon = ScriptedDaemon::new();
     let raw = RawSpec { dtype: DType::Uint8, shape: vec![None] };
     let kind = FieldKind::Npy { ragged: Ragged::List, raw: Some(raw) };
     let fields = vec![FieldSpec::new("values", "bin", kind)];
     let (loader, mut peer) = connected_with(&daemon, Some(fields));
     let by_cpu = |rows| vec![Decoded { by: "cpu".to_owned(), why: "no_device".to_owned(), rows }];
     // If this takes long it hears of what is between.
-    let hears = |peer: &mut Peer, rows| {
+    let hears = |peer: &mut TrainerConnection, rows| {
         loop {
             let told = peer.progress();
             if told.decoded == by_cpu(rows) {
@@ -164,7 +169,7 @@ fn trainer_progress_is_reported_to_daemons() {
 /// A daemon that hears of a wait hears of its end, too, where that is an error: nobody is called because of it.
 #[test]
 fn wait_that_ends_in_an_error_is_over() {
-    let daemon = Scripted::new();
+    let daemon = ScriptedDaemon::new();
     let (loader, mut peer) = connected(&daemon);
     loader.start(Begin::at(0, 0)).unwrap();
     peer.started();
@@ -194,7 +199,7 @@ fn late_end_of_an_abandoned_epoch_is_ignored() {
         Reply::Failed { run: Some(run), error }
     };
     for last_words in [&end as &dyn Fn(u64) -> Reply, &failed] {
-        let daemon = Scripted::new();
+        let daemon = ScriptedDaemon::new();
         let (loader, mut peer) = connected(&daemon);
         loader.start(Begin::at(0, 0)).unwrap();
         let (abandoned, ..) = peer.started();
@@ -234,13 +239,13 @@ fn assert_silent(what: &str, address: Address) {
 /// the way to the first batch.
 #[test]
 fn unresponsive_daemon_is_an_error_in_time() {
-    let daemon = Scripted::new();
+    let daemon = ScriptedDaemon::new();
     assert_silent("it takes no greeting", daemon.address());
-    let daemon = Scripted::new();
+    let daemon = ScriptedDaemon::new();
     let line = daemon.fill_line();
     assert_silent("it takes no connection", daemon.address());
     drop(line);
-    let daemon = Scripted::new();
+    let daemon = ScriptedDaemon::new();
     let address = daemon.address();
     // Joined once the trainer gave up: one that never does fails the test before.
     let played = std::thread::spawn(move || {
@@ -256,29 +261,29 @@ fn unresponsive_daemon_is_an_error_in_time() {
 /// Bears promise 7: the same with a real daemon, stopped as a debugger or a batch system does it.
 #[test]
 fn stopped_daemon_is_an_error_in_time() {
-    let household = Household::new(ACTOR);
-    let loader = open(household.address(), PATIENCE).unwrap();
+    let home = UserHome::new(ACTOR);
+    let loader = open(home.address(), PATIENCE).unwrap();
     let pid = loader.stats().daemon_pid.unwrap();
     let process = Pid::from_raw(pid.try_into().unwrap()).unwrap();
     kill_process(process, Signal::STOP).unwrap();
-    assert_silent("it was stopped", household.address());
+    assert_silent("it was stopped", home.address());
     kill_process(process, Signal::CONT).unwrap();
-    drop(open(household.address(), PATIENCE).unwrap());
+    drop(open(home.address(), PATIENCE).unwrap());
     drop(loader);
-    eventually("no daemon is left", || household.daemons().is_empty());
+    eventually("no daemon is left", || home.daemons().is_empty());
 }
 
 /// Bears promise 7: another process that starts the daemon and was stopped over it.
 #[test]
 fn endless_daemon_start_is_an_error_in_time() {
-    let household = Household::new(ACTOR);
-    let lock = File::create(household.socket().with_file_name("start.lock")).unwrap();
+    let home = UserHome::new(ACTOR);
+    let lock = File::create(home.socket().with_file_name("start.lock")).unwrap();
     flock(&lock, FlockOperation::LockExclusive).unwrap();
-    let address = household.address();
+    let address = home.address();
     let error = returned("a start", || open(address, SHORT)).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.place("lock").is_some(), "{error}");
-    assert!(household.daemons().is_empty());
+    assert!(home.daemons().is_empty());
 }
 
 /// A loader may be closed while it looks for another daemon, however long it could go on with that.
@@ -286,7 +291,7 @@ fn endless_daemon_start_is_an_error_in_time() {
 fn loader_searching_for_a_daemon_closes_at_once() {
     // The next daemon does not greet, or does not take the job, or there is none.
     for answers in 0..3 {
-        let daemon = Scripted::new();
+        let daemon = ScriptedDaemon::new();
         let (loader, peer) = connected(&daemon);
         drop(peer);
         let mut second = daemon.accept();
@@ -310,7 +315,7 @@ fn loader_searching_for_a_daemon_closes_at_once() {
 #[test]
 fn timeout_beyond_all_clocks_is_rejected() {
     for timeout in [Duration::MAX, TIMEOUT_MAX + Duration::from_secs(1)] {
-        let error = open(Scripted::new().address(), timeout).err().unwrap();
+        let error = open(ScriptedDaemon::new().address(), timeout).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         assert!(error.place("timeout").is_some(), "{error}");
     }

@@ -21,8 +21,8 @@ use forebay_source::Options;
 use forebay_store::{Class, Dataset, Evict, Mode, Tenant};
 use forebay_testkit::{Fault, FaultProxy, When};
 use forebay_tests::{
-    Bare, BareConfig, Daemon, Epoch, FRAMES, Faulty, Household, Origin, epoch, eventually, flip,
-    followed, job, job_with, kill, loader, next, play, resting,
+    BareStore, BareStoreConfig, Daemon, Epoch, FRAMES, FaultyDevice, Origin, UserHome, cached_file,
+    epoch, eventually, flip, followed, job, job_with, kill, loader, next, play,
 };
 use forebay_wire::message::{Begin, Reply, Request};
 use hyper::header::{ETAG, HeaderName, LAST_MODIFIED};
@@ -95,7 +95,7 @@ fn assert_right(epoch: &Epoch, seeds: &[u64], len: usize) {
 }
 
 fn sidecar(shards: &Path, name: &str) -> Sidecar {
-    let path = resting(shards, &format!("-{name}.idx")).expect("the shard is whole");
+    let path = cached_file(shards, &format!("-{name}.idx")).expect("the shard is whole");
     Sidecar::decode(&fs::read(path).unwrap()).unwrap()
 }
 
@@ -160,7 +160,7 @@ fn origin_checksum_covers_the_compressed_bytes() {
         let played = epoch(bench.daemon.address(), job_with(through, urls(["0.tar.zst"])));
         bench.daemon.settle();
         let checksums = |what: &str| bench.daemon.number(&format!("/sources/0/checksums/{what}"));
-        let whole = resting(&bench.shards(), "-0.tar.zst.idx");
+        let whole = cached_file(&bench.shards(), "-0.tar.zst.idx");
         if garbled {
             if let Some(error) = played.map_or_else(Some, |mut epoch| epoch.errors.pop()) {
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
@@ -309,7 +309,7 @@ fn samples_are_served_before_the_shard_is_whole() {
                 Next::End { .. } => panic!("the epoch is over"),
             }
         }
-        assert!(resting(&bench.shards(), &format!("{name}.idx")).is_none());
+        assert!(cached_file(&bench.shards(), &format!("{name}.idx")).is_none());
         bench.origin.server.release(&Origin::key(name));
         loop {
             match next(&loader).unwrap() {
@@ -379,7 +379,7 @@ fn decompression_bomb_is_rejected_by_its_ratio() {
         assert_eq!(error.place("limit"), Some(limit.to_string().as_str()));
         assert!(error.place("url").unwrap().contains(name));
         eventually("it has left", || bench.used() == 0);
-        assert_eq!(resting(&bench.shards(), name), None);
+        assert_eq!(cached_file(&bench.shards(), name), None);
     }
     assert!(bench.daemon.node().store().counters().failed_fills > 0);
 }
@@ -432,7 +432,7 @@ fn truncated_shard_serves_its_samples() {
         let again = bench.play(&[name]);
         assert_eq!(again.sequence(), played.sequence(), "always the same ones");
         assert_eq!(bench.origin.served(name), cut as u64, "a broken archive is fetched once");
-        assert_eq!(resting(&bench.shards(), &format!("{name}.idx")), None, "it is not cached");
+        assert_eq!(cached_file(&bench.shards(), &format!("{name}.idx")), None, "it is not cached");
     }
 }
 
@@ -473,7 +473,7 @@ fn flipped_bit_in_the_stream_is_corrupt_and_not_kept() {
             let offset: usize = error.place("compressed_offset").unwrap().parse().unwrap();
             assert!(offset <= form.len() && offset + (64 << 10) >= at, "{offset} for {at}");
             eventually("it is gone", || bench.used() == 0);
-            assert_eq!(resting(&bench.shards(), name), None);
+            assert_eq!(cached_file(&bench.shards(), name), None);
             // Mended, it is another version.
             bench.origin.put(name, &form);
             bench.daemon.forget(&Origin::url(name), false).unwrap();
@@ -503,7 +503,7 @@ fn broken_tar_in_a_sound_stream_is_fetched_once() {
         assert_eq!(played.errors[0].place("offset"), Some(at.to_string().as_str()));
         assert_eq!(bench.origin.served("0.tar.zst"), form.len() as u64);
     }
-    assert_eq!(resting(&bench.shards(), ".idx"), None, "it is not cached");
+    assert_eq!(cached_file(&bench.shards(), ".idx"), None, "it is not cached");
 }
 
 /// Bears promise 3 under growth: what a shard comes to beyond its object's length is reserved before it is
@@ -573,7 +573,7 @@ fn growing_shards_do_not_wait_for_each_other() {
 /// Data sets and tenants over shards that are files.
 struct Shares {
     folder: tempfile::TempDir,
-    bare: Bare,
+    bare: BareStore,
     bytes: u64,
     _disk: tempfile::TempDir,
 }
@@ -588,8 +588,8 @@ impl Shares {
         }
         let bytes = tars[0].len() as u64;
         let (tenants, datasets) = max(bytes);
-        let config = BareConfig::new(disk.path().join("cache"), 10 * bytes);
-        let bare = BareConfig { tenants, datasets, ..config }.open();
+        let config = BareStoreConfig::new(disk.path().join("cache"), 10 * bytes);
+        let bare = BareStoreConfig { tenants, datasets, ..config }.open();
         Self { folder, bare, bytes, _disk: disk }
     }
 
@@ -656,8 +656,8 @@ fn compressed_shard_of_a_killed_daemon_starts_over() {
     let form = gzip(&plain(0, samples, MEMBER));
     origin.put("0.tar.gz", &form);
     origin.server.stall(&Origin::key("0.tar.gz"), form.len() as u64 / 5 * 4);
-    let household = Household::new(ACTOR);
-    let loader = loader(household.address(), job(&origin, urls(["0.tar.gz"]))).unwrap();
+    let home = UserHome::new(ACTOR);
+    let loader = loader(home.address(), job(&origin, urls(["0.tar.gz"]))).unwrap();
     loader.start(Begin::at(0, 0)).unwrap();
     let mut played = Epoch::default();
     while played.samples.len() < 80 {
@@ -666,9 +666,9 @@ fn compressed_shard_of_a_killed_daemon_starts_over() {
             Next::End { .. } => panic!("the epoch is over"),
         }
     }
-    assert!(resting(&household.shards(), ".part").is_none(), "nothing is recorded");
+    assert!(cached_file(&home.shards(), ".part").is_none(), "nothing is recorded");
     kill(loader.stats().daemon_pid.unwrap());
-    let left = resting(&household.shards(), "-0.tar.gz").unwrap();
+    let left = cached_file(&home.shards(), "-0.tar.gz").unwrap();
     assert!(fs::metadata(left).unwrap().len() > form.len() as u64, "it had grown");
     origin.server.release(&Origin::key("0.tar.gz"));
     loop {
@@ -678,10 +678,10 @@ fn compressed_shard_of_a_killed_daemon_starts_over() {
         }
     }
     assert_whole(&played, &[0], samples, MEMBER);
-    eventually("it is whole", || resting(&household.shards(), ".idx").is_some());
-    let data = resting(&household.shards(), "-0.tar.gz").unwrap();
+    eventually("it is whole", || cached_file(&home.shards(), ".idx").is_some());
+    let data = cached_file(&home.shards(), "-0.tar.gz").unwrap();
     assert!(fs::read(data).unwrap() == plain(0, samples, MEMBER));
-    assert_eq!(household.status().unwrap()["cache"]["resumed_bytes"], 0);
+    assert_eq!(home.status().unwrap()["cache"]["resumed_bytes"], 0);
 }
 
 /// An origin that goes away in mid-shard leaves nothing behind either, within one daemon.
@@ -702,7 +702,7 @@ fn failed_fill_leaves_nothing() {
     eventually("the fill failed", || bench.daemon.node().store().counters().failed_fills > 0);
     drop(opened);
     eventually("it has left", || bench.used() == 0);
-    assert_eq!(resting(&bench.shards(), "-0.tar.gz"), None);
+    assert_eq!(cached_file(&bench.shards(), "-0.tar.gz"), None);
     bench.origin.server.deny(&key, false);
     bench.origin.server.cut(&key, 0, 0);
     assert_whole(&bench.play(&["0.tar.gz"]), &[0], 60, MEMBER);
@@ -744,7 +744,7 @@ fn unpacked_shard_moves_between_tiers_and_back() {
         eventually("it moved", || daemon.tier(from).counters.shards == 0);
         let moved = sidecar(&shards(to), "0.tar.zst");
         assert_eq!((moved.len, moved.compressed_len), (tar.len() as u64, Some(form.len() as u64)));
-        let data = resting(&shards(to), "-0.tar.zst").unwrap();
+        let data = cached_file(&shards(to), "-0.tar.zst").unwrap();
         assert!(fs::read(data).unwrap() == tar);
         assert_eq!(daemon.tier(to).counters.used_bytes, tar.len() as u64);
         assert_eq!(daemon.tier(to).counters.moved_bytes, tar.len() as u64);
@@ -815,7 +815,7 @@ fn shard_of_a_lost_tier_is_unpacked_again_or_fails() {
     let (origin, disk) = (Origin::new(), Daemon::disk());
     let form = gzip(&plain(0, 30, MEMBER));
     origin.put("0.tar.gz", &form);
-    let faulty = Faulty::below(&disk.path().join("a"));
+    let faulty = FaultyDevice::below(&disk.path().join("a"));
     let daemon = two_tiers(disk.path(), [Class::Nvme, Class::Hdd], |config| {
         config.faults = Some(faulty.clone());
     });

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 use forebay_client::{Address, Loader, Next};
 use forebay_tests::{
-    Daemon, Epoch, FORMAT, FRAMES, Installation, Installed, Origin, Rest, eventually, format_of,
-    job, loader, next, play, resting, status, to_format_before, to_format_to_come,
+    CacheContents, Daemon, Epoch, FORMAT, FRAMES, Installation, Installed, Origin, cached_file,
+    eventually, format_of, job, loader, next, play, status, to_future_format, to_previous_format,
 };
 use forebay_wire::message::Begin;
 use serde_json::Value;
@@ -87,7 +87,7 @@ impl Bench {
 
     /// Whole shards: which file each object is.
     fn whole(&self) -> BTreeMap<String, String> {
-        let whole = Rest::of(&self.cache()).whole.into_iter();
+        let whole = CacheContents::of(&self.cache()).whole.into_iter();
         let object = |url: String| url.rsplit('/').next().unwrap().to_owned();
         whole.map(|(data, (url, _))| (object(url), data)).collect()
     }
@@ -142,7 +142,7 @@ fn cache_is_upgraded_under_its_job() {
     bench.origin.server.release(&Origin::key("7.tar"));
     let (old, served) = (bench.whole(), bench.served());
     assert_eq!(old.len(), 6);
-    old.values().for_each(|data| to_format_before(&bench.sidecar(data)));
+    old.values().for_each(|data| to_previous_format(&bench.sidecar(data)));
 
     let daemon = bench.installation.start();
     finish(&loader, epoch, SHARDS);
@@ -180,7 +180,7 @@ fn cache_is_rolled_back_and_forward_under_its_job() {
         (bench.cache().join("shards").join(data), bench.sidecar(data))
     };
     let readable: Vec<_> = newer.iter().map(|n| fs::read(files(n).1).unwrap()).collect();
-    newer.iter().for_each(|n| to_format_to_come(&files(n).1));
+    newer.iter().for_each(|n| to_future_format(&files(n).1));
     let read = |n: &u64| (fs::read(files(n).0).unwrap(), fs::read(files(n).1).unwrap());
     let left: Vec<_> = newer.iter().map(read).collect();
     let served = bench.served();
@@ -217,7 +217,7 @@ fn cache_is_rolled_back_and_forward_under_its_job() {
         let (data, sidecar) = files(n);
         fs::write(sidecar, bytes).unwrap();
         let name = data.file_name().unwrap().to_str().unwrap().replacen('-', "+", 1);
-        let beside = resting(&bench.cache().join("shards"), &name).expect("it lies beside");
+        let beside = cached_file(&bench.cache().join("shards"), &name).expect("it lies beside");
         fs::remove_file(bench.sidecar(&name)).unwrap();
         fs::remove_file(beside).unwrap();
     }

@@ -10,7 +10,7 @@ use forebay_error::ErrorKind;
 use forebay_shard::{HEAD_BYTES, Sidecar};
 use forebay_store::{FaultKind, Scrub, fsck};
 use forebay_tests::{
-    Daemon, Household, Origin, epoch, eventually, flip, job, resting, to_format_to_come,
+    Daemon, Origin, UserHome, cached_file, epoch, eventually, flip, job, to_future_format,
 };
 use serde_json::Value;
 
@@ -47,11 +47,11 @@ impl Bench {
 
     /// Files of the cache, whose names end like this.
     fn file(&self, end: &str) -> PathBuf {
-        resting(&self.disk.path().join("shards"), end).unwrap()
+        cached_file(&self.disk.path().join("shards"), end).unwrap()
     }
 
-    fn forebay(&self, household: &Household, daemon: &Daemon, arguments: &[&str]) -> Command {
-        let mut command = household.forebay(arguments);
+    fn forebay(&self, home: &UserHome, daemon: &Daemon, arguments: &[&str]) -> Command {
+        let mut command = home.forebay(arguments);
         command.env("FOREBAY_DAEMON", format!("unix:{}", daemon.socket().display()));
         command.env("FOREBAY_CACHE", self.disk.path());
         command
@@ -114,10 +114,10 @@ fn scrub_finds_flipped_bits_in_every_place() {
 #[test]
 fn scrub_reports_flaws_as_text_and_json() {
     let bench = Bench::filled();
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let daemon = bench.start();
     let run = |arguments: &[&str]| {
-        let output = bench.forebay(&household, &daemon, arguments).output().unwrap();
+        let output = bench.forebay(&home, &daemon, arguments).output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
     };
     let (code, out) = run(&["scrub", "--json"]);
@@ -180,7 +180,7 @@ fn scrub_reserves_no_space() {
 fn foreign_files_are_left_alone_and_counted() {
     let bench = Bench::filled();
     let (data, sidecar) = (bench.file("-0.tar"), bench.file("-0.tar.idx"));
-    to_format_to_come(&sidecar);
+    to_future_format(&sidecar);
     let shards = bench.disk.path().join("shards");
     fs::write(shards.join("thesis.tex"), "x").unwrap();
     fs::create_dir(shards.join(format!("{:032x}-folder", 7))).unwrap();
@@ -210,10 +210,10 @@ fn foreign_files_are_left_alone_and_counted() {
 #[test]
 fn fsck_reports_and_repairs_faults() {
     let bench = Bench::filled();
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     let directory = bench.disk.path().to_str().unwrap();
     let run = |arguments: &[&str]| {
-        let output = household.forebay(&[&["fsck", directory], arguments].concat()).output();
+        let output = home.forebay(&[&["fsck", directory], arguments].concat()).output();
         let output = output.unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
     };

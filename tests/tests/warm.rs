@@ -13,8 +13,8 @@ use forebay_error::ErrorKind;
 use forebay_source::Limits;
 use forebay_testkit::shard;
 use forebay_tests::{
-    Daemon, Household, Installation, Installed, Origin, Way, daemon_status, epoch, eventually,
-    interruptible, job, job_with, reported_error,
+    Daemon, Installation, Installed, Origin, TestSource, UserHome, daemon_status, epoch,
+    eventually, interruptible, job, job_with, reported_error,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -262,7 +262,7 @@ fn bandwidth_limit_holds_until_a_job_needs_the_shard() {
         }
         let gets = origin.server.counts().gets;
         assert_eq!(gets.get(&Origin::key("0.tar")), Some(&1), "{verb}: only its first part");
-        eventually("nothing else is under way", || daemon.number("/fills/running") == 1);
+        eventually("nothing else is under source", || daemon.number("/fills/running") == 1);
         let wanted = job(&origin, vec![Origin::url("0.tar")]);
         epoch(daemon.address(), wanted).unwrap().assert_whole(1, LONG, &SIZES);
         let ended = ended(slow);
@@ -370,67 +370,67 @@ fn check_reports_each_shard() {
 #[test]
 fn private_daemon_stays_for_its_warm_up() {
     let origin = Origin::with_shards(2, SAMPLES, &SIZES);
-    let household = Household::new(ACTOR);
+    let home = UserHome::new(ACTOR);
     origin.server.stall(&Origin::key("1.tar"), 0);
-    let mut command = household.forebay(&["dataset", "warm", "s3://bucket/{0..1}.tar"]);
+    let mut command = home.forebay(&["dataset", "warm", "s3://bucket/{0..1}.tar"]);
     assert!(command.envs(origin.environment()).output().unwrap().status.success());
     eventually("the first is there", || {
-        household.status().is_some_and(|status| status["warm_ups"][0]["fetched"] == 1)
+        home.status().is_some_and(|status| status["warm_ups"][0]["fetched"] == 1)
     });
     // Twice as long as it stays without anybody; what is shown is that it is still there.
-    let uptime = || household.status().and_then(|status| status["uptime_seconds"].as_f64());
+    let uptime = || home.status().and_then(|status| status["uptime_seconds"].as_f64());
     eventually("it outlasts its idle time", || uptime().is_some_and(|seconds| seconds > 3.0));
     origin.server.release(&Origin::key("1.tar"));
-    eventually("it is gone when nothing is left to do", || household.daemons().is_empty());
+    eventually("it is gone when nothing is left to do", || home.daemons().is_empty());
     assert_eq!(origin.served("1.tar"), size(&origin, "1.tar"));
 }
 
 #[test]
 fn shards_of_real_servers_are_warmed_and_checked() {
-    for way in [
-        Way::http().unwrap(),
-        Way::s3_on_nginx().unwrap(),
-        Way::moto().unwrap(),
-        Way::disk().unwrap(),
+    for source in [
+        TestSource::http().unwrap(),
+        TestSource::s3_on_nginx().unwrap(),
+        TestSource::moto().unwrap(),
+        TestSource::disk().unwrap(),
     ] {
         let disk = Daemon::disk();
         let daemon = Daemon::start(disk.path());
         let run = |verb: &str, more: &[&str]| {
-            let urls = [way.url("a.tar"), way.url("b.tar")];
+            let urls = [source.url("a.tar"), source.url("b.tar")];
             let mut command = Command::new(ACTOR);
             command.args(["dataset", verb, "--json"]).args(more).args(&urls);
             command.env("FOREBAY_DAEMON", format!("unix:{}", daemon.socket().display()));
-            command.envs(&way.environment).stdin(Stdio::null());
+            command.envs(&source.environment).stdin(Stdio::null());
             ended(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
         };
         let states = |ended: &Ended| {
             let document = ended.document();
             [0, 1].map(|n| document["shards"][n]["state"].as_str().unwrap().to_owned())
         };
-        way.put("a.tar", &shard(LONG, 0, &SIZES));
+        source.put("a.tar", &shard(LONG, 0, &SIZES));
         let warmed = run("warm", &["--wait"]);
-        assert_eq!((warmed.code, warmed.warming().fetched), (1, 1), "{}", way.name);
-        assert!(!warmed.out.contains(way.secret()), "{}", warmed.out);
-        assert_eq!(states(&run("check", &["--verify"])), ["whole", "missing"], "{}", way.name);
-        way.put("a.tar", &shard(LONG + 1, 0, &SIZES));
-        way.put("b.tar", &shard(3, 1, &SIZES));
+        assert_eq!((warmed.code, warmed.warming().fetched), (1, 1), "{}", source.name);
+        assert!(!warmed.out.contains(source.secret()), "{}", warmed.out);
+        assert_eq!(states(&run("check", &["--verify"])), ["whole", "missing"], "{}", source.name);
+        source.put("a.tar", &shard(LONG + 1, 0, &SIZES));
+        source.put("b.tar", &shard(3, 1, &SIZES));
         let checked = run("check", &[]);
         assert_eq!(
             (checked.code, states(&checked)),
             (1, ["stale".to_owned(), "absent".to_owned()]),
             "{}",
-            way.name
+            source.name
         );
-        assert!(!checked.out.contains(way.secret()), "{}", checked.out);
-        assert_eq!(run("warm", &["--wait"]).warming().fetched, 2, "{}", way.name);
+        assert!(!checked.out.contains(source.secret()), "{}", checked.out);
+        assert_eq!(run("warm", &["--wait"]).warming().fetched, 2, "{}", source.name);
         let checked = run("check", &["--verify"]);
         assert_eq!(
             (checked.code, states(&checked)),
             (0, ["whole".to_owned(), "whole".to_owned()]),
             "{}",
-            way.name
+            source.name
         );
-        let open = job_with(way.environment.clone(), vec![way.url("b.tar")]);
+        let open = job_with(source.environment.clone(), vec![source.url("b.tar")]);
         assert_eq!(epoch(daemon.address(), open).unwrap().samples.len(), 3);
     }
 }

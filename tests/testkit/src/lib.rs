@@ -5,25 +5,25 @@
 //!
 //! Only tests, benches and the example depend on this crate.
 
-mod dice;
 mod origin;
 mod power;
 mod proxy;
+mod random;
+mod random_faults;
 mod servers;
 mod tally;
 mod tar;
 mod unsynced;
 mod unsynced_files;
-mod weather;
 
 pub use forebay_skip::{Requirement, is_root, skip};
 
-pub use dice::{Dice, for_seeds, say};
 pub use origin::{ACCESS_KEY, Counts, S3Server, SECRET_KEY};
 pub use power::Power;
 pub use proxy::{Fault, FaultProxy, RetryAfter, Traffic, When};
+pub use random::{Random, for_seeds, say};
+pub use random_faults::{DiskFault, RandomFaults};
 pub use servers::{Azurite, Bucket, Ceph, Certificate, Moto, Nginx, Redis, tool};
 pub use tar::{field, image, label, shard};
 pub use unsynced::Unsynced;
 pub use unsynced_files::{Lost, UnsyncedFiles};
-pub use weather::{Sky, Weather};

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_uring::{Attempt, AttemptKind, DiskFile, Fate, Faults};
 
-use crate::dice::Dice;
+use crate::random::Random;
 
 /// Bytes that a disk writes whole or not at all: the sector of NVMe drives, and the alignment of
 /// O_DIRECT if the file system reports none.
@@ -89,8 +89,8 @@ impl Unsynced {
     pub fn cut(&self, seed: u64) -> usize {
         let mut journals: Vec<_> = std::mem::take(&mut *self.lock()).into_iter().collect();
         journals.sort_by_key(|(identity, _)| *identity);
-        let mut dice = Dice::new(seed);
-        journals.into_iter().map(|(_, journal)| journal.undo(&mut dice)).sum()
+        let mut random = Random::new(seed);
+        journals.into_iter().map(|(_, journal)| journal.undo(&mut random)).sum()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Identity, Journal>> {
@@ -186,12 +186,12 @@ impl Journal {
         sectors
     }
 
-    fn undo(self, dice: &mut Dice) -> usize {
+    fn undo(self, random: &mut Random) -> usize {
         let len = self.file.metadata().expect("an open file has a length").len();
         let mut lost = 0;
         for (at, olds) in self.sectors() {
             // Before any of the writes, or after the last.
-            let chosen = usize::try_from(dice.below(olds.len() as u64 + 1)).expect("it is small");
+            let chosen = usize::try_from(random.below(olds.len() as u64 + 1)).expect("it is small");
             let Some(old) = olds.get(chosen) else { continue };
             let within = len.saturating_sub(at).min(SECTOR as u64);
             let within = usize::try_from(within).expect("a sector is small");

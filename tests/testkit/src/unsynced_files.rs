@@ -20,8 +20,8 @@ use forebay_store::{Extent, Files, LocalFiles};
 use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
 use rustix::io::Errno;
 
-use crate::dice::Dice;
 use crate::power::{Moment, Power};
+use crate::random::Random;
 use crate::unsynced::{Identity, Unsynced, identity, own};
 
 /// A disk that loses unsynced changes at a power cut, for a node's `files` and `faults`.
@@ -151,25 +151,25 @@ impl UnsyncedFiles {
     /// If a file cannot be changed.
     pub fn cut(&self, seed: u64) -> Lost {
         self.power.off();
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         // Some cuts undo everything, and some nothing.
-        let chance = *dice.pick(&[0, 20, 50, 80, 100]);
+        let chance = *random.pick(&[0, 20, 50, 80, 100]);
         let journal = std::mem::take(&mut *self.journal());
         let mut lost = Lost::default();
         let (new, cut): (Vec<_>, Vec<_>) =
             journal.lengths.into_iter().partition(|length| matches!(length.was, Was::New));
         // The last truncation first, and before the bytes there return.
         for length in cut.into_iter().rev() {
-            lost.lengths += usize::from(length.undo(chance, &mut dice));
+            lost.lengths += usize::from(length.undo(chance, &mut random));
         }
         if chance > 0 {
-            lost.sectors = self.bytes.cut(dice.roll());
+            lost.sectors = self.bytes.cut(random.number());
         }
         for length in new.into_iter() {
-            lost.lengths += usize::from(length.undo(chance, &mut dice));
+            lost.lengths += usize::from(length.undo(chance, &mut random));
         }
         for (path, directory) in journal.directories {
-            lost.names += directory.undo(&path, chance, &mut dice);
+            lost.names += directory.undo(&path, chance, &mut random);
         }
         lost
     }
@@ -395,10 +395,10 @@ impl Directory {
         self.before.retain(|name, _| named.contains(name));
     }
 
-    fn undo(mut self, path: &Path, chance: u64, dice: &mut Dice) -> usize {
+    fn undo(mut self, path: &Path, chance: u64, random: &mut Random) -> usize {
         let mut lost = 0;
         for (_, change) in &self.changes {
-            match dice.percent(chance) {
+            match random.percent(chance) {
                 true => lost += 1,
                 false => change.make(&mut self.before),
             }
@@ -449,14 +449,14 @@ impl Change {
 
 impl Length {
     /// Undoes it with this chance; returns true if it did.
-    fn undo(self, chance: u64, dice: &mut Dice) -> bool {
-        if !dice.percent(chance) {
+    fn undo(self, chance: u64, random: &mut Random) -> bool {
+        if !random.percent(chance) {
             return false;
         }
         match self.was {
             Was::New => {
                 let len = self.file.metadata().expect("an open file has a length").len();
-                let shorter = dice.below(len + 1);
+                let shorter = random.below(len + 1);
                 self.file.set_len(shorter).expect("a file can be cut");
             }
             Was::Longer { len, tail } => {

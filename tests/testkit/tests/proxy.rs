@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use forebay_testkit::{Dice, Fault, FaultProxy, RetryAfter, S3Server, When};
+use forebay_testkit::{Fault, FaultProxy, Random, RetryAfter, S3Server, When};
 use hyper::header::{CONTENT_LENGTH, ETAG};
 
 const BODY: &str = "0123456789";
@@ -214,7 +214,7 @@ fn hooks_run_at_their_request_and_byte() {
         (When::get().after(1), Fault::CallAt(4, hook(10))),
         (When::get().after(1), Fault::CallAt(11, hook(100))),
         (When::get().after(1), Fault::Delay(Duration::from_millis(1))),
-        (When::get(), Fault::Jitter(Duration::from_millis(1), Dice::new(1))),
+        (When::get(), Fault::Jitter(Duration::from_millis(1), Random::new(1))),
     ]);
     assert_eq!(body(&bench.get().0), BODY);
     assert_eq!(calls.load(Ordering::SeqCst), 0);

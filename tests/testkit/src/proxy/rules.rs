@@ -8,7 +8,7 @@ use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, RANGE};
 use hyper::{Method, Request};
 use tokio::sync::watch;
 
-use crate::dice::Dice;
+use crate::random::Random;
 
 /// Unit of shares: thousandths.
 const MILLE: u64 = 1000;
@@ -21,7 +21,7 @@ pub struct When {
     covering: Option<u64>,
     skip: u64,
     times: Option<u64>,
-    share: Option<(u64, Dice)>,
+    share: Option<(u64, Random)>,
 }
 
 impl When {
@@ -74,7 +74,7 @@ impl When {
     /// Takes this many in a thousand of them, chosen at random from this seed.
     #[must_use]
     pub fn share(mut self, per_mille: u64, seed: u64) -> Self {
-        self.share = Some((per_mille, Dice::new(seed)));
+        self.share = Some((per_mille, Random::new(seed)));
         self
     }
 
@@ -91,7 +91,7 @@ impl When {
             self.skip -= 1;
             return false;
         }
-        if self.share.as_mut().is_some_and(|(mille, dice)| dice.below(MILLE) >= *mille) {
+        if self.share.as_mut().is_some_and(|(mille, random)| random.below(MILLE) >= *mille) {
             return false;
         }
         match &mut self.times {
@@ -145,7 +145,7 @@ pub enum Fault {
     /// Delays the answer.
     Delay(Duration),
     /// Delays the answer by up to this much.
-    Jitter(Duration, Dice),
+    Jitter(Duration, Random),
     /// Answers with an error document of S3 instead of asking the store.
     Refuse {
         /// Status code.
@@ -329,9 +329,9 @@ impl Rules {
             if !when.meets(request) {
                 return None;
             }
-            if let Fault::Jitter(by, dice) = fault {
+            if let Fault::Jitter(by, random) = fault {
                 let most = u64::try_from(by.as_micros()).unwrap_or(u64::MAX).max(1);
-                return Some(Fault::Delay(Duration::from_micros(dice.below(most))));
+                return Some(Fault::Delay(Duration::from_micros(random.below(most))));
             }
             Some(fault.clone())
         });

@@ -9,9 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// SplitMix64: any seed is good, zero too.
 #[derive(Debug, Clone)]
-pub struct Dice(u64);
+pub struct Random(u64);
 
-impl Dice {
+impl Random {
     /// A generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
@@ -19,7 +19,7 @@ impl Dice {
     }
 
     /// The next number.
-    pub fn roll(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -32,7 +32,7 @@ impl Dice {
     /// # Panics
     /// If there is none.
     pub fn below(&mut self, limit: u64) -> u64 {
-        self.roll() % limit
+        self.number() % limit
     }
 
     /// A number of a range.
@@ -59,7 +59,7 @@ impl Dice {
 
     /// An independent generator, seeded by this one.
     pub fn split(&mut self) -> Self {
-        Self::new(self.roll())
+        Self::new(self.number())
     }
 }
 
@@ -106,8 +106,8 @@ mod tests {
     #[test]
     fn equal_seeds_draw_equal_numbers() {
         let of = |seed| {
-            let mut dice = Dice::new(seed);
-            (0..100).map(|_| dice.within(10..20)).collect::<Vec<_>>()
+            let mut random = Random::new(seed);
+            (0..100).map(|_| random.within(10..20)).collect::<Vec<_>>()
         };
         assert_eq!(of(0), of(0));
         assert_ne!(of(0), of(1));

@@ -30,7 +30,7 @@ const PATH: &AsciiSet =
 type Put = Box<dyn Fn(&str, &[u8]) -> Result<()>>;
 
 /// An object to which access is denied.
-pub struct Refused {
+pub struct Denied {
     /// URL.
     pub url: String,
     /// Environment of the job that is denied.
@@ -38,7 +38,7 @@ pub struct Refused {
 }
 
 /// A source of shards.
-pub struct Way {
+pub struct TestSource {
     /// Name in messages.
     pub name: &'static str,
     /// Environment of a job that reads from it.
@@ -48,7 +48,7 @@ pub struct Way {
     /// The `[[source]]` rule that lets a node's daemon use it; empty for files.
     pub rule: String,
     /// An object it denies, or the reason why there is none.
-    pub refused: std::result::Result<Refused, &'static str>,
+    pub denied: std::result::Result<Denied, &'static str>,
     /// Behaviours that do not apply to it, each with the reason.
     pub except: &'static [(&'static str, &'static str)],
     put: Put,
@@ -56,7 +56,7 @@ pub struct Way {
     away: Box<dyn FnOnce()>,
 }
 
-impl Way {
+impl TestSource {
     /// S3 from the test kit's own server.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl Way {
         Ok(Self {
             name: "s3 on s3s",
             rule: redirecting(&server.endpoint()),
-            refused: Ok(Refused { url: s3("k.tar"), environment: wrong }),
+            denied: Ok(Denied { url: s3("k.tar"), environment: wrong }),
             environment,
             authority: None,
             except: &[],
@@ -90,7 +90,7 @@ impl Way {
         Ok(Self {
             name: "s3 on moto",
             rule: redirecting(&endpoint),
-            refused: Ok(Refused { url: s3("k.tar"), environment: unsigned(&endpoint) }),
+            denied: Ok(Denied { url: s3("k.tar"), environment: unsigned(&endpoint) }),
             environment: keys(&endpoint, ACCESS_KEY, SECRET_KEY),
             authority: None,
             except: &[],
@@ -111,7 +111,7 @@ impl Way {
         Ok(Self {
             name: "s3 on nginx",
             rule: redirecting(&nginx.http()),
-            refused: Ok(Refused { url, environment: environment.clone() }),
+            denied: Ok(Denied { url, environment: environment.clone() }),
             environment,
             authority: None,
             except: &[],
@@ -148,14 +148,14 @@ impl Way {
         nginx: Nginx,
     ) -> Self {
         let url = format!("{base}/{DENIED}/k.tar?signature={SECRET}");
-        let refused = Ok(Refused { url, environment: BTreeMap::new() });
+        let denied = Ok(Denied { url, environment: BTreeMap::new() });
         let path = |key: &str| utf8_percent_encode(key, PATH).to_string();
         Self {
             name,
             rule: format!("[[source]]\nmatch = '{base}/'\n"),
             environment: BTreeMap::new(),
             authority,
-            refused,
+            denied,
             except: &[],
             put: into(folder),
             // As in a signed link: part of the request, never of a message.
@@ -172,12 +172,12 @@ impl Way {
         let folder = folder()?;
         let (place, away) = (folder.path().to_owned(), folder.path().with_extension("away"));
         let gone = place.clone();
-        let mut way = Self::files("file on a disk", place, into(folder));
-        way.away = Box::new(move || {
+        let mut source = Self::files("file on a disk", place, into(folder));
+        source.away = Box::new(move || {
             std::fs::rename(&gone, &away).expect("a folder can be renamed");
             std::fs::remove_dir_all(&away).expect("a folder can be removed");
         });
-        Ok(way)
+        Ok(source)
     }
 
     /// Files on Ceph's file system and S3 from Ceph's gateway, of one cluster. Once the files are
@@ -207,7 +207,7 @@ impl Way {
         let gateway = Self {
             name: "s3 on Ceph",
             rule: redirecting(&endpoint),
-            refused: Ok(Refused { url: s3("k.tar"), environment: wrong }),
+            denied: Ok(Denied { url: s3("k.tar"), environment: wrong }),
             environment: keys(&endpoint, keys_of.0, keys_of.1),
             authority: None,
             except: &[],
@@ -225,23 +225,23 @@ impl Way {
     /// # Errors
     /// If there is no temp directory.
     pub fn command() -> Result<Self> {
-        let mut way = Self::disk()?;
-        let file = way.url;
-        way.name = "what a command says";
-        way.rule = String::new();
-        way.refused = Err("a command fails, whatever it is that refuses it something");
-        way.except = &[
+        let mut source = Self::disk()?;
+        let file = source.url;
+        source.name = "what a command says";
+        source.rule = String::new();
+        source.denied = Err("a command fails, whatever it is that refuses it something");
+        source.except = &[
             ("a missing object", "a command only fails: commands.rs shows what becomes of that"),
             ("a replaced object", "what a command would say now, only running it would tell"),
         ];
-        way.url = Box::new(move |key| {
+        source.url = Box::new(move |key| {
             // Escaped so that a shell reads each character as itself.
             let is_itself = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
             let escape = |c| if is_itself(c) { vec![c] } else { vec!['\\', c] };
             let path: String = file(key).chars().flat_map(escape).collect();
             format!("pipe:TOKEN={SECRET} cat -- {path}")
         });
-        Ok(way)
+        Ok(source)
     }
 
     fn files(name: &'static str, place: PathBuf, put: Put) -> Self {
@@ -253,7 +253,7 @@ impl Way {
             rule,
             environment: BTreeMap::new(),
             authority: None,
-            refused: Err("modes refuse nothing to root, which tests may run as"),
+            denied: Err("modes refuse nothing to root, which tests may run as"),
             except: &[],
             put,
             url: Box::new(url),
@@ -282,7 +282,7 @@ impl Way {
         Ok(Self {
             name: "az on Azurite",
             rule: redirecting(&endpoint),
-            refused: Ok(Refused { url: format!("az://{BUCKET}/k.tar"), environment: wrong }),
+            denied: Ok(Denied { url: format!("az://{BUCKET}/k.tar"), environment: wrong }),
             environment: environment(Azurite::KEY),
             authority: None,
             except: &[],
@@ -298,16 +298,16 @@ impl Way {
     /// # Errors
     /// If the server does not start.
     pub fn gs_on_moto() -> Result<Self> {
-        let mut way = Self::moto()?;
-        let endpoint = way.environment.remove("AWS_ENDPOINT_URL").unwrap_or_default();
-        way.name = "gs on moto";
+        let mut source = Self::moto()?;
+        let endpoint = source.environment.remove("AWS_ENDPOINT_URL").unwrap_or_default();
+        source.name = "gs on moto";
         let store = Options::default().with("STORAGE_EMULATOR_HOST", &endpoint);
         // Any token is accepted.
-        way.environment = store.clone().with("GOOGLE_BEARER_TOKEN", SECRET).into_map();
+        source.environment = store.clone().with("GOOGLE_BEARER_TOKEN", SECRET).into_map();
         let environment = store.with("GOOGLE_SKIP_SIGNATURE", "true").into_map();
-        way.url = Box::new(|key| format!("gs://{BUCKET}/{key}"));
-        way.refused = Ok(Refused { url: format!("gs://{BUCKET}/k.tar"), environment });
-        Ok(way)
+        source.url = Box::new(|key| format!("gs://{BUCKET}/{key}"));
+        source.denied = Ok(Denied { url: format!("gs://{BUCKET}/k.tar"), environment });
+        Ok(source)
     }
 
     /// The Hugging Face Hub, as far as reading files: it redirects requests.
@@ -325,7 +325,7 @@ impl Way {
             rule: redirecting(&nginx.http()),
             environment,
             authority: None,
-            refused: Err("what the Hub refuses is shown of web servers"),
+            denied: Err("what the Hub refuses is shown of web servers"),
             except: &[],
             put: into(folder),
             url: Box::new(|key| format!("hf://datasets/o/n/{key}")),
@@ -354,7 +354,7 @@ impl Way {
     }
 
     /// Stops the server.
-    pub fn go_away(self) {
+    pub fn stop(self) {
         (self.away)();
     }
 }

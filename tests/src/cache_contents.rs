@@ -25,7 +25,7 @@ const TENANT_AT: std::ops::Range<usize> = 62..64;
 
 /// The file of a cache's `shards` whose name has this ending, if there is one.
 #[must_use]
-pub fn resting(shards: &Path, ending: &str) -> Option<PathBuf> {
+pub fn cached_file(shards: &Path, ending: &str) -> Option<PathBuf> {
     let mut files = fs::read_dir(shards).ok()?.flatten().map(|entry| entry.path());
     files.find(|path| path.to_string_lossy().ends_with(ending))
 }
@@ -55,7 +55,7 @@ pub fn format_of(sidecar: &Path) -> u32 {
 ///
 /// # Panics
 /// If it cannot be rewritten, or is of a compressed object.
-pub fn to_format_before(sidecar: &Path) {
+pub fn to_previous_format(sidecar: &Path) {
     rewrite(sidecar, FORMAT - 1, |bytes| without(bytes, COMPRESSED_AT));
 }
 
@@ -83,7 +83,7 @@ fn without(bytes: &mut Vec<u8>, field: std::ops::Range<usize>) {
 ///
 /// # Panics
 /// If it cannot be rewritten.
-pub fn to_format_to_come(sidecar: &Path) {
+pub fn to_future_format(sidecar: &Path) {
     rewrite(sidecar, FORMAT_TO_COME, |_| ());
 }
 
@@ -99,7 +99,7 @@ fn rewrite(sidecar: &Path, format: u32, change: impl FnOnce(&mut Vec<u8>)) {
 
 /// Contents of a cache's `shards` directory.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Rest {
+pub struct CacheContents {
     /// Data files with a valid sidecar of the same length: their URLs and bytes.
     pub whole: BTreeMap<String, (String, u64)>,
     /// Data files with a valid record, and the final bytes of their shards.
@@ -108,7 +108,7 @@ pub struct Rest {
     pub others: BTreeSet<String>,
 }
 
-impl Rest {
+impl CacheContents {
     /// Reads the directory. Call it again until nothing is under way: concurrent changes may be
     /// seen in part.
     #[must_use]

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::node::{Daemon, daemon_status};
-use crate::trainer::Part;
+use crate::trainer::TrainerJob;
 
 /// Seconds until a daemon without trainers ends: the least that the command line takes.
 const IDLE: &str = "1";
@@ -20,7 +20,7 @@ const IDLE: &str = "1";
 const CAPACITY: &str = "1GiB";
 
 /// Runtime directory and cache of one user.
-pub struct Household {
+pub struct UserHome {
     actor: PathBuf,
     runtime: TempDir,
     cache: TempDir,
@@ -33,7 +33,7 @@ pub struct Trainer {
     last: Option<String>,
 }
 
-impl Household {
+impl UserHome {
     /// New directories, whose daemons and trainers run the program `actor`.
     ///
     /// # Panics
@@ -114,7 +114,7 @@ impl Household {
     /// # Panics
     /// If it cannot be started.
     #[must_use]
-    pub fn trainer(&self, part: &Part) -> Trainer {
+    pub fn trainer(&self, part: &TrainerJob) -> Trainer {
         let mut child = Command::new(&self.actor)
             .arg("play")
             .arg(self.directory().path())

@@ -13,13 +13,13 @@ use forebay_store::{Extent, Files, LocalFiles};
 use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
 use rustix::io::Errno;
 
-use crate::dice::Dice;
+use crate::random::Random;
 
 /// Kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sky {
+pub enum DiskFault {
     /// No faults.
-    Clear,
+    None,
     /// Reads fail with EIO.
     Reads,
     /// Writes and syncs fail with EIO, some of them with a part written.
@@ -38,65 +38,66 @@ pub enum Sky {
 const LATE: u32 = 20;
 
 /// Files and faults of such a disk.
-pub struct Weather(Mutex<Day>);
+pub struct RandomFaults(Mutex<State>);
 
-struct Day {
-    sky: Sky,
+struct State {
+    kind: DiskFault,
     /// Chance of a fault in percent.
     chance: u64,
-    dice: Dice,
+    random: Random,
 }
 
-impl fmt::Debug for Weather {
+impl fmt::Debug for RandomFaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Weather").field(&self.day().sky).finish()
+        f.debug_tuple("RandomFaults").field(&self.state().kind).finish()
     }
 }
 
-impl Weather {
+impl RandomFaults {
     /// A disk without faults yet.
     #[must_use]
-    pub fn new(dice: Dice) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Day { sky: Sky::Clear, chance: 0, dice })))
+    pub fn new(random: Random) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State { kind: DiskFault::None, chance: 0, random })))
     }
 
     /// Sets the kind of fault and its chance in percent.
-    pub fn turn(&self, sky: Sky, chance: u64) {
-        let mut day = self.day();
-        (day.sky, day.chance) = (sky, chance);
+    pub fn set(&self, kind: DiskFault, chance: u64) {
+        let mut state = self.state();
+        (state.kind, state.chance) = (kind, chance);
     }
 
     /// Returns the fault that this operation meets, if any, and a random number for its extent.
-    fn meets(&self) -> Option<(Sky, u64)> {
-        let mut day = self.day();
-        let chance = day.chance;
-        (day.sky != Sky::Clear && day.dice.percent(chance)).then(|| (day.sky, day.dice.roll()))
+    fn meets(&self) -> Option<(DiskFault, u64)> {
+        let mut state = self.state();
+        let chance = state.chance;
+        (state.kind != DiskFault::None && state.random.percent(chance))
+            .then(|| (state.kind, state.random.number()))
     }
 
-    fn day(&self) -> MutexGuard<'_, Day> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn change(&self, call: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         match self.meets() {
-            Some((Sky::Names, _)) => Err(Errno::IO.into()),
+            Some((DiskFault::Names, _)) => Err(Errno::IO.into()),
             _ => call(),
         }
     }
 }
 
-impl Faults for Weather {
+impl Faults for RandomFaults {
     fn fate(&self, attempt: &Attempt<'_>) -> Fate {
-        let Some((sky, number)) = self.meets() else { return Fate::Pass };
+        let Some((kind, number)) = self.meets() else { return Fate::Pass };
         let some = usize::try_from(number % (attempt.len as u64 + 1)).expect("a length fits");
-        match (sky, attempt.kind) {
-            (Sky::Reads, AttemptKind::Read) | (Sky::Writes, AttemptKind::Sync) => {
+        match (kind, attempt.kind) {
+            (DiskFault::Reads, AttemptKind::Read) | (DiskFault::Writes, AttemptKind::Sync) => {
                 Fate::Fail(Errno::IO.raw_os_error())
             }
-            (Sky::Writes, AttemptKind::Write) => Fate::Torn(some),
-            (Sky::Full, AttemptKind::Write) => Fate::Fail(Errno::NOSPC.raw_os_error()),
-            (Sky::Short, AttemptKind::Read | AttemptKind::Write) => Fate::Short(some),
-            (Sky::Late, _) => Fate::Wait(Box::pin(Late(LATE))),
+            (DiskFault::Writes, AttemptKind::Write) => Fate::Torn(some),
+            (DiskFault::Full, AttemptKind::Write) => Fate::Fail(Errno::NOSPC.raw_os_error()),
+            (DiskFault::Short, AttemptKind::Read | AttemptKind::Write) => Fate::Short(some),
+            (DiskFault::Late, _) => Fate::Wait(Box::pin(Late(LATE))),
             _ => Fate::Pass,
         }
     }
@@ -121,11 +122,11 @@ impl Future for Late {
     }
 }
 
-impl Files for Weather {
+impl Files for RandomFaults {
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         match self.meets() {
-            Some((Sky::Names, _)) => Err(Errno::IO.into()),
-            Some((Sky::Full, _)) => {
+            Some((DiskFault::Names, _)) => Err(Errno::IO.into()),
+            Some((DiskFault::Full, _)) => {
                 // As on a full disk, a part of the file is there.
                 LocalFiles.write(path, &bytes[..bytes.len() / 2])?;
                 Err(Errno::NOSPC.into())

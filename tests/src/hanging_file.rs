@@ -12,11 +12,11 @@ use std::process::{Child, Command, Stdio};
 use forebay_testkit::{Requirement, skip};
 use tempfile::TempDir;
 
-use crate::household::stat_of;
 use crate::patience::eventually;
+use crate::user_home::stat_of;
 
 /// A mounted file and its servers.
-pub struct Hanging {
+pub struct HangingFile {
     name: String,
     /// nbdkit: serves the bytes, and pauses on request.
     server: Child,
@@ -25,7 +25,7 @@ pub struct Hanging {
     folder: TempDir,
 }
 
-impl Hanging {
+impl HangingFile {
     /// A file system with one file of this name and content; `None`, which skips the test, without
     /// FUSE.
     ///
@@ -122,7 +122,7 @@ impl Hanging {
     }
 }
 
-impl Drop for Hanging {
+impl Drop for HangingFile {
     fn drop(&mut self) {
         // Hanging reads must end before the unmount. Fails if nothing hangs or the server is gone.
         let _ = self.control(b'r');

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 /// Stage of a shard's life at which a process dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Spot {
+pub enum KillStage {
     /// Writing the data of a shard.
     Fill,
     /// Committing a shard: truncating it, writing, renaming and syncing its sidecar.
@@ -28,7 +28,7 @@ pub enum Spot {
 
 /// Part of the call that is done before the kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum How {
+pub enum KillTiming {
     /// Nothing.
     Before,
     /// Half, of calls that can be done by half.
@@ -39,69 +39,69 @@ pub enum How {
 
 /// Call at which a process kills itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Doom {
+pub struct KillPoint {
     /// Stage of the call.
-    pub spot: Spot,
+    pub stage: KillStage,
     /// Number of the call among those of its stage, from one.
     pub nth: u64,
     /// Part of the call that is done.
-    pub how: How,
+    pub how: KillTiming,
 }
 
 /// Files and faults that kill their process at one call.
-pub struct Doomed {
-    doom: Option<Doom>,
+pub struct KillingFiles {
+    kill_point: Option<KillPoint>,
     calls: AtomicU64,
     /// The last write, once it is under way; attempts count from zero.
     last: AtomicU64,
 }
 
-impl fmt::Debug for Doomed {
+impl fmt::Debug for KillingFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Doomed").field(&self.doom).finish()
+        f.debug_tuple("KillingFiles").field(&self.kill_point).finish()
     }
 }
 
-impl Doomed {
+impl KillingFiles {
     /// Files of a process that dies at this call, or never.
     #[must_use]
-    pub fn new(doom: Option<Doom>) -> Self {
-        Self { doom, calls: AtomicU64::new(0), last: AtomicU64::new(u64::MAX) }
+    pub fn new(kill_point: Option<KillPoint>) -> Self {
+        Self { kill_point, calls: AtomicU64::new(0), last: AtomicU64::new(u64::MAX) }
     }
 
     /// Returns the part of this call to do if it is the last one.
-    fn meets(&self, spot: Spot) -> Option<How> {
-        let doom = self.doom.filter(|doom| doom.spot == spot)?;
-        (self.calls.fetch_add(1, Ordering::SeqCst) + 1 == doom.nth).then_some(doom.how)
+    fn meets(&self, stage: KillStage) -> Option<KillTiming> {
+        let kill_point = self.kill_point.filter(|kill_point| kill_point.stage == stage)?;
+        (self.calls.fetch_add(1, Ordering::SeqCst) + 1 == kill_point.nth).then_some(kill_point.how)
     }
 
     fn call<T>(
         &self,
-        spot: Option<Spot>,
+        stage: Option<KillStage>,
         name: &str,
         half: impl FnOnce(),
         call: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
-        match spot.and_then(|spot| self.meets(spot).map(|how| (spot, how))) {
+        match stage.and_then(|stage| self.meets(stage).map(|how| (stage, how))) {
             None => call(),
-            Some((spot, how)) => {
+            Some((stage, how)) => {
                 match how {
-                    How::Before => {}
-                    How::Half => half(),
+                    KillTiming::Before => {}
+                    KillTiming::Half => half(),
                     // The process dies whatever the result.
-                    How::After => drop(call()),
+                    KillTiming::After => drop(call()),
                 }
-                die(spot, name, how)
+                die(stage, name, how)
             }
         }
     }
 }
 
 /// Prints the place and kills this process by SIGKILL.
-fn die(spot: Spot, call: &str, how: How) -> ! {
+fn die(stage: KillStage, call: &str, how: KillTiming) -> ! {
     let mut out = io::stdout().lock();
     // Fails only if the parent is gone.
-    let _ = writeln!(out, "died {spot:?} {call} {how:?}");
+    let _ = writeln!(out, "died {stage:?} {call} {how:?}");
     let _ = out.flush();
     let _ = kill_process(getpid(), Signal::KILL);
     loop {
@@ -115,17 +115,17 @@ fn ends(path: &Path, ending: &str) -> bool {
 }
 
 /// Stage in which a file of this name is changed.
-fn spot_of(path: &Path) -> Option<Spot> {
+fn spot_of(path: &Path) -> Option<KillStage> {
     if ends(path, ".idx") || ends(path, ".idx.new") {
-        Some(Spot::Commit)
+        Some(KillStage::Commit)
     } else if ends(path, ".part") || ends(path, ".part.new") {
-        Some(Spot::Record)
+        Some(KillStage::Record)
     } else {
         None
     }
 }
 
-impl Files for Doomed {
+impl Files for KillingFiles {
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         // No caller sees the result.
         let half = || drop(LocalFiles.write(path, &bytes[..bytes.len() / 2]));
@@ -138,20 +138,20 @@ impl Files for Doomed {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         // A record is removed with its shard or once that is whole; most often there is none.
-        let spot = match ends(path, ".part") {
-            true => path.exists().then_some(Spot::Record),
-            false => Some(Spot::Eviction),
+        let stage = match ends(path, ".part") {
+            true => path.exists().then_some(KillStage::Record),
+            false => Some(KillStage::Eviction),
         };
-        self.call(spot, "remove", || (), || LocalFiles.remove(path))
+        self.call(stage, "remove", || (), || LocalFiles.remove(path))
     }
 
     fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
-        self.call(Some(Spot::Commit), "truncate", || (), || LocalFiles.truncate(path, len))
+        self.call(Some(KillStage::Commit), "truncate", || (), || LocalFiles.truncate(path, len))
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
-        let spot = path.ends_with("shards").then_some(Spot::Commit);
-        self.call(spot, "sync_directory", || (), || LocalFiles.sync_directory(path))
+        let stage = path.ends_with("shards").then_some(KillStage::Commit);
+        self.call(stage, "sync_directory", || (), || LocalFiles.sync_directory(path))
     }
 
     fn extent(&self, path: &Path) -> io::Result<Extent> {
@@ -163,26 +163,26 @@ impl Files for Doomed {
     }
 }
 
-impl Faults for Doomed {
+impl Faults for KillingFiles {
     fn fate(&self, attempt: &Attempt<'_>) -> Fate {
         if attempt.kind != AttemptKind::Write {
             return Fate::Pass;
         }
-        match self.meets(Spot::Fill) {
+        match self.meets(KillStage::Fill) {
             None => Fate::Pass,
-            Some(How::Before) => die(Spot::Fill, "write", How::Before),
+            Some(KillTiming::Before) => die(KillStage::Fill, "write", KillTiming::Before),
             Some(how) => {
                 self.last.store(attempt.id, Ordering::SeqCst);
-                if how == How::Half { Fate::Torn(attempt.len / 2) } else { Fate::Pass }
+                if how == KillTiming::Half { Fate::Torn(attempt.len / 2) } else { Fate::Pass }
             }
         }
     }
 
     fn landed(&self, attempt: &Attempt<'_>, _: bool) {
         if self.last.load(Ordering::SeqCst) == attempt.id
-            && let Some(doom) = self.doom
+            && let Some(kill_point) = self.kill_point
         {
-            die(Spot::Fill, "write", doom.how);
+            die(KillStage::Fill, "write", kill_point.how);
         }
     }
 }

@@ -15,18 +15,18 @@ use tempfile::TempDir;
 use crate::node::{Daemon, daemon_status};
 use crate::patience::eventually;
 use crate::process::actor;
-use crate::trainer::Part;
+use crate::trainer::TrainerJob;
 
 /// User and group of the daemon, unused on any system.
 const DAEMON: u32 = 44_100;
 
 /// A node daemon; killed when dropped.
-pub struct OthersNode {
+pub struct SharedNode {
     folder: TempDir,
     daemon: Option<Child>,
 }
 
-impl OthersNode {
+impl SharedNode {
     /// A daemon with `more` in its configuration, where `{}` is its folder. `None`, which skips the
     /// test, without root.
     ///
@@ -59,7 +59,7 @@ impl OthersNode {
         Some(node)
     }
 
-    /// Starts it again after [`OthersNode::end`].
+    /// Starts it again after [`SharedNode::end`].
     ///
     /// # Panics
     /// If it does not listen.
@@ -119,7 +119,7 @@ impl OthersNode {
     /// # Panics
     /// If it cannot be started.
     #[must_use]
-    pub fn play(&self, socket: &str, (uid, gid): (u32, u32), part: &Part) -> Output {
+    pub fn play(&self, socket: &str, (uid, gid): (u32, u32), part: &TrainerJob) -> Output {
         let mut trainer = self.actor((uid, gid));
         trainer.arg("once").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut trainer = trainer.spawn().expect("the actor starts");
@@ -168,7 +168,7 @@ impl OthersNode {
     }
 }
 
-impl Drop for OthersNode {
+impl Drop for SharedNode {
     fn drop(&mut self) {
         if let Some(daemon) = &mut self.daemon {
             // Fails if it ended by itself.

@@ -27,13 +27,13 @@ const TRIES: u32 = 4;
 
 /// Configuration of a bare store.
 #[derive(Clone)]
-pub struct BareConfig {
+pub struct BareStoreConfig {
     /// Directory of the first tier.
     pub cache: PathBuf,
     /// Capacity of the first tier in bytes.
     pub capacity: u64,
     /// Further tiers.
-    pub more: Vec<BareTier>,
+    pub more: Vec<BareStoreTier>,
     /// Rules of data sets.
     pub datasets: Vec<Dataset>,
     /// Tenants.
@@ -48,7 +48,7 @@ pub struct BareConfig {
 
 /// A further tier of a bare store.
 #[derive(Clone)]
-pub struct BareTier {
+pub struct BareStoreTier {
     /// Name.
     pub name: String,
     /// Class of its device.
@@ -62,7 +62,7 @@ pub struct BareTier {
 }
 
 /// A store and its runtime.
-pub struct Bare {
+pub struct BareStore {
     /// Runtime of the store.
     pub runtime: Runtime,
     /// The store.
@@ -71,7 +71,7 @@ pub struct Bare {
     pub frames: Arena,
 }
 
-impl BareConfig {
+impl BareStoreConfig {
     /// A store with one tier in `cache`.
     #[must_use]
     pub fn new(cache: PathBuf, capacity: u64) -> Self {
@@ -86,14 +86,14 @@ impl BareConfig {
     /// # Panics
     /// If it cannot be opened.
     #[must_use]
-    pub fn open(self) -> Bare {
+    pub fn open(self) -> BareStore {
         let engine = |name: &str| {
             let name = name.to_owned();
             Engine::start(EngineConfig { name, ..EngineConfig::default() }).expect("engines start")
         };
         let Self { cache, capacity, more, datasets, tenants, look_after, files, faults } = self;
-        let open = |tier: BareTier| {
-            let BareTier { name, class, path, capacity, watermarks } = tier;
+        let open = |tier: BareStoreTier| {
+            let BareStoreTier { name, class, path, capacity, watermarks } = tier;
             let disk = path.map(|path| {
                 let engine = match &faults {
                     Some(faults) => engine(&name).with_faults(faults.clone()),
@@ -104,7 +104,7 @@ impl BareConfig {
             });
             TierConfig { name, class, capacity, watermarks, disk }
         };
-        let first = BareTier {
+        let first = BareStoreTier {
             name: "nvme".to_owned(),
             class: Class::Nvme,
             path: Some(cache),
@@ -122,16 +122,16 @@ impl BareConfig {
         let store = runtime.block_on(Store::open(config, sources, frames.clone()));
         let store = store.expect("the store opens");
         runtime.block_on(store.scanned()).expect("the directory can be listed");
-        Bare { runtime, store, frames }
+        BareStore { runtime, store, frames }
     }
 }
 
-impl Bare {
+impl BareStore {
     /// Applies the rules and capacities of another configuration.
     ///
     /// # Errors
     /// The store's, if it rejects them.
-    pub fn reconfigure(&self, config: &BareConfig) -> Result<Effects> {
+    pub fn reconfigure(&self, config: &BareStoreConfig) -> Result<Effects> {
         let limits = |name: &str, capacity, watermarks| TierLimits {
             name: name.to_owned(),
             capacity,

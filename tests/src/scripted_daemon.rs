@@ -15,24 +15,24 @@ use tempfile::TempDir;
 use crate::patience::{PATIENCE, eventually};
 
 /// A daemon's socket served by a test.
-pub struct Scripted {
+pub struct ScriptedDaemon {
     listener: UnixListener,
     directory: TempDir,
 }
 
 /// Connection of one trainer to a scripted daemon.
-pub struct Peer {
+pub struct TrainerConnection {
     socket: UnixStream,
     receiver: Receiver,
 }
 
-impl Default for Scripted {
+impl Default for ScriptedDaemon {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Scripted {
+impl ScriptedDaemon {
     /// A daemon that listens and accepts nothing yet.
     ///
     /// # Panics
@@ -73,7 +73,7 @@ impl Scripted {
     /// # Panics
     /// If there is none.
     #[must_use]
-    pub fn accept(&self) -> Peer {
+    pub fn accept(&self) -> TrainerConnection {
         let mut accepted = None;
         eventually("a trainer connects", || {
             accepted = self.listener.accept().ok();
@@ -82,11 +82,11 @@ impl Scripted {
         let (socket, _) = accepted.expect("waited for just above");
         // A silent trainer fails its test instead of hanging it.
         socket.set_read_timeout(Some(PATIENCE)).expect("a socket takes a time limit");
-        Peer { socket, receiver: Receiver::default() }
+        TrainerConnection { socket, receiver: Receiver::default() }
     }
 }
 
-impl Peer {
+impl TrainerConnection {
     /// Receives the trainer's next request, skipping its progress reports of each second.
     ///
     /// # Panics

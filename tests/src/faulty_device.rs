@@ -8,14 +8,14 @@ use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
 
 /// Fails operations on files below one directory.
 #[derive(Debug)]
-pub struct Faulty {
+pub struct FaultyDevice {
     directory: PathBuf,
     reads: AtomicI32,
     writes: AtomicI32,
     failed: AtomicU64,
 }
 
-impl Faulty {
+impl FaultyDevice {
     /// A device without faults yet.
     #[must_use]
     pub fn below(directory: &Path) -> Arc<Self> {
@@ -41,7 +41,7 @@ impl Faulty {
     }
 }
 
-impl Faults for Faulty {
+impl Faults for FaultyDevice {
     fn fate(&self, attempt: &Attempt<'_>) -> Fate {
         let is_here = attempt.file.path().is_some_and(|path| path.starts_with(&self.directory));
         let errno = match attempt.kind {
