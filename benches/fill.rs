@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use clap::Parser;
 use forebay_error::Result;
-use forebay_source::{Binding, Options, Rank, Source, Stat, Stretch};
+use forebay_source::{Binding, Options, RangeRead, Rank, Source, Stat};
 use forebay_store::{PART_BYTES, Urgency};
 use forebay_uring::Span;
 
@@ -81,13 +81,13 @@ impl Source for InMemory {
         Ok(Stat::new(len, "1".to_owned(), Binding::Strong))
     }
 
-    async fn stretch<'a>(
+    async fn range_read<'a>(
         &'a self,
         _: &'a str,
         _: &'a Stat,
         range: Range<u64>,
         _: &'a Rank,
-    ) -> Result<Box<dyn Stretch + 'a>> {
+    ) -> Result<Box<dyn RangeRead + 'a>> {
         let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
         Ok(Box::new(Slice(&self.0[range])))
     }
@@ -101,7 +101,7 @@ impl Source for InMemory {
 struct Slice<'a>(&'a [u8]);
 
 #[async_trait]
-impl Stretch for Slice<'_> {
+impl RangeRead for Slice<'_> {
     async fn fill(&mut self, mut into: Span) -> Result<Span> {
         let (next, rest) = self.0.split_at(self.0.len().min(into.len()));
         into[..next.len()].copy_from_slice(next);

@@ -284,7 +284,7 @@ struct Node<'t> {
     /// The shard in flight, with its start and end.
     arriving: Option<(Shard, Moment, Moment)>,
     now: Moment,
-    dice: fastrand::Rng,
+    random: fastrand::Rng,
     /// Bytes fetched and read while that counts.
     fetched: u64,
     read: u64,
@@ -339,7 +339,7 @@ impl<'t> Node<'t> {
             by_use,
             arriving: None,
             now: NOW,
-            dice: fastrand::Rng::with_seed(trace.jitter.seed),
+            random: fastrand::Rng::with_seed(trace.jitter.seed),
             fetched: 0,
             read: 0,
             decisions: Vec::new(),
@@ -424,7 +424,7 @@ impl<'t> Node<'t> {
                 continue;
             }
             let took = (job.target - job.walk.read()) as f64 / job.reader.rate * SECOND;
-            let took = took * factor(&mut self.dice, self.trace.jitter.step);
+            let took = took * factor(&mut self.random, self.trace.jitter.step);
             job.until = Some(self.now + took as u64);
             job.waited = self.now - job.waits;
             if job.walk.read() >= self.trace.warm_epochs * self.trace.epoch_bytes(job.reader) {
@@ -452,7 +452,7 @@ impl<'t> Node<'t> {
             self.begin(shard);
             let bytes = self.trace.shards[shard as usize];
             let took = bytes as f64 / self.trace.bandwidth * SECOND;
-            let took = (took * factor(&mut self.dice, self.trace.jitter.fetch)) as u64;
+            let took = (took * factor(&mut self.random, self.trace.jitter.fetch)) as u64;
             self.arriving = Some((shard, self.now, self.now + took));
             if self.counts() {
                 self.fetched += bytes;
@@ -638,12 +638,12 @@ impl ByUse {
 }
 
 /// A factor between 1/`most` and `most`, whose mean is 1.
-fn factor(dice: &mut fastrand::Rng, most: f64) -> f64 {
+fn factor(random: &mut fastrand::Rng, most: f64) -> f64 {
     if most <= 1.0 {
         return 1.0;
     }
     let log = most.ln();
     // The mean of e^x for x drawn evenly in ±ln most.
     let mean = (most - most.recip()) / (2.0 * log);
-    ((dice.f64() * 2.0 - 1.0) * log).exp() / mean
+    ((random.f64() * 2.0 - 1.0) * log).exp() / mean
 }

@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use crate::queue::Rank;
 use crate::readers::{Client, ClientReaders, Ending, Handover, Readers, Turn};
 use crate::stat::{Binding, Stat};
-use crate::{Source, Stretch};
+use crate::{RangeRead, Source};
 
 /// Longest silence of a command: as long as a trainer waits for a batch by default. A restore from
 /// an archive, say, takes its time before the first byte.
@@ -85,13 +85,13 @@ impl Source for Commands {
         Ok(Stat::new(0, String::new(), Binding::Stream))
     }
 
-    async fn stretch<'a>(
+    async fn range_read<'a>(
         &'a self,
         url: &'a str,
         _: &'a Stat,
         _: Range<u64>,
         rank: &'a Rank,
-    ) -> Result<Box<dyn Stretch + 'a>> {
+    ) -> Result<Box<dyn RangeRead + 'a>> {
         Ok(Box::new(Output { commands: self, url, rank, running: None, len: None }))
     }
 
@@ -153,7 +153,7 @@ struct Output<'a> {
 }
 
 #[async_trait]
-impl Stretch for Output<'_> {
+impl RangeRead for Output<'_> {
     async fn fill(&mut self, mut into: Span) -> Result<Span> {
         let at = |error: Error| error.at("url", self.url);
         let running = match &mut self.running {

@@ -15,6 +15,7 @@ mod layout;
 mod limits;
 mod listing;
 mod options;
+mod origin_checksum;
 mod posix;
 mod queue;
 mod rate;
@@ -23,7 +24,6 @@ mod remote;
 mod rules;
 mod sources;
 mod stat;
-mod vouch;
 
 use std::ops::Range;
 
@@ -36,6 +36,7 @@ pub use credentials::lend;
 pub use layout::Layout;
 pub use limits::Limits;
 pub use options::Options;
+pub use origin_checksum::{Checksums, Comparison};
 pub use queue::{Awaited, Place, Queue, Rank};
 pub use rate::Rate;
 pub use readers::{
@@ -46,7 +47,6 @@ pub use remote::{Counters, LinkReport};
 pub use rules::{RateLimits, Rule, Rules, settled};
 pub use sources::{ByClient, NewRules, Sources};
 pub use stat::{Binding, Stat};
-pub use vouch::{Checksums, Comparison};
 
 /// Default bytes of one request: a part of a shard.
 const AT_ONCE: u64 = readers::PIECE as u64;
@@ -76,20 +76,20 @@ pub trait Source: Send + Sync {
     ///
     /// # Errors
     /// `Invalid` for a URL that is not of this source.
-    async fn stretch<'a>(
+    async fn range_read<'a>(
         &'a self,
         url: &'a str,
         stat: &'a Stat,
         range: Range<u64>,
         rank: &'a Rank,
-    ) -> Result<Box<dyn Stretch + 'a>>;
+    ) -> Result<Box<dyn RangeRead + 'a>>;
 
     /// Fills the first `min(stat.len - offset, into.len())` bytes of `into` with the shard's bytes
     /// from `offset`, all of the version `stat`, and returns it; what lies behind them is
     /// undefined.
     ///
     /// # Errors
-    /// As [`Stretch::fill`]; `Invalid` if `offset` is not inside the shard.
+    /// As [`RangeRead::fill`]; `Invalid` if `offset` is not inside the shard.
     async fn read_part(
         &self,
         url: &str,
@@ -100,7 +100,7 @@ pub trait Source: Send + Sync {
     ) -> Result<Span> {
         let len = stat.part_len(offset, into.len()).map_err(|error| error.at("url", url))?;
         let range = offset..offset + len as u64;
-        self.stretch(url, stat, range, rank).await?.fill(into).await
+        self.range_read(url, stat, range, rank).await?.fill(into).await
     }
 
     /// The objects that a pattern (`s3://bucket/train-*.tar`) or a folder (`s3://bucket/train/`)
@@ -115,7 +115,7 @@ pub trait Source: Send + Sync {
 
     /// Returns the store's checksum of a version, to compare with the bytes that arrive; `None` if
     /// it has none, or does not tell.
-    async fn vouched(&self, _url: &str, _stat: &Stat) -> Option<Comparison> {
+    async fn origin_checksum(&self, _url: &str, _stat: &Stat) -> Option<Comparison> {
         None
     }
 
@@ -150,7 +150,7 @@ pub trait Source: Send + Sync {
 
 /// Consecutive bytes of a shard, on their way.
 #[async_trait]
-pub trait Stretch: Send {
+pub trait RangeRead: Send {
     /// Fills `into` with the next bytes, as far as there are any, and returns it.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ pub struct Begun {
     /// Length and version.
     pub stat: Stat,
     /// The first bytes, on their way; at most as many as are [`Source::at_once`] asked for.
-    pub head: Option<Box<dyn Stretch>>,
+    pub head: Option<Box<dyn RangeRead>>,
 }
 
 fn lists_nothing(pattern: &str) -> Error {

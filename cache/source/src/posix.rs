@@ -19,7 +19,7 @@ use crate::bill::Bill;
 use crate::queue::Rank;
 use crate::readers::{Client, ClientReaders, Loan, PIECE, Readers, Request, Turn};
 use crate::stat::{Stat, changed};
-use crate::{Source, Stretch};
+use crate::{RangeRead, Source};
 
 /// Endpoint in the cache keys of files.
 const ENDPOINT: &str = "file";
@@ -71,13 +71,13 @@ impl Source for Posix {
         found.map(|found| found.answer().stat.clone()).map_err(|error| error.at("url", url))
     }
 
-    async fn stretch<'a>(
+    async fn range_read<'a>(
         &'a self,
         url: &'a str,
         stat: &'a Stat,
         range: Range<u64>,
         rank: &'a Rank,
-    ) -> Result<Box<dyn Stretch + 'a>> {
+    ) -> Result<Box<dyn RangeRead + 'a>> {
         path_of(url)?;
         let (opened, bill) = (self.opened.clone(), rank.bill().cloned());
         let (url, stat) = (url.to_owned(), stat.clone());
@@ -111,7 +111,7 @@ struct Consecutive {
 }
 
 #[async_trait]
-impl Stretch for Consecutive {
+impl RangeRead for Consecutive {
     async fn fill(&mut self, mut into: Span) -> Result<Span> {
         let at = |error: Error| error.at("url", &self.url);
         let path = path_of(&self.url)?;

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   ask ──▶ the mount that the path lies on    mountinfo.rs   from a table; nothing is touched
-//!            └─▶ a seat, and its reader        line.rs, mount.rs   bounds, time limit, replacement
+//!            └─▶ a seat, and its reader        seats.rs, mount.rs   bounds, time limit, replacement
 //!                 └─▶ socket ──▶ process       process.rs ── message.rs ── child.rs
 //!                       bytes ◀── memory of the reader's, read as a file
 //! ```
@@ -14,11 +14,11 @@
 mod child;
 mod client;
 mod counts;
-mod line;
 mod message;
 mod mount;
 mod mountinfo;
 mod process;
+mod seats;
 
 use std::collections::HashMap;
 use std::ffi::OsString;

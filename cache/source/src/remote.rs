@@ -4,7 +4,7 @@
 //! an object, its client, and the meaning of its errors.
 //!
 //! ```text
-//!   stretch.rs     consecutive bytes: resumed at the byte, requested twice when late
+//!   range_read.rs     consecutive bytes: resumed at the byte, requested twice when late
 //!     attempts.rs    number and pauses of retries
 //!     reply.rs       one reply: of the requested version and range, or an error
 //!       refusal.rs     meaning of an error: retry, or which kind
@@ -21,11 +21,11 @@ pub(crate) mod gcs;
 mod http;
 mod hub;
 mod link;
-mod reach;
+mod range_read;
 mod refusal;
 mod reply;
 pub(crate) mod s3;
-mod stretch;
+mod store_client;
 mod wire;
 
 use std::ops::Range;
@@ -37,10 +37,10 @@ use forebay_error::{ErrorKind, Result};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
 
+use crate::origin_checksum::Comparison;
 use crate::queue::Rank;
 use crate::stat::{Binding, Stat};
-use crate::vouch::Comparison;
-use crate::{Begun, Limits, Source, Stretch};
+use crate::{Begun, Limits, RangeRead, Source};
 use attempts::{Again, Attempts, Failed};
 pub(crate) use gate::Gate;
 pub(crate) use http::{Http, endpoint as check_endpoint};
@@ -48,10 +48,10 @@ pub(crate) use hub::Hub;
 use link::Asking;
 pub(crate) use link::Link;
 pub use link::LinkReport;
-pub(crate) use reach::{Network, Reach};
+use range_read::ObjectRead;
 use refusal::Refusals;
 use reply::{Reply, tell};
-use stretch::Stretched;
+pub(crate) use store_client::{Network, StoreClient};
 pub use wire::Counters;
 pub(crate) use wire::Wire;
 
@@ -73,8 +73,8 @@ pub(crate) trait Store: Send + Sync {
         Err(crate::lists_nothing(pattern))
     }
 
-    /// As [`Source::vouched`].
-    async fn vouched(&self, _url: &str, _stat: &Stat) -> Option<Comparison> {
+    /// As [`Source::origin_checksum`].
+    async fn origin_checksum(&self, _url: &str, _stat: &Stat) -> Option<Comparison> {
         None
     }
 }
@@ -88,9 +88,9 @@ pub(crate) struct Route {
 
 impl Route {
     /// The way to the endpoint that `refusals` names.
-    fn new(reach: &Reach<'_>, refusals: Refusals) -> Self {
-        let link = reach.wire.link(&refusals.endpoint, reach.limits);
-        Self { wire: Arc::clone(reach.wire), link, refusals }
+    fn new(store_client: &StoreClient<'_>, refusals: Refusals) -> Self {
+        let link = store_client.wire.link(&refusals.endpoint, store_client.limits);
+        Self { wire: Arc::clone(store_client.wire), link, refusals }
     }
 
     /// Runs `once` with retries; with a `rank`, each attempt takes its turn among the requests for
@@ -142,27 +142,27 @@ impl<S: Store + 'static> Source for Remote<S> {
         self.object(url)?.begin(rank).await
     }
 
-    async fn stretch<'a>(
+    async fn range_read<'a>(
         &'a self,
         url: &'a str,
         stat: &'a Stat,
         range: Range<u64>,
         rank: &'a Rank,
-    ) -> Result<Box<dyn Stretch + 'a>> {
+    ) -> Result<Box<dyn RangeRead + 'a>> {
         let object = self.object(url)?;
-        Ok(Box::new(Stretched::new(object, stat.clone(), range, rank.clone())))
+        Ok(Box::new(ObjectRead::new(object, stat.clone(), range, rank.clone())))
     }
 
     async fn list(&self, pattern: &str) -> Result<Vec<String>> {
         self.0.list(pattern).await
     }
 
-    async fn vouched(&self, url: &str, stat: &Stat) -> Option<Comparison> {
-        self.0.vouched(url, stat).await
+    async fn origin_checksum(&self, url: &str, stat: &Stat) -> Option<Comparison> {
+        self.0.origin_checksum(url, stat).await
     }
 
     fn at_once(&self) -> u64 {
-        self.0.route().link.stretch()
+        self.0.route().link.request_bytes()
     }
 
     fn is_remote(&self) -> bool {
@@ -227,8 +227,8 @@ impl Object {
         let is_usable = stat.binding != Binding::Sequential || range == (0..stat.len);
         let head = (is_usable && !range.is_empty()).then(|| {
             let reply = Reply::of(self.clone(), got, asked);
-            let head = Stretched::new(self.clone(), stat.clone(), range, rank.clone());
-            Box::new(head.begun(reply, place)) as Box<dyn Stretch>
+            let head = ObjectRead::new(self.clone(), stat.clone(), range, rank.clone());
+            Box::new(head.begun(reply, place)) as Box<dyn RangeRead>
         });
         Ok(Begun { stat, head })
     }

@@ -15,7 +15,9 @@ use crate::credentials::Lending;
 use crate::options::Family;
 use crate::posix::{Posix, path_of};
 use crate::readers::{Client, Permit, Readers};
-use crate::remote::{Counters, Gate, Http, Hub, LinkReport, Reach, Remote, Wire, azure, gcs, s3};
+use crate::remote::{
+    Counters, Gate, Http, Hub, LinkReport, Remote, StoreClient, Wire, azure, gcs, s3,
+};
 use crate::rules::{Rule, Rules};
 use crate::{Limits, Options, Source};
 
@@ -304,7 +306,7 @@ impl Sources {
         if let Some(source) = open.get(&key) {
             return Ok(Arc::clone(source));
         }
-        let reach = Reach {
+        let store_client = StoreClient {
             root: &key.0,
             options: &key.1,
             profile: rule.and_then(|rule| rule.profile.as_deref()),
@@ -315,11 +317,13 @@ impl Sources {
         };
         let instead = rule.and_then(|rule| rule.endpoint.as_deref());
         let source: Arc<dyn Source> = match store {
-            Scheme::S3 => Arc::new(Remote::new(s3::open(host, &reach).map_err(at)?)),
-            Scheme::Google => Arc::new(Remote::new(gcs::open(host, &reach).map_err(at)?)),
-            Scheme::Azure => Arc::new(Remote::new(azure::open(host, &reach).map_err(at)?)),
-            Scheme::Hub => Arc::new(Remote::new(Hub::new(&reach).map_err(at)?)),
-            Scheme::Http => Arc::new(Remote::new(Http::new(url, instead, &reach).map_err(at)?)),
+            Scheme::S3 => Arc::new(Remote::new(s3::open(host, &store_client).map_err(at)?)),
+            Scheme::Google => Arc::new(Remote::new(gcs::open(host, &store_client).map_err(at)?)),
+            Scheme::Azure => Arc::new(Remote::new(azure::open(host, &store_client).map_err(at)?)),
+            Scheme::Hub => Arc::new(Remote::new(Hub::new(&store_client).map_err(at)?)),
+            Scheme::Http => {
+                Arc::new(Remote::new(Http::new(url, instead, &store_client).map_err(at)?))
+            }
         };
         open.put(key, Arc::clone(&source));
         Ok(source)

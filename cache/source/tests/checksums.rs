@@ -84,7 +84,7 @@ async fn ask_with(
     let options = options.with("AWS_ENDPOINT_URL", &web.url());
     let source = sources.open(URL, &options).unwrap();
     let stat = Stat::new(len, ETAG.to_owned(), Binding::Strong);
-    let comparison = source.vouched(URL, &stat).await;
+    let comparison = source.origin_checksum(URL, &stat).await;
     Told { comparison, sources, web }
 }
 

@@ -87,7 +87,7 @@ impl Bench {
     async fn whole(&self, url: &str, stat: &Stat) -> Result<Vec<u8>, Error> {
         let source = self.open(url);
         let rank = Rank::now(0);
-        let mut stretch = source.stretch(url, stat, 0..stat.len, &rank).await?;
+        let mut stretch = source.range_read(url, stat, 0..stat.len, &rank).await?;
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < stat.len {
             let span = stretch.fill(self.arena.try_lease(PART).unwrap()).await?;

@@ -35,7 +35,7 @@ use std::time::{Instant, SystemTime};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::{Origin, Sidecar};
-use forebay_source::{Rank, Source, Stat, Stretch};
+use forebay_source::{RangeRead, Rank, Source, Stat};
 use forebay_uring::Arena;
 use tokio::sync::SetOnce;
 use tokio::task::JoinSet;
@@ -78,7 +78,7 @@ pub(crate) struct FillRequest {
     /// Urgency, and the job that asks.
     pub(crate) rank: Rank,
     /// First bytes that are already on their way.
-    pub(crate) head: Mutex<Option<Box<dyn Stretch>>>,
+    pub(crate) head: Mutex<Option<Box<dyn RangeRead>>>,
     /// Arrival time on this node, if the shard comes from another tier.
     pub(crate) since: Option<SystemTime>,
 }
@@ -282,7 +282,7 @@ impl Fill {
         transferred
     }
 
-    fn head(&self) -> MutexGuard<'_, Option<Box<dyn Stretch>>> {
+    fn head(&self) -> MutexGuard<'_, Option<Box<dyn RangeRead>>> {
         self.request.head.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

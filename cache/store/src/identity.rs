@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use forebay_error::{Error, Result};
-use forebay_source::{Bill, Rank, Source, Stat, Stretch};
+use forebay_source::{Bill, RangeRead, Rank, Source, Stat};
 use forebay_uring::Span;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
@@ -19,22 +19,22 @@ pub(crate) const IDENTITY_TTL: Duration = Duration::from_secs(60);
 
 /// First bytes of an object, for the first caller that takes them.
 #[derive(Clone, Default)]
-pub(crate) struct Head(Arc<Mutex<Option<Box<dyn Stretch>>>>);
+pub(crate) struct Head(Arc<Mutex<Option<Box<dyn RangeRead>>>>);
 
 impl Head {
-    pub(crate) fn take(&self) -> Option<Box<dyn Stretch>> {
+    pub(crate) fn take(&self) -> Option<Box<dyn RangeRead>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 /// First bytes, and the permit for their request.
 struct First {
-    stretch: Box<dyn Stretch>,
+    stretch: Box<dyn RangeRead>,
     _right: OwnedSemaphorePermit,
 }
 
 #[async_trait]
-impl Stretch for First {
+impl RangeRead for First {
     async fn fill(&mut self, into: Span) -> Result<Span> {
         self.stretch.fill(into).await
     }
@@ -88,7 +88,7 @@ impl Identity {
         let (source, url, of) = (source.clone(), url.to_owned(), rank.clone());
         let begun = Self::of(async move {
             let begun = source.begin(&url, &of).await?;
-            let first = |stretch| Box::new(First { stretch, _right: right }) as Box<dyn Stretch>;
+            let first = |stretch| Box::new(First { stretch, _right: right }) as Box<dyn RangeRead>;
             let head = Head(Arc::new(Mutex::new(begun.head.map(first))));
             Ok(Begun { stat: begun.stat, head })
         });

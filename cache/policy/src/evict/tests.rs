@@ -60,9 +60,9 @@ impl Cache {
 }
 
 /// xorshift64*: the tests need numbers, not good ones.
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn roll(&mut self, below: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -80,14 +80,14 @@ impl Dice {
 
 /// Percent of hits of one job that reshuffles 1,000 shards each epoch, after a first epoch.
 fn reshuffled(evict: Evict, share: f64) -> f64 {
-    let mut dice = Dice(42);
+    let mut random = Random(42);
     let mut order: Vec<u64> = (0..1000).collect();
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1000")]
     let mut cache = Cache::new(evict, (share * 1000.0) as usize);
     // SIEVE takes some dozens to settle.
     let (mut hits, epochs) = (0, 60);
     for epoch in 0..=epochs {
-        dice.shuffle(&mut order);
+        random.shuffle(&mut order);
         let hit = order.iter().filter(|shard| cache.access(**shard)).count();
         hits += if epoch == 0 { 0 } else { hit };
     }

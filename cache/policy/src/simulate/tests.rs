@@ -207,13 +207,13 @@ fn windows_of_equal_shards_cost_what_the_best_choice_costs() {
 /// fetched in it, under any policy. That bound holds, and is nearly reached.
 #[test]
 fn windows_of_unequal_shards_come_near_their_bound() {
-    let mut dice = fastrand::Rng::with_seed(5);
+    let mut random = fastrand::Rng::with_seed(5);
     for window in [1, 8] {
         for cached in [0.25, 0.5, 0.75] {
             for bandwidth in [0.4, 1.2] {
                 let job = Reader { window, ..reader("a", 400, 1) };
                 let mut trace = trace(400, cached, bandwidth, vec![job]);
-                trace.shards.iter_mut().for_each(|bytes| *bytes = SHARD / 8 * dice.u64(1..=16));
+                trace.shards.iter_mut().for_each(|bytes| *bytes = SHARD / 8 * random.u64(1..=16));
                 let all: u64 = trace.shards.iter().sum();
                 trace.capacity = (all as f64 * cached) as u64;
                 let report = simulate(&trace, Evict::Clairvoyant).unwrap();

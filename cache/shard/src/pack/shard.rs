@@ -16,7 +16,7 @@ use super::archive;
 use super::parallel::{Stop, given_up};
 use super::plan::{Packed, Plan};
 use super::sample::{Content, Field};
-use super::tars::{Stretch, changed, open_unchanged};
+use super::tars::{Section, changed, open_unchanged};
 
 /// Bytes read and written at once: each thread has twice as many. Large enough for a parallel file
 /// system, small beside a shard.
@@ -102,7 +102,7 @@ impl Writing<'_> {
                     Some((open, file)) if open == *tar => file,
                     _ => source.open().map_err(at(&source.path))?,
                 };
-                let copied = self.copy(shard, *len, Stretch { file: &file, offset: *offset });
+                let copied = self.copy(shard, *len, Section { file: &file, offset: *offset });
                 copied.map_err(|error| at(&source.path)(error).at("offset", offset))?;
                 self.open = Some((*tar, file));
             }

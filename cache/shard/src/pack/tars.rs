@@ -140,13 +140,13 @@ impl ShardBytes for Headers {
     }
 }
 
-/// A stretch of an open file.
-pub(super) struct Stretch<'a> {
+/// A section of an open file.
+pub(super) struct Section<'a> {
     pub(super) file: &'a File,
     pub(super) offset: u64,
 }
 
-impl Read for Stretch<'_> {
+impl Read for Section<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let got = self.file.read_at(into, self.offset)?;
         self.offset += got as u64;

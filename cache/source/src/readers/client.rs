@@ -23,7 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::counts::{Counts, FileCounts};
 use super::message::Request;
 use super::mount::{Loan, Mount, SHARDS};
-use super::process::Line;
+use super::process::ClientSocket;
 use crate::queue::Queue;
 
 /// Processes that read for one user, over all its connections: one or two each for the ranks of a
@@ -201,7 +201,7 @@ impl Attached {
     }
 
     /// A socket to the client, for one more reader; its other end is on its way there.
-    pub(super) async fn socket(&self, limit: Duration) -> Result<Line> {
+    pub(super) async fn socket(&self, limit: Duration) -> Result<ClientSocket> {
         let right = tokio::time::timeout(limit, self.user.readers.clone().acquire_owned()).await;
         let Ok(right) = right else {
             let error =
@@ -212,6 +212,6 @@ impl Attached {
         let (near, far) = UnixStream::pair().doing("make a socket to a client")?;
         self.handover.hand(far.into()).await?;
         let right = Right { _permit: right, _user: self.user.clone() };
-        Ok(Line { socket: near.into(), right })
+        Ok(ClientSocket { socket: near.into(), right })
     }
 }

@@ -16,9 +16,9 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::MountReport;
 use super::client::Attached;
 use super::counts::Counts;
-use super::line::{Line, Seat};
 use super::message::{Answer, Said};
 use super::process::{Pids, Reader};
+use super::seats::{Seat, Seats};
 use crate::queue::Queue;
 
 /// Processes that read from one mount. Four parts of 4 MiB under way keep an NVMe drive busy, and
@@ -44,7 +44,7 @@ pub(super) struct Mount {
     command: Arc<[OsString]>,
     limit: Duration,
     /// A seat for each process there may be: with a request, or in `idle`, or waited for.
-    line: Arc<Line>,
+    seats: Arc<Seats>,
     /// Readers that nobody asks just now; the last used is the next.
     idle: Mutex<Vec<Reader>>,
     pids: Arc<Pids>,
@@ -70,7 +70,7 @@ impl Mount {
             point,
             command,
             limit,
-            line: Line::new(READERS),
+            seats: Seats::new(READERS),
             idle: Mutex::default(),
             pids: Arc::default(),
             turns: turns.unwrap_or_else(|| Queue::new(SHARDS)),
@@ -92,7 +92,7 @@ impl Mount {
 
     /// Returns true if nobody uses it, so that it can be dropped with its readers.
     pub(super) fn is_idle(self: &Arc<Self>) -> bool {
-        Arc::strong_count(self) == 1 && self.line.is_idle()
+        Arc::strong_count(self) == 1 && self.seats.is_idle()
     }
 
     pub(super) fn report(&self) -> MountReport {
@@ -182,11 +182,11 @@ impl Mount {
 
     /// Waits for the right to have a reader: for as long as the mount answers others.
     async fn seat(&self, servers: Vec<u32>) -> Result<Seat> {
-        if self.line.len() >= QUEUE {
+        if self.seats.len() >= QUEUE {
             let error = Error::new(ErrorKind::Unavailable, "too many requests wait for a mount");
             return Err(error.at("mount", self.point.display()).advise("try again later"));
         }
-        let mut seat = self.line.join(servers);
+        let mut seat = self.seats.join(servers);
         loop {
             if self.is_stuck() {
                 return Err(self.unanswered());

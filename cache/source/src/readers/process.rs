@@ -60,7 +60,7 @@ struct Listed {
 }
 
 /// A client's end is on its way to it: the other, and the right to have a process there.
-pub(super) struct Line {
+pub(super) struct ClientSocket {
     pub(super) socket: OwnedFd,
     pub(super) right: Right,
 }
@@ -76,7 +76,7 @@ impl Reader {
     pub(super) async fn start(
         command: &[OsString],
         pids: &Arc<Pids>,
-        client: Option<Line>,
+        client: Option<ClientSocket>,
     ) -> Result<Self> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Error::new(ErrorKind::Invalid, "no command to start a reader"));
@@ -110,7 +110,7 @@ impl Reader {
         let socket = UnixStream::from_std(near).doing("make a reader's socket")?;
         let pid = child.id().unwrap_or_default();
         pids.lock().insert(pid, false);
-        let (client, right) = client.map(|Line { socket, right }| (socket, right)).unzip();
+        let (client, right) = client.map(|ClientSocket { socket, right }| (socket, right)).unzip();
         let listed = Listed { pid, pids: pids.clone(), _right: right };
         let greeted = tokio::time::timeout(START, greeted(socket)).await;
         let broken = |why: &str| {

@@ -8,7 +8,7 @@ use object_store::azure::MicrosoftAzureBuilder;
 
 use super::bucket::{Bucket, unfit};
 use super::refusal::Refusals;
-use super::{Reach, http};
+use super::{StoreClient, http};
 use crate::Options;
 
 /// The account of Azurite, and of the emulator before it.
@@ -35,8 +35,8 @@ const CREDENTIALS: [&str; 5] = [
 ];
 
 /// The container that `authority` names: `container`, or `container@account.dfs.core.windows.net`.
-pub(crate) fn open(authority: &str, reach: &Reach<'_>) -> Result<Bucket> {
-    let options = reach.options;
+pub(crate) fn open(authority: &str, store_client: &StoreClient<'_>) -> Result<Bucket> {
+    let options = store_client.options;
     let (container, named) = split(authority)?;
     let emulated = options.is_on("AZURE_STORAGE_USE_EMULATOR");
     let account = named.or(options.get("AZURE_STORAGE_ACCOUNT_NAME"));
@@ -57,12 +57,12 @@ pub(crate) fn open(authority: &str, reach: &Reach<'_>) -> Result<Bucket> {
         .with_container_name(container)
         .with_endpoint(endpoint.clone())
         .with_allow_http(!encrypted)
-        .with_http_connector(reach.connector()?)
-        .with_retry(reach.wire.without_retries());
+        .with_http_connector(store_client.connector()?)
+        .with_retry(store_client.wire.without_retries());
     let builder = with_credentials(builder, options, emulated, custom.is_some())?;
     let store = builder.build().map_err(|error| unfit("Azure", &error))?;
     let refusals = Refusals { endpoint, access_advice: access_advice(options), identity: None };
-    Ok(Bucket::new(reach, store, refusals))
+    Ok(Bucket::new(store_client, store, refusals))
 }
 
 /// The container, and the account if one is named.

@@ -15,10 +15,10 @@ use object_store::path::Path;
 use super::refusal::Refusals;
 use super::s3::Attributes;
 use super::wire::noting;
-use super::{Reach, Route, Store};
+use super::{Route, Store, StoreClient};
 use crate::listing::{Found, Wanted, none};
+use crate::origin_checksum::Comparison;
 use crate::stat::Stat;
-use crate::vouch::Comparison;
 
 /// A store that also lists what it has, page by page.
 pub(super) trait Listed: ObjectStore + PaginatedListStore {}
@@ -36,11 +36,15 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    pub(super) fn new(reach: &Reach<'_>, store: impl Listed, refusals: Refusals) -> Self {
+    pub(super) fn new(
+        store_client: &StoreClient<'_>,
+        store: impl Listed,
+        refusals: Refusals,
+    ) -> Self {
         Self {
-            root: reach.root.to_owned(),
+            root: store_client.root.to_owned(),
             store: Arc::new(store),
-            route: Route::new(reach, refusals),
+            route: Route::new(store_client, refusals),
             attributes: None,
         }
     }
@@ -96,7 +100,7 @@ impl Store for Bucket {
         &self.route
     }
 
-    async fn vouched(&self, url: &str, stat: &Stat) -> Option<Comparison> {
+    async fn origin_checksum(&self, url: &str, stat: &Stat) -> Option<Comparison> {
         let (attributes, key) = (self.attributes.as_ref()?, self.location(url).ok()?);
         attributes.of(&self.route, key.as_ref(), stat).await
     }

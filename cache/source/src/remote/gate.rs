@@ -1,4 +1,4 @@
-//! Addresses that connections may reach.
+//! Addresses that connections may store_client.
 //!
 //! Each connection's actual address is checked: a changed name and a redirect pass no more easily
 //! than a URL. A node's daemon reaches addresses of its own machine or link only where an

@@ -11,7 +11,7 @@ use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 
 use super::bucket::{Bucket, unfit};
 use super::refusal::Refusals;
-use super::{Reach, http};
+use super::{StoreClient, http};
 use crate::Options;
 
 /// Google's own address.
@@ -26,8 +26,8 @@ const CREDENTIALS: [&str; 4] = [
 ];
 
 /// The bucket `name`.
-pub(crate) fn open(name: &str, reach: &Reach<'_>) -> Result<Bucket> {
-    let options = reach.options;
+pub(crate) fn open(name: &str, store_client: &StoreClient<'_>) -> Result<Bucket> {
+    let options = store_client.options;
     if name.is_empty() {
         return Err(invalid("the URL names no bucket").advise("write gs://bucket/key"));
     }
@@ -35,8 +35,8 @@ pub(crate) fn open(name: &str, reach: &Reach<'_>) -> Result<Bucket> {
     let builder = GoogleCloudStorageBuilder::new()
         .with_bucket_name(name)
         .with_base_url(&endpoint)
-        .with_http_connector(reach.connector()?)
-        .with_retry(reach.wire.without_retries());
+        .with_http_connector(store_client.connector()?)
+        .with_retry(store_client.wire.without_retries());
     let store = with_credentials(builder, options, custom).build();
     let store = store.map_err(|error| {
         unfit("Google Cloud Storage", &error)
@@ -47,7 +47,7 @@ pub(crate) fn open(name: &str, reach: &Reach<'_>) -> Result<Bucket> {
         options.which_are_set(&CREDENTIALS)
     );
     let refusals = Refusals { endpoint, access_advice, identity: None };
-    Ok(Bucket::new(reach, store, refusals))
+    Ok(Bucket::new(store_client, store, refusals))
 }
 
 /// Returns the endpoint, and true if it is configured.

@@ -14,7 +14,7 @@ use url::Url;
 
 use super::refusal::Refusals;
 use super::wire::Shared;
-use super::{Reach, Route, Store};
+use super::{Route, Store, StoreClient};
 
 /// One web server.
 pub(crate) struct Http {
@@ -26,13 +26,17 @@ pub(crate) struct Http {
 
 impl Http {
     /// The server that `url` lies on; asked is `instead`, where that is given.
-    pub(crate) fn new(url: &str, instead: Option<&str>, reach: &Reach<'_>) -> Result<Self> {
+    pub(crate) fn new(
+        url: &str,
+        instead: Option<&str>,
+        store_client: &StoreClient<'_>,
+    ) -> Result<Self> {
         let origin = endpoint(url)?;
         let endpoint = instead.map_or_else(|| origin.clone(), |to| to.trim_end_matches('/').into());
         let access_advice = "check the link's signature and date, or the server's access rules";
         let access_advice = access_advice.to_owned();
         let refusals = Refusals { endpoint, access_advice, identity: None };
-        let (connector, route) = (reach.connector()?, Route::new(reach, refusals));
+        let (connector, route) = (store_client.connector()?, Route::new(store_client, refusals));
         Ok(Self { origin, connector, route })
     }
 

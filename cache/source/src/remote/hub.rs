@@ -13,7 +13,7 @@ use object_store::path::Path;
 use object_store::{HeaderValue, ObjectStore};
 use url::Url;
 
-use super::{Http, Reach, Route, Store};
+use super::{Http, Route, Store, StoreClient};
 
 /// The Hub's own address.
 const ENDPOINT: &str = "https://huggingface.co";
@@ -32,11 +32,11 @@ pub(crate) struct Hub {
 
 impl Hub {
     /// The Hub that `reach` leads to.
-    pub(crate) fn new(reach: &Reach<'_>) -> Result<Self> {
-        let endpoint = reach.options.get("HF_ENDPOINT").unwrap_or(ENDPOINT);
-        let http = Http::new(endpoint, None, reach)?;
+    pub(crate) fn new(store_client: &StoreClient<'_>) -> Result<Self> {
+        let endpoint = store_client.options.get("HF_ENDPOINT").unwrap_or(ENDPOINT);
+        let http = Http::new(endpoint, None, store_client)?;
         let base = Url::parse(endpoint).map_err(|_| invalid("HF_ENDPOINT is invalid"))?;
-        let http = match reach.options.get("HF_TOKEN") {
+        let http = match store_client.options.get("HF_TOKEN") {
             None => http.advising("set HF_TOKEN for a data set that is private or gated"),
             Some(token) => {
                 let header = HeaderValue::try_from(format!("Bearer {token}"));

@@ -1,10 +1,10 @@
 //! One endpoint, as everybody in this process uses it.
 //!
 //! What is learnt of an endpoint by one request is known to all: how many it takes at
-//! once ([`knee`]), what is late ([`pace`]), whether it is down ([`breaker`]).
+//! once ([`concurrency`]), what is late ([`pace`]), whether it is down ([`breaker`]).
 
 mod breaker;
-mod knee;
+mod concurrency_limit;
 mod pace;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use utoipa::ToSchema;
 
+use crate::origin_checksum::{Checksums, Tally};
 use crate::queue::{Place, Queue, Rank};
 use crate::rate::Rate;
-use crate::vouch::{Checksums, Tally};
 use breaker::{Breaker, May};
-use knee::Knee;
+use concurrency_limit::ConcurrencyLimit;
 use pace::Pace;
 
 /// Smallest request: a part.
@@ -108,7 +108,7 @@ pub(crate) struct Link {
 
 #[derive(Debug)]
 struct State {
-    knee: Knee,
+    concurrency: ConcurrencyLimit,
     pace: Pace,
     breaker: Breaker,
     /// Bytes in flight that second requests may fetch twice, at most.
@@ -197,9 +197,10 @@ impl Link {
         bandwidth: Option<u64>,
         late_least: Duration,
     ) -> Arc<Self> {
-        let knee = Knee::new(connections, Instant::now());
-        let queue = Queue::new(knee.limit());
-        let state = State { knee, pace: Pace::default(), breaker: Breaker::new(), hedging: 0 };
+        let concurrency = ConcurrencyLimit::new(connections, Instant::now());
+        let queue = Queue::new(concurrency.limit());
+        let state =
+            State { concurrency, pace: Pace::default(), breaker: Breaker::new(), hedging: 0 };
         Arc::new(Self {
             endpoint: endpoint.to_owned(),
             queue,
@@ -235,8 +236,8 @@ impl Link {
         self.rate.set(bandwidth);
         let limit = {
             let mut state = self.state();
-            state.knee.set_most(connections);
-            state.knee.limit()
+            state.concurrency.set_most(connections);
+            state.concurrency.limit()
         };
         self.queue.set_limit(limit);
     }
@@ -275,7 +276,7 @@ impl Link {
 
     /// Returns the bytes of one request: enough that the wait for the first byte is small beside
     /// it.
-    pub(crate) fn stretch(&self) -> u64 {
+    pub(crate) fn request_bytes(&self) -> u64 {
         let wanted = self.state().pace.bytes_per_wait().unwrap_or(0);
         let parts = wanted.saturating_mul(WAITS_PER_REPLY).div_ceil(PART);
         // Powers of two: requests of like sizes have like times.
@@ -337,7 +338,7 @@ impl Link {
         let limit = {
             let mut state = self.state();
             state.pace.note(first_byte, bytes, rest);
-            state.knee.landed(bytes, waiting > 0, Instant::now())
+            state.concurrency.landed(bytes, waiting > 0, Instant::now())
         };
         if let Some(limit) = limit {
             tracing::debug!(
@@ -401,16 +402,16 @@ mod tests {
     #[test]
     fn replies_are_as_long_as_the_wait_asks_for() {
         let link = Link::new("http://e", 8, None, Duration::ZERO);
-        assert_eq!(link.stretch(), PART);
+        assert_eq!(link.request_bytes(), PART);
         let ms = Duration::from_millis;
         // 1 GB/s after 1 ms: a million bytes a wait.
         (0..64).for_each(|_| link.landed(ms(1), 4_000_000, ms(4)));
-        assert_eq!(link.stretch(), 2 * PART);
+        assert_eq!(link.request_bytes(), 2 * PART);
         // The same after 20 ms.
         (0..64).for_each(|_| link.landed(ms(20), 4_000_000, ms(4)));
-        assert_eq!(link.stretch(), 4 * PART);
+        assert_eq!(link.request_bytes(), 4 * PART);
         (0..64).for_each(|_| link.landed(ms(1), 400_000, ms(40)));
-        assert_eq!(link.stretch(), PART);
+        assert_eq!(link.request_bytes(), PART);
     }
 
     #[tokio::test]

@@ -13,7 +13,7 @@ use object_store::aws::{AmazonS3Builder, AwsCredential};
 
 use super::bucket::{Bucket, unfit};
 use super::refusal::Refusals;
-use super::{Reach, http};
+use super::{StoreClient, http};
 use crate::Options;
 pub(super) use attributes::Attributes;
 use attributes::{Access, Signer};
@@ -25,15 +25,15 @@ const ANY_REGION: &str = "us-east-1";
 const KEYS: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
 
 /// The bucket `name`.
-pub(crate) fn open(name: &str, reach: &Reach<'_>) -> Result<Bucket> {
-    let options = reach.options;
+pub(crate) fn open(name: &str, store_client: &StoreClient<'_>) -> Result<Bucket> {
+    let options = store_client.options;
     if name.is_empty() {
         return Err(invalid("the URL names no bucket").advise("write s3://bucket/key"));
     }
     let custom = options.get("AWS_ENDPOINT_URL_S3").or(options.get("AWS_ENDPOINT_URL"));
     let custom = custom.map(|url| url.trim_end_matches('/'));
     let region = region(options, custom.is_some())?;
-    let connector = reach.connector()?;
+    let connector = store_client.connector()?;
     let requester_pays = options.get("AWS_REQUEST_PAYER").is_some();
     let virtual_host = options.is_on("AWS_VIRTUAL_HOSTED_STYLE_REQUEST");
     let mut builder = AmazonS3Builder::new()
@@ -42,7 +42,7 @@ pub(crate) fn open(name: &str, reach: &Reach<'_>) -> Result<Bucket> {
         .with_virtual_hosted_style_request(virtual_host)
         .with_request_payer(requester_pays)
         .with_http_connector(connector.clone())
-        .with_retry(reach.wire.without_retries());
+        .with_retry(store_client.wire.without_retries());
     if let Some(url) = custom {
         let encrypted = http::endpoint(url)?.starts_with("https:");
         if !encrypted && options.get("AWS_ALLOW_HTTP").is_some() && !options.is_on("AWS_ALLOW_HTTP")
@@ -56,7 +56,7 @@ pub(crate) fn open(name: &str, reach: &Reach<'_>) -> Result<Bucket> {
         Some(url) => url.to_owned(),
         None => format!("https://s3.{region}.amazonaws.com"),
     };
-    let signer = signer(reach, custom.is_some())?;
+    let signer = signer(store_client, custom.is_some())?;
     let builder = match &signer {
         None => builder.with_skip_signature(true),
         Some(Signer::Pair(key)) => {
@@ -81,7 +81,7 @@ pub(crate) fn open(name: &str, reach: &Reach<'_>) -> Result<Bucket> {
         signer,
         client: connector.client().clone(),
     };
-    Ok(Bucket::new(reach, store, refusals).telling(Attributes::new(name, access)))
+    Ok(Bucket::new(store_client, store, refusals).telling(Attributes::new(name, access)))
 }
 
 /// The region to sign for. Amazon's own is never guessed.
@@ -119,8 +119,8 @@ fn without_bucket(endpoint: &str, bucket: &str) -> String {
 }
 
 /// Returns the signer of requests: the client's key pair, a lender, or none.
-fn signer(reach: &Reach<'_>, custom: bool) -> Result<Option<Signer>> {
-    let options = reach.options;
+fn signer(store_client: &StoreClient<'_>, custom: bool) -> Result<Option<Signer>> {
+    let options = store_client.options;
     if options.is_on("AWS_SKIP_SIGNATURE") {
         return Ok(None);
     }
@@ -130,13 +130,13 @@ fn signer(reach: &Reach<'_>, custom: bool) -> Result<Option<Signer>> {
         return Ok(Some(Signer::Pair(Arc::new(AwsCredential { key_id, secret_key, token }))));
     }
     let half = options.get(KEYS[0]).is_some() || options.get(KEYS[1]).is_some();
-    if half || !reach.lending.is_open() {
+    if half || !store_client.lending.is_open() {
         let error = Error::new(ErrorKind::PermissionDenied, "no credentials are set for the store");
         return Err(error.advise(access_advice(options)));
     }
-    Ok(Some(Signer::Lent(match reach.profile {
-        Some(profile) => reach.lending.to_profile(profile),
-        None => reach.lending.to_client(options, !custom),
+    Ok(Some(Signer::Lent(match store_client.profile {
+        Some(profile) => store_client.lending.to_profile(profile),
+        None => store_client.lending.to_client(options, !custom),
     })))
 }
 

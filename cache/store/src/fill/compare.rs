@@ -33,7 +33,7 @@ impl Fill {
             // A compressed shard is compared before it is unpacked.
             return Ok(());
         }
-        if let Some(comparison) = self.vouched().await {
+        if let Some(comparison) = self.origin_checksum().await {
             self.compare_all(comparison, first).await?;
         }
         // Later errors do not make these bytes wrong.
@@ -61,8 +61,8 @@ impl Fill {
     }
 
     /// Checksum of the shard that the origin gives.
-    pub(super) async fn vouched(&self) -> Option<Comparison> {
-        self.request.source.vouched(self.url(), &self.request.stat).await
+    pub(super) async fn origin_checksum(&self) -> Option<Comparison> {
+        self.request.source.origin_checksum(self.url(), &self.request.stat).await
     }
 
     /// Compares the first `held` of these bytes, and returns them.

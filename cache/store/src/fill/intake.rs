@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_source::{Binding, Comparison, Stretch};
+use forebay_source::{Binding, Comparison, RangeRead};
 use forebay_uring::Span;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
@@ -52,7 +52,7 @@ const RATIO_FREE: u64 = 64 << 20;
 struct Pieces<'a> {
     fill: &'a Arc<Fill>,
     /// All of it in one reply, if the origin has no ranges,
-    whole: Option<Box<dyn Stretch + 'a>>,
+    whole: Option<Box<dyn RangeRead + 'a>>,
     /// and memory for the next pieces of it.
     rooms: Vec<Span>,
     /// Requests in flight, each with its offset.
@@ -94,7 +94,7 @@ impl<'a> Pieces<'a> {
                 None => {
                     fill.request
                         .source
-                        .stretch(
+                        .range_read(
                             fill.url(),
                             &fill.request.stat,
                             0..fill.request.stat.len,
@@ -149,7 +149,7 @@ impl<'a> Pieces<'a> {
 
     /// Asks for the origin's checksum, and compares the first piece, which was handed out.
     async fn compare(&mut self, first: Span, len: usize) -> Result<Span> {
-        self.comparison = self.fill.vouched().await;
+        self.comparison = self.fill.origin_checksum().await;
         self.compared(first, len).await
     }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
-use forebay_source::{Binding, Stretch};
+use forebay_source::{Binding, RangeRead};
 use forebay_uring::{Frozen, Span};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -264,7 +264,7 @@ impl Fill {
     /// Next part of a range read that begins with the first of `parts`.
     async fn fetch<'a>(
         &'a self,
-        stretch: &mut Option<Box<dyn Stretch + 'a>>,
+        stretch: &mut Option<Box<dyn RangeRead + 'a>>,
         parts: Range<u64>,
         frame: Span,
     ) -> Result<Span> {
@@ -283,7 +283,7 @@ impl Fill {
                     None => {
                         self.request
                             .source
-                            .stretch(self.url(), &self.request.stat, range, &self.request.rank)
+                            .range_read(self.url(), &self.request.stat, range, &self.request.rank)
                             .await?
                     }
                 })

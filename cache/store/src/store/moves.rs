@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
 use forebay_shard::checksum::crc32c;
-use forebay_source::{Binding, Rank, Source, Stat, Stretch};
+use forebay_source::{Binding, RangeRead, Rank, Source, Stat};
 use forebay_uring::Span;
 use futures::FutureExt;
 use tokio::sync::oneshot;
@@ -324,13 +324,13 @@ impl Source for TierSource {
         Ok(self.lease.stat.clone())
     }
 
-    async fn stretch<'a>(
+    async fn range_read<'a>(
         &'a self,
         _url: &'a str,
         _stat: &'a Stat,
         range: Range<u64>,
         _rank: &'a Rank,
-    ) -> Result<Box<dyn Stretch + 'a>> {
+    ) -> Result<Box<dyn RangeRead + 'a>> {
         Ok(Box::new(Blocks { of: self, left: range }))
     }
 
@@ -346,7 +346,7 @@ struct Blocks<'a> {
 }
 
 #[async_trait]
-impl Stretch for Blocks<'_> {
+impl RangeRead for Blocks<'_> {
     async fn fill(&mut self, into: Span) -> Result<Span> {
         let TierSource { tier, lease, blocks, .. } = self.of;
         let offset = self.left.start;

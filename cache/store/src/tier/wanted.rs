@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
-use forebay_source::{Rank, Source, Stat, Stretch};
+use forebay_source::{RangeRead, Rank, Source, Stat};
 
 use super::request::Urgency;
 use crate::directory::ShardName;
@@ -93,13 +93,13 @@ impl Source for Absent {
         Err(Error::new(ErrorKind::Unavailable, "a move has no origin").at("url", url))
     }
 
-    async fn stretch<'a>(
+    async fn range_read<'a>(
         &'a self,
         url: &'a str,
         _: &'a Stat,
         _: Range<u64>,
         _: &'a Rank,
-    ) -> Result<Box<dyn Stretch + 'a>> {
+    ) -> Result<Box<dyn RangeRead + 'a>> {
         Err(Error::new(ErrorKind::Unavailable, "a move has no origin").at("url", url))
     }
 

@@ -23,12 +23,12 @@ use object_store::aws::AwsCredential;
 
 use super::smithy::Smithy;
 use crate::credentials::Identity;
+use crate::origin_checksum::{Algorithm, Comparison, Piece};
 use crate::queue::Rank;
 use crate::remote::Route;
 use crate::remote::attempts::{Again, Failed};
 use crate::remote::refusal::Refusals;
 use crate::stat::Stat;
-use crate::vouch::{Algorithm, Comparison, Piece};
 
 /// Pages of parts that are read: S3 has 10,000 parts per object, and 1,000 per page.
 const PAGES_MAX: usize = 10;

@@ -93,7 +93,7 @@ impl Network {
 }
 
 /// Arguments to open a store.
-pub(crate) struct Reach<'a> {
+pub(crate) struct StoreClient<'a> {
     /// Prefix of its URLs, such as `s3://bucket`.
     pub(crate) root: &'a str,
     /// Options of the client, with the rule's on top.
@@ -107,7 +107,7 @@ pub(crate) struct Reach<'a> {
     pub(crate) limits: RateLimits,
 }
 
-impl Reach<'_> {
+impl StoreClient<'_> {
     /// The HTTP client for this way.
     pub(super) fn connector(&self) -> Result<Shared> {
         self.wire.connector_by(self.network)

@@ -17,7 +17,7 @@ const LOOKED_AT: usize = 32;
 const PASSED_OVER: u32 = 8;
 
 /// Seats, and who waits for them.
-pub(super) struct Line {
+pub(super) struct Seats {
     seats: usize,
     state: Mutex<State>,
 }
@@ -37,17 +37,17 @@ struct Waiting {
 
 /// The right to have a process, until dropped.
 pub(super) struct Seat {
-    line: Arc<Line>,
+    seats: Arc<Seats>,
     servers: Vec<u32>,
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.line.leave(&self.servers);
+        self.seats.leave(&self.servers);
     }
 }
 
-impl Line {
+impl Seats {
     pub(super) fn new(seats: usize) -> Arc<Self> {
         let state = State { free: seats, busy: HashMap::new(), waiting: VecDeque::new() };
         Arc::new(Self { seats, state: Mutex::new(state) })
@@ -65,7 +65,7 @@ impl Line {
         state.waiting.len()
     }
 
-    /// Joins the line, to ask these servers. A receiver that is dropped leaves it.
+    /// Joins the seats, to ask these servers. A receiver that is dropped leaves it.
     pub(super) fn join(self: &Arc<Self>, servers: Vec<u32>) -> oneshot::Receiver<Seat> {
         let (seat, waiting) = oneshot::channel();
         self.lock().waiting.push_back(Waiting { servers, passed_over: 0, seat });
@@ -93,7 +93,7 @@ impl Line {
         loop {
             let next = self.lock().next();
             let Some(next) = next else { return };
-            let seat = Seat { line: self.clone(), servers: next.servers };
+            let seat = Seat { seats: self.clone(), servers: next.servers };
             // A waiter that left returns the seat by that.
             let _ = next.seat.send(seat);
         }
@@ -141,8 +141,8 @@ mod tests {
     use super::*;
 
     /// Joins a line for each, and says who has a seat.
-    fn joined(line: &Arc<Line>, servers: &[&[u32]]) -> Vec<oneshot::Receiver<Seat>> {
-        servers.iter().map(|servers| line.join(servers.to_vec())).collect()
+    fn joined(seats: &Arc<Seats>, servers: &[&[u32]]) -> Vec<oneshot::Receiver<Seat>> {
+        servers.iter().map(|servers| seats.join(servers.to_vec())).collect()
     }
 
     /// The places of those who have got a seat by now, with their seats.
@@ -159,9 +159,9 @@ mod tests {
     /// servers.
     #[test]
     fn reads_under_way_are_on_different_servers() {
-        let line = Line::new(4);
+        let seats = Seats::new(4);
         // Holds the seats while the parts gather.
-        let held = seated(&mut joined(&line, &[&[], &[], &[], &[]]));
+        let held = seated(&mut joined(&seats, &[&[], &[], &[], &[]]));
         let parts: [&[u32]; 16] = [
             &[0],
             &[0],
@@ -180,7 +180,7 @@ mod tests {
             &[3],
             &[3],
         ];
-        let mut waiting = joined(&line, &parts);
+        let mut waiting = joined(&seats, &parts);
         drop(held);
         let mut read = Vec::new();
         while read.len() < parts.len() {
@@ -190,31 +190,31 @@ mod tests {
             assert_eq!(servers, [0, 1, 2, 3], "after {read:?}");
             read.extend(places(&now));
         }
-        assert!(line.is_idle());
+        assert!(seats.is_idle());
     }
 
     #[test]
     fn without_servers_who_came_first_is_next() {
-        let line = Line::new(1);
-        let mut waiting = joined(&line, &[&[], &[], &[]]);
+        let seats = Seats::new(1);
+        let mut waiting = joined(&seats, &[&[], &[], &[]]);
         for turn in 0..3 {
             let now = seated(&mut waiting);
             assert_eq!(places(&now), [turn]);
-            assert_eq!(line.len(), 2 - turn);
+            assert_eq!(seats.len(), 2 - turn);
         }
     }
 
     #[test]
     fn nobody_is_passed_over_for_ever() {
-        let line = Line::new(2);
-        let mut busy = joined(&line, &[&[7]]);
+        let seats = Seats::new(2);
+        let mut busy = joined(&seats, &[&[7]]);
         let _busy = seated(&mut busy);
-        let mut gate = joined(&line, &[&[]]);
+        let mut gate = joined(&seats, &[&[]]);
         let gate_seat = seated(&mut gate);
-        let mut first = line.join(vec![7]);
+        let mut first = seats.join(vec![7]);
         // Ever more whose server is idle come behind it.
         let idle: &[u32] = &[1];
-        let mut others = joined(&line, &[idle; 20]);
+        let mut others = joined(&seats, &[idle; 20]);
         drop(gate_seat);
         let mut passed = 0;
         while let Err(oneshot::error::TryRecvError::Empty) = first.try_recv() {
@@ -226,16 +226,16 @@ mod tests {
 
     #[test]
     fn who_goes_away_takes_no_seat() {
-        let line = Line::new(1);
-        let mut waiting = joined(&line, &[&[1], &[1], &[1]]);
+        let seats = Seats::new(1);
+        let mut waiting = joined(&seats, &[&[1], &[1], &[1]]);
         let last = waiting.pop().unwrap();
         let held = seated(&mut waiting);
         assert_eq!(places(&held), [0]);
         drop(waiting);
-        assert_eq!(line.len(), 1);
+        assert_eq!(seats.len(), 1);
         drop(held);
         let mut last = [last];
         assert_eq!(seated(&mut last).len(), 1);
-        assert!(line.is_idle() && line.lock().busy.is_empty());
+        assert!(seats.is_idle() && seats.lock().busy.is_empty());
     }
 }

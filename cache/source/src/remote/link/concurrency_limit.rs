@@ -40,7 +40,7 @@ enum Trial {
 
 /// The limit of one endpoint.
 #[derive(Debug)]
-pub(super) struct Knee {
+pub(super) struct ConcurrencyLimit {
     limit: usize,
     most: usize,
     trial: Trial,
@@ -62,7 +62,7 @@ struct Round {
     full: bool,
 }
 
-impl Knee {
+impl ConcurrencyLimit {
     /// At most `most` requests.
     pub(super) fn new(most: usize, now: Instant) -> Self {
         Self {
@@ -176,58 +176,58 @@ mod tests {
 
     impl Link {
         /// Runs `rounds` requests for each place, with rates off by up to `spread` either way.
-        fn run(&mut self, knee: &mut Knee, requests: usize, spread: f64) {
+        fn run(&mut self, concurrency: &mut ConcurrencyLimit, requests: usize, spread: f64) {
             for _ in 0..requests {
-                let rate = (knee.limit() as f64 * self.each).min(self.rate);
+                let rate = (concurrency.limit() as f64 * self.each).min(self.rate);
                 self.noise = self.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let dice = (self.noise >> 33) as f64 / f64::from(1_u32 << 31) * 2.0 - 1.0;
-                let took = PART as f64 / (rate * (1.0 + spread * dice));
+                let random = (self.noise >> 33) as f64 / f64::from(1_u32 << 31) * 2.0 - 1.0;
+                let took = PART as f64 / (rate * (1.0 + spread * random));
                 self.now += Duration::from_secs_f64(took);
-                knee.landed(PART, true, self.now);
+                concurrency.landed(PART, true, self.now);
             }
         }
     }
 
-    fn link(rate: f64, each: f64) -> (Link, Knee) {
+    fn link(rate: f64, each: f64) -> (Link, ConcurrencyLimit) {
         let now = Instant::now();
-        (Link { rate, each, now, noise: 1 }, Knee::new(64, now))
+        (Link { rate, each, now, noise: 1 }, ConcurrencyLimit::new(64, now))
     }
 
     #[test]
     fn a_link_that_takes_many_gets_many() {
-        let (mut link, mut knee) = link(1.25e9, 25e6);
-        link.run(&mut knee, 20_000, 0.0);
-        assert!((45..=64).contains(&knee.limit()), "{}", knee.limit());
-        link.run(&mut knee, 20_000, 0.3);
-        assert!((40..=64).contains(&knee.limit()), "{}", knee.limit());
+        let (mut link, mut concurrency) = link(1.25e9, 25e6);
+        link.run(&mut concurrency, 20_000, 0.0);
+        assert!((45..=64).contains(&concurrency.limit()), "{}", concurrency.limit());
+        link.run(&mut concurrency, 20_000, 0.3);
+        assert!((40..=64).contains(&concurrency.limit()), "{}", concurrency.limit());
     }
 
     #[test]
     fn a_link_that_few_fill_is_left_to_few_and_stays_full() {
-        let (mut link, mut knee) = link(1.25e8, 30e6);
-        link.run(&mut knee, 20_000, 0.0);
-        assert!((4..=8).contains(&knee.limit()), "{}", knee.limit());
-        link.run(&mut knee, 20_000, 0.3);
-        assert!((4..=16).contains(&knee.limit()), "{}", knee.limit());
+        let (mut link, mut concurrency) = link(1.25e8, 30e6);
+        link.run(&mut concurrency, 20_000, 0.0);
+        assert!((4..=8).contains(&concurrency.limit()), "{}", concurrency.limit());
+        link.run(&mut concurrency, 20_000, 0.3);
+        assert!((4..=16).contains(&concurrency.limit()), "{}", concurrency.limit());
     }
 
     #[test]
     fn a_link_that_changes_is_followed() {
-        let (mut link, mut knee) = link(1.25e8, 30e6);
-        link.run(&mut knee, 10_000, 0.0);
+        let (mut link, mut concurrency) = link(1.25e8, 30e6);
+        link.run(&mut concurrency, 10_000, 0.0);
         link.rate = 1.25e9;
-        link.run(&mut knee, 40_000, 0.0);
-        assert!(knee.limit() >= 35, "{}", knee.limit());
+        link.run(&mut concurrency, 40_000, 0.0);
+        assert!(concurrency.limit() >= 35, "{}", concurrency.limit());
     }
 
     #[test]
     fn what_nobody_waits_for_says_nothing() {
         let now = Instant::now();
-        let mut knee = Knee::new(64, now);
+        let mut concurrency = ConcurrencyLimit::new(64, now);
         for n in 0..10_000 {
-            knee.landed(PART, false, now + Duration::from_millis(n));
+            concurrency.landed(PART, false, now + Duration::from_millis(n));
         }
-        assert_eq!(knee.limit(), FIRST);
-        assert_eq!(Knee::new(3, now).limit(), 3);
+        assert_eq!(concurrency.limit(), FIRST);
+        assert_eq!(ConcurrencyLimit::new(3, now).limit(), 3);
     }
 }

@@ -15,12 +15,12 @@ use super::Object;
 use super::attempts::{Attempts, Failed};
 use super::link::Hedge;
 use super::reply::Reply;
-use crate::Stretch;
+use crate::RangeRead;
 use crate::queue::{Place, Rank};
 use crate::stat::{Binding, Stat};
 
 /// A stretch of an object.
-pub(super) struct Stretched {
+pub(super) struct ObjectRead {
     object: Object,
     stat: Stat,
     /// Bytes not delivered yet.
@@ -74,7 +74,7 @@ impl Stage {
     }
 }
 
-impl Stretched {
+impl ObjectRead {
     pub(super) fn new(object: Object, stat: Stat, left: Range<u64>, rank: Rank) -> Self {
         let attempts = Attempts::new(object.limits());
         let (held, stage, place) = (Bytes::new(), Stage::Idle, None);
@@ -215,7 +215,7 @@ fn next_look() -> Instant {
 }
 
 #[async_trait]
-impl Stretch for Stretched {
+impl RangeRead for ObjectRead {
     async fn fill(&mut self, mut into: Span) -> Result<Span> {
         let left = self.left.end - self.left.start;
         let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
