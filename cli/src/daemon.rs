@@ -54,7 +54,7 @@ const LOOK: Duration = Duration::from_millis(20);
 ///
 /// Without `--embedded` it is the node's daemon, which reads its configuration file, and reads it again on
 /// SIGHUP: jobs go on, and feel the change at once. A file with a mistake changes nothing and is told of in
-/// the log; `forebay policy apply` does the same with an answer. Training jobs start an embedded daemon by
+/// the log; `forebay config apply` does the same with an answer. Training jobs start an embedded daemon by
 /// themselves where no node daemon answers.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {

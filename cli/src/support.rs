@@ -11,14 +11,13 @@ use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
 use forebay_client::{Admin, Deadline, LOG_MAX, NODE_SOCKET, RuntimeDirectory};
-use forebay_config as config;
 use forebay_config::Config;
 use forebay_config::embedded;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
 use super::daemon::CONFIG;
-use super::{ANSWER_TIMEOUT, Done, Failure, Target, doctor, policy, print, print_json};
+use super::{ANSWER_TIMEOUT, Done, Failure, Target, config, doctor, print, print_json};
 
 /// What is asked of a daemon that runs, and what its file is called.
 const ASKED: [(&str, &str); 7] = [
@@ -47,12 +46,13 @@ const MACHINE: [(&str, &str); 4] = [
     ("machine/pressure-io", "/proc/pressure/io"),
 ];
 
-/// Pack what helps to find a fault into one file, to be sent to whoever looks.
+/// Pack diagnostics of the daemon and this machine into one file for support.
 ///
-/// The daemon's state, metrics and costs, its configuration as `forebay config show` prints it and what `forebay policy
-/// diff` says of it, what `forebay doctor` finds, the last lines of the node daemon's log (systemd's journal of forebayd) and
-/// of a private daemon's, and what the kernel says of memory and mounts. It names data sets, jobs and paths; passwords,
-/// tokens and what URLs may hide are left out, and so is the audit log. Read it before you send it: `tar xf FILE`.
+/// It holds the daemon's state, metrics and costs, the configuration (`forebay config show`), its
+/// differences from the one in force (`forebay config diff`), the findings of `forebay doctor`, the
+/// last lines of the node daemon's log (the journal of forebayd) and of an embedded daemon's, and
+/// the kernel's view of memory and mounts. It names data sets, jobs and paths. Passwords, tokens,
+/// secret parts of URLs and the audit log are left out. Read it before you send it: `tar xf FILE`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// The file to write. Unset: forebay-support-SECONDS.tar here.
@@ -129,11 +129,15 @@ fn collect(arguments: &Arguments) -> Vec<Piece> {
     let metrics = of_admin(&|admin| admin.text("/metrics", &Deadline::after(ANSWER_TIMEOUT)));
     pieces.push(Piece { name: "metrics.txt", content: metrics });
     let differs =
-        of_admin(&|_| policy::differences(&arguments.target).map_err(Failure::into_error));
-    pieces.push(Piece { name: "policy-diff.txt", content: differs });
+        of_admin(&|_| config::differences(&arguments.target).map_err(Failure::into_error));
+    pieces.push(Piece { name: "config-diff.txt", content: differs });
     let shown = Config::read(&arguments.config).map(|config| {
-        config::text(&config::document(&config, NODE_SOCKET, embedded::memory() as u64))
-            .into_bytes()
+        forebay_config::text(&forebay_config::document(
+            &config,
+            NODE_SOCKET,
+            embedded::memory() as u64,
+        ))
+        .into_bytes()
     });
     pieces.push(Piece { name: "config.toml", content: shown });
     let found =

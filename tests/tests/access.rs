@@ -468,7 +468,7 @@ fn changed_allow_applies_to_running_jobs() {
     let before = fs::read_to_string(&path).unwrap();
     let apply = |text: &str| {
         fs::write(&path, text).unwrap();
-        let (code, out, error) = bench.forebay(MAIN, ROOT, &["policy", "apply"]);
+        let (code, out, error) = bench.forebay(MAIN, ROOT, &["config", "apply"]);
         assert_eq!(code, 0, "{out}{error}");
     };
     let address = || Address::Unix(bench.node.path(PODS));

@@ -664,7 +664,7 @@ fn support_bundle_holds_its_files_and_no_secrets() {
         "metrics.txt",
         "costs.json",
         // It has no file to go by.
-        "policy-diff.txt.missing",
+        "config-diff.txt.missing",
         "config.toml",
         "doctor.txt",
         "node-daemon.log",

@@ -140,7 +140,7 @@ fn first_job_pays_for_a_fetch_and_is_remembered() {
 
     // Prices change while it runs; amounts stay.
     installation.configure(&format!("{tier}{}", RULES.replace("1024.0", "2048.0")));
-    let applied = run(installation.forebay(&["policy", "apply"]));
+    let applied = run(installation.forebay(&["config", "apply"]));
     assert_eq!(applied.code, 0, "{applied:?}");
     let again = costs(&installation);
     let egress = |report: &Value| report["total"]["cost"]["egress"].as_f64().unwrap();

@@ -75,14 +75,14 @@ impl Bench {
     /// Applies another configuration, which is good.
     fn apply(&self, shards: u64, rest: &str) -> Ended {
         self.installation.configure(&self.rest(shards, rest));
-        let ended = self.forebay(&["policy", "apply"]);
+        let ended = self.forebay(&["config", "apply"]);
         assert_eq!(ended.code, 0, "{ended:?}");
         ended
     }
 
     /// The document of an apply that may fail.
     fn applied(&self, arguments: &[&str]) -> (i32, Value) {
-        let ended = self.forebay(&[&["policy", "apply", "--json"], arguments].concat());
+        let ended = self.forebay(&[&["config", "apply", "--json"], arguments].concat());
         let document = serde_json::from_str(&ended.out);
         (ended.code, document.unwrap_or_else(|error| panic!("{error}: {ended:?}")))
     }
@@ -189,7 +189,7 @@ fn raised_source_bandwidth_frees_a_waiting_job() {
             !status()["sources"].as_array().unwrap().is_empty()
         });
         installation.configure(&configuration(""));
-        let ended = run(installation.forebay(&["policy", "apply", "--json"]));
+        let ended = run(installation.forebay(&["config", "apply", "--json"]));
         assert_eq!(ended.code, 0, "{ended:?}");
         let document: Value = serde_json::from_str(&ended.out).unwrap();
         assert_eq!(keys(&document["changes"]), [["source", "s3://bucket/", "bandwidth"]]);
@@ -268,7 +268,7 @@ fn lowered_quota_evicts_the_excess() {
     let lowered = dataset("all", "[0-5].tar", &format!("quota = {{ max = '{most}B' }}"));
     let file = bench.file("lowered.toml", 8, &lowered);
     let file = file.to_str().unwrap();
-    let dry = bench.forebay(&["policy", "apply", file, "--dry-run"]);
+    let dry = bench.forebay(&["config", "apply", file, "--dry-run"]);
     assert_eq!(dry.code, 0, "{dry:?}");
     assert_eq!(dry.out.matches("quota.max").count(), 2, "the change and its effect: {dry:?}");
     let (code, told) = bench.applied(&[file, "--dry-run"]);
@@ -308,7 +308,7 @@ fn capacity_and_watermarks_change_while_in_use() {
     let mut marked = bench.rest(6, "");
     marked = marked.replace("[[source]]", "watermarks = { low = 0.4, high = 0.5 }\n[[source]]");
     bench.installation.configure(&marked);
-    assert_eq!(bench.forebay(&["policy", "apply"]).code, 0);
+    assert_eq!(bench.forebay(&["config", "apply"]).code, 0);
     bench.play([0, 1]);
     eventually("it is kept below its watermark", || bench.resting().len() <= 2);
 }
@@ -340,7 +340,7 @@ fn changes_that_need_a_restart_are_rejected_by_name() {
         let all = [&[["dataset", "all", "priority"]], &refused[..]].concat();
         let changes = keys(&told["changes"]);
         assert!(all.iter().all(|key| changes.contains(key)) && changes.len() == all.len());
-        let ended = bench.forebay(&[&["policy", "apply"], arguments].concat());
+        let ended = bench.forebay(&[&["config", "apply"], arguments].concat());
         let error = ended.error();
         assert_eq!((ended.code, error.kind()), (1, ErrorKind::Invalid), "{error}");
         assert_eq!(error.place("config"), Some(file), "{error}");
@@ -362,12 +362,12 @@ fn minima_beyond_the_capacity_are_rejected() {
     let bench = Bench::new(4, "");
     let too_much = format!("quota = {{ min = '{}B' }}", 5 * bench.shard_bytes);
     bench.installation.configure(&bench.rest(4, &dataset("all", "**", &too_much)));
-    let ended = bench.forebay(&["policy", "apply"]);
+    let ended = bench.forebay(&["config", "apply"]);
     assert_eq!(ended.code, 1, "{ended:?}");
     let promised = format!("promised={}", 5 * bench.shard_bytes);
     assert!(ended.out.contains(&promised), "{ended:?}");
     let file = bench.installation.config();
-    let checked = bench.forebay(&["policy", "check", file.to_str().unwrap()]);
+    let checked = bench.forebay(&["config", "check", file.to_str().unwrap()]);
     assert!(checked.code == 1 && checked.out.contains(&promised), "{checked:?}");
     assert!(bench.held("datasets", "all").is_none());
     // With the room for it, it is good.
@@ -440,12 +440,12 @@ fn every_reload_is_in_the_audit_log() {
     assert!(is(pin, "pin false -> true") && is(priority, "priority 1 -> 2"), "{whats:?}");
     // What is only tried, or is in force already, is no change.
     let file = bench.file("other.toml", 4, &with("priority = 4"));
-    assert_eq!(bench.forebay(&["policy", "apply", file.to_str().unwrap(), "--dry-run"]).code, 0);
-    assert_eq!(bench.forebay(&["policy", "apply"]).code, 0);
+    assert_eq!(bench.forebay(&["config", "apply", file.to_str().unwrap(), "--dry-run"]).code, 0);
+    assert_eq!(bench.forebay(&["config", "apply"]).code, 0);
     // What takes a restart.
     let wanted = bench.rest(4, &with("priority = 3")).replace("/cache\"", "/elsewhere\"");
     bench.installation.configure(&wanted);
-    assert_eq!(bench.forebay(&["policy", "apply"]).code, 1);
+    assert_eq!(bench.forebay(&["config", "apply"]).code, 1);
     let line = last(3);
     assert_eq!((&line["outcome"], &line["uid"]), (&"failed".into(), &me.into()), "{line}");
     assert!(line["what"].is_string(), "{line}");
@@ -474,7 +474,7 @@ fn drift_is_reported_until_file_and_daemon_agree() {
     fs::write(&own, format!("# a comment\n{text}")).unwrap();
     assert_eq!(configuration()["drift"], Value::Null);
     let diff = |arguments: &[&str]| -> Value {
-        let ended = bench.forebay(&[&["policy", "diff", "--json"], arguments].concat());
+        let ended = bench.forebay(&[&["config", "diff", "--json"], arguments].concat());
         serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {ended:?}"))
     };
     assert_eq!(diff(&[])["changes"], Value::Array(Vec::new()));
@@ -488,15 +488,15 @@ fn drift_is_reported_until_file_and_daemon_agree() {
     let changes = diff(&[])["changes"].clone();
     assert_eq!(keys(&changes), [["dataset", "all", "pin"]]);
     assert_eq!((&changes[0]["from"], &changes[0]["to"]), (&false.into(), &true.into()));
-    let shown = bench.forebay(&["policy", "show", own.to_str().unwrap()]);
+    let shown = bench.forebay(&["config", "show", own.to_str().unwrap()]);
     assert!(shown.out.contains("pin = true") && !shown.err.is_empty(), "{shown:?}");
-    let shown = bench.forebay(&["policy", "show", "--running"]);
+    let shown = bench.forebay(&["config", "show", "--running"]);
     assert!(shown.out.contains("pin = false") && shown.err.is_empty(), "{shown:?}");
-    assert_eq!(bench.forebay(&["policy", "apply"]).code, 0);
+    assert_eq!(bench.forebay(&["config", "apply"]).code, 0);
     assert_eq!(configuration()["drift"], Value::Null);
     // Another file counts until the daemon reads its own again.
     let other = bench.file("other.toml", 4, &dataset("all", "**", "priority = 3"));
-    let applied = bench.forebay(&["policy", "apply", other.to_str().unwrap()]);
+    let applied = bench.forebay(&["config", "apply", other.to_str().unwrap()]);
     assert!(applied.out.contains(own.to_str().unwrap()), "where to keep it: {applied:?}");
     assert_eq!(configuration()["applied_from"], other.to_str().unwrap());
     assert_eq!(configuration()["drift"]["changes"].as_array().unwrap().len(), 2);
@@ -506,13 +506,13 @@ fn drift_is_reported_until_file_and_daemon_agree() {
     let drift = configuration()["drift"].clone();
     assert_ne!(drift["mistakes"].as_array().unwrap().len(), 0, "{drift}");
     assert!(bench.forebay(&["status"]).out.contains(" check`"));
-    let diff = bench.forebay(&["policy", "diff"]);
+    let diff = bench.forebay(&["config", "diff"]);
     assert!(diff.code == 1 && diff.err.contains(" check"), "{diff:?}");
     fs::remove_file(&own).unwrap();
     assert!(configuration()["drift"]["unreadable"].as_str().is_some());
-    assert_eq!(bench.forebay(&["policy", "apply"]).code, 1);
+    assert_eq!(bench.forebay(&["config", "apply"]).code, 1);
     bench.installation.configure(&bench.rest(4, ""));
-    assert_eq!(bench.forebay(&["policy", "apply"]).code, 0);
+    assert_eq!(bench.forebay(&["config", "apply"]).code, 0);
     assert_eq!(configuration()["applied_from"], Value::Null);
 }
 
@@ -533,7 +533,7 @@ fn kill_during_a_reload_is_harmless() {
         thread::scope(|scope| {
             let applying = scope.spawn(|| {
                 // The last of them finds nobody.
-                let apply = |file: &String| bench.forebay(&["policy", "apply", file]).code;
+                let apply = |file: &String| bench.forebay(&["config", "apply", file]).code;
                 files.iter().cycle().map(apply).take_while(|code| *code == 0).count()
             });
             // The second is applied once the first has been answered.
@@ -601,7 +601,7 @@ fn sources_are_removed_and_added_at_run_time() {
     bench.play([0]);
     let with = |rule: &str| bench.rest(6, "").replace(&bench.origin.rule(), rule);
     bench.installation.configure(&with("[[source]]\nmatch = 's3://elsewhere/'\n"));
-    assert_eq!(bench.forebay(&["policy", "apply"]).code, 0);
+    assert_eq!(bench.forebay(&["config", "apply"]).code, 0);
     let one = |n: u64| job(&bench.origin, vec![Origin::url(&format!("{n}.tar"))]);
     for n in [0, 1] {
         let error = epoch(bench.address(), one(n)).unwrap_err();
@@ -802,14 +802,14 @@ fn private_daemon_has_no_file_to_apply() {
     let home = UserHome::new(ACTOR);
     let loader = loader(home.address(), job(&origin, Origin::urls(1))).unwrap();
     assert_eq!(play(&loader, 0, 0).unwrap().samples.len() as u64, SAMPLES);
-    let mut command = home.forebay(&["policy", "apply"]);
+    let mut command = home.forebay(&["config", "apply"]);
     command.env("FOREBAY_DAEMON", format!("unix:{}", home.socket().display()));
     let ended = run(command);
     assert_eq!(ended.code, 1, "{ended:?}");
     assert_eq!(ended.error().kind(), ErrorKind::Invalid, "{ended:?}");
     assert!(home.status().unwrap()["configuration"].is_null());
     let nobody = run({
-        let mut command = home.forebay(&["policy", "apply"]);
+        let mut command = home.forebay(&["config", "apply"]);
         command.env("FOREBAY_DAEMON", "unix:/no/such/d.sock");
         command
     });

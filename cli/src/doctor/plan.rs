@@ -179,7 +179,7 @@ fn refused(path: &Path, error: &Error) -> Finding {
         _ => {
             let line = error.place("line").map(|line| format!(":{line}")).unwrap_or_default();
             let path = path.display();
-            format!("edit {path}{line}; `forebay policy check {path}` tells all that is wrong")
+            format!("edit {path}{line}; `forebay config check {path}` tells all that is wrong")
         }
     };
     Finding::wrong(CHECK, without_advice(error), advice(error, &otherwise))
@@ -275,7 +275,7 @@ mod tests {
         let broken = look();
         assert_eq!(broken.verdict, Verdict::Wrong);
         assert!(broken.found.contains("line=2") && !broken.found.contains('\n'), "{broken:?}");
-        assert!(broken.mend.unwrap().contains("forebay.toml:2; `forebay policy check"));
+        assert!(broken.mend.unwrap().contains("forebay.toml:2; `forebay config check"));
     }
 
     #[test]

@@ -169,7 +169,7 @@ impl Screen<'_> {
         }
         if status.pointer("/configuration/drift").is_some_and(|drift| !drift.is_null()) {
             let what =
-                "The configuration's file differs from what is in force: forebay policy diff.";
+                "The configuration's file differs from what is in force: forebay config diff.";
             said.push(what.to_owned());
         }
         match said.is_empty() {

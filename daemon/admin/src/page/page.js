@@ -374,7 +374,7 @@ function verdict(status) {
   for (const tier of status.tiers.filter(isGivenUp)) {
     said.push([`Others fill the disk of tier ${tier.name}: it may hold `, passing(bytes(tier.limit_bytes)), " now."]);
   }
-  if (status.configuration?.drift) said.push(["The configuration's file differs from what is in force: forebay policy diff."]);
+  if (status.configuration?.drift) said.push(["The configuration's file differs from what is in force: forebay config diff."]);
   $("verdict").className = said.length > 0 ? "waits" : "";
   if (said.length === 0) said.push([status.jobs.length > 0 ? "No job waits for data." : "No job is connected."]);
   fill($("verdict"), ...said.map((sentence) => element("span", {}, ...sentence, " ")));

@@ -1,4 +1,4 @@
-//! `forebay policy apply`.
+//! `forebay config apply`.
 //!
 //! One rule: the daemon decides. What this machine's user sees of groups and certificates may be another
 //! thing than what the daemon does.

@@ -1,4 +1,4 @@
-//! `forebay policy diff`.
+//! `forebay config diff`.
 //!
 //! One rule: both sides must be right; what differs only in how it is written is no difference.
 
@@ -17,7 +17,7 @@ use crate::{Done, Target, print, print_json};
 /// Tell what changes between two configurations, in words.
 ///
 /// With one file, or none, the first is what the running daemon goes by; with none, the second is the
-/// daemon's own file: what a restart, or `forebay policy apply`, would change.
+/// daemon's own file: what a restart, or `forebay config apply`, would change.
 ///
 /// What is in effect is compared, defaults included. Exit code 0 whether they differ or not.
 #[derive(Debug, clap::Args)]
@@ -60,7 +60,7 @@ pub(super) fn of_daemon(target: &Target, new: Option<&Path>) -> Done<Vec<Change>
     if let Some(mistake) = applied.mistakes.first() {
         let error = Error::new(ErrorKind::Invalid, mistake.text.clone());
         let file = applied.file.display();
-        return Err(error.advise(format!("see `forebay policy check {file}`")).into());
+        return Err(error.advise(format!("see `forebay config check {file}`")).into());
     }
     Ok(applied.changes)
 }

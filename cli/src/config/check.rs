@@ -1,4 +1,4 @@
-//! `forebay policy check`.
+//! `forebay config check`.
 //!
 //! One rule: what it calls good, a daemon of this machine reads; what it does not, it tells all of.
 
