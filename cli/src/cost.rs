@@ -7,7 +7,7 @@ use forebay_client::Deadline;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::message::Cause;
 
-use super::{ANSWER_TIMEOUT, Done, Failure, Target, print, print_json};
+use super::{ANSWER_TIMEOUT, Done, Failure, Query, print, print_json};
 
 /// Show what jobs cost: bytes and requests to stores, bytes of files, bytes written to disks, GPU-seconds lost to waits.
 ///
@@ -16,7 +16,7 @@ use super::{ANSWER_TIMEOUT, Done, Failure, Target, print, print_json};
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    target: Target,
+    query: Query,
     /// Print sums by job, or by tenant, in place of each job's data sets; or what was written to each tier.
     #[arg(long, value_enum, conflicts_with = "json")]
     by: Option<By>,
@@ -25,9 +25,6 @@ pub(super) struct Arguments {
     /// with a `'`.
     #[arg(long, conflicts_with = "json")]
     csv: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 /// What is added up.
@@ -45,7 +42,7 @@ enum By {
 const FORMULAS: [char; 10] = ['=', '+', '-', '@', '\t', '\r', '＝', '＋', '－', '＠'];
 
 pub(super) fn run(arguments: &Arguments) -> Done {
-    let admin = arguments.target.admin_if_running()?;
+    let admin = arguments.query.target.admin_if_running()?;
     let report = admin.get("/api/v1/costs", &Deadline::after(ANSWER_TIMEOUT));
     let mut report: CostReport = report.map_err(Failure::of_request)?;
     match arguments.by {
@@ -61,7 +58,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         }
         None => {}
     }
-    match (arguments.json, arguments.csv) {
+    match (arguments.query.output.json, arguments.csv) {
         (true, _) => Ok(print_json(&report)?),
         (_, true) => Ok(print_table(&lines(&report))?),
         _ => Ok(print(report.to_string().trim_end())?),

@@ -44,7 +44,7 @@ use self::plan::{Plan, without_advice};
 use self::socket::Listener;
 use self::trial::Trial;
 use super::daemon::Io;
-use super::{Done, print, print_json};
+use super::{Done, Output, print, print_json};
 
 /// Tell whether this machine is ready for the daemon, and what mends it if not.
 ///
@@ -80,14 +80,13 @@ pub(super) struct Arguments {
     /// Measure each tier's disk: writes 256 MiB in sequence, reads them back and removes them.
     #[arg(long)]
     probe: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
     let report = Report::of(look(arguments)?);
-    if arguments.json {
+    if arguments.output.json {
         print_json(&report)?;
     } else {
         print(&report.to_string())?;
@@ -107,7 +106,13 @@ pub(super) fn run(arguments: &Arguments) -> Done {
 /// If it cannot be looked at.
 pub(super) fn report(config: Option<&Path>) -> Result<String> {
     let config = config.map(Path::to_owned);
-    let arguments = Arguments { config, cache: None, io: Io::Auto, probe: false, json: false };
+    let arguments = Arguments {
+        config,
+        cache: None,
+        io: Io::Auto,
+        probe: false,
+        output: Output { json: false },
+    };
     Ok(Report::of(look(&arguments)?).to_string())
 }
 

@@ -1,38 +1,36 @@
 //! `forebay explain`.
 
+use std::fmt::Write as _;
+
 use forebay_api::requests::Explanation;
-use forebay_client::Deadline;
 
-use super::{Done, Failure, SEARCH_TIMEOUT, Target, path_part, print, print_json};
+use super::{Done, Query, SEARCH_TIMEOUT, path_part};
 
-/// Tell why a shard is where it is, or is not cached, and what will happen to it next.
+/// Explain the location of a shard, and what happens to it next.
 ///
-/// Which data set it belongs to, where copies of it are, what keeps them or lets them go, and what a job
-/// that wants it will cause. Its origin is not asked: `forebay dataset check` does that.
+/// It names the shard's data set, its copies, the rules that keep or evict them, and the effect of
+/// the next use. The origin is not asked: `forebay dataset check` does that.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// The shard's URL, as jobs name it.
     url: String,
     #[command(flatten)]
-    target: Target,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    query: Query,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
-    let admin = arguments.target.admin_if_running()?;
+    let admin = arguments.query.target.admin_if_running()?;
     let path = format!("/api/v1/shards?url={}", path_part(&arguments.url));
-    let explained = admin.get(&path, &Deadline::after(SEARCH_TIMEOUT));
-    let explained: Explanation = explained.map_err(Failure::of_request)?;
-    if arguments.json {
-        return Ok(print_json(&explained)?);
-    }
-    print(&explained.url)?;
-    for (label, sentences) in [("why", &explained.why), ("next", &explained.next)] {
+    arguments.query.show_within(SEARCH_TIMEOUT, &admin, &path, text)
+}
+
+fn text(explanation: &Explanation) -> String {
+    let mut text = explanation.url.clone();
+    for (label, sentences) in [("why", &explanation.why), ("next", &explanation.next)] {
         for sentence in sentences {
-            print(&format!("  {label:<5} {sentence}"))?;
+            // Writing to a string cannot fail.
+            let _ = write!(text, "\n  {label:<5} {sentence}");
         }
     }
-    Ok(())
+    text
 }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use forebay_config::embedded;
 use forebay_error::{Error, ErrorKind};
 use forebay_store::{Checkup, FaultKind, fsck};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
-use super::{Done, print, print_json};
+use super::{Done, Output, bar_style, print, print_json};
 
 /// Check a cache directory that no daemon uses.
 ///
@@ -21,9 +21,8 @@ pub(super) struct Arguments {
     /// Remove what is of no use: leftovers, and shards that cannot be served.
     #[arg(long)]
     repair: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
@@ -31,16 +30,14 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         Some(directory) => directory.clone(),
         None => embedded::cache_directory()?,
     };
-    let bar = ProgressBar::new(0).with_style(
-        ProgressStyle::with_template("{bar:40} {pos}/{len} files  {elapsed} (left {eta})")
-            .expect("a constant, valid template"),
-    );
+    let bar = ProgressBar::new(0)
+        .with_style(bar_style("{bar:40} {pos}/{len} files  {elapsed} (left {eta})"));
     let checkup = fsck(&directory, arguments.repair, |done, of| {
         bar.set_length(of);
         bar.set_position(done);
     })?;
     bar.finish_and_clear();
-    if arguments.json {
+    if arguments.output.json {
         print_json(&checkup)?;
     } else {
         tell(&checkup)?;

@@ -8,11 +8,11 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::{Commands, Manifest, ManifestShard};
 use forebay_source::Options;
 use forebay_wire::message::Request;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use rustix::fs::{Access, access};
 use serde::Serialize;
 
-use super::{Done, Launcher, Target, print, print_json, shards};
+use super::{Done, Launcher, Query, bar_style, print, print_json, shards};
 
 /// Count the samples of shards and write a manifest.
 ///
@@ -21,7 +21,7 @@ use super::{Done, Launcher, Target, print, print_json, shards};
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    target: Target,
+    query: Query,
     /// Shards: URLs or paths, with braces (`{000..099}`) and globs.
     #[arg(required = true)]
     urls: Vec<String>,
@@ -36,9 +36,6 @@ pub(super) struct Arguments {
     /// They run here, by `/bin/sh` and with your rights; name none from a list that you do not trust.
     #[arg(long)]
     allow_pipe: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 /// What was counted.
@@ -54,8 +51,8 @@ struct Document<'a> {
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     check_writable(&arguments.output)?;
     let commands = if arguments.allow_pipe { Commands::Allowed } else { Commands::Refused };
-    let urls = shards(&arguments.urls, commands, &arguments.target, launcher)?;
-    let connection = arguments.target.connect(launcher)?;
+    let urls = shards(&arguments.urls, commands, &arguments.query.target, launcher)?;
+    let connection = arguments.query.target.connect(launcher)?;
     if arguments.allow_pipe {
         connection.allow_commands();
     }
@@ -83,7 +80,7 @@ fn check_writable(path: &Path) -> Result<()> {
 
 fn tell(arguments: &Arguments, manifest: &Manifest) -> Result<()> {
     let (shards, samples) = (manifest.shards().len(), manifest.samples());
-    if arguments.json {
+    if arguments.query.output.json {
         let bytes = manifest.shards().iter().filter_map(|shard| shard.bytes).sum();
         let (manifest, hash) = (arguments.output.as_path(), manifest.hash());
         return print_json(&Document { manifest, hash, shards, samples, bytes });
@@ -93,10 +90,8 @@ fn tell(arguments: &Arguments, manifest: &Manifest) -> Result<()> {
 
 /// Has the daemon count every shard, several at once.
 fn count(connection: &Connection, urls: Vec<String>) -> Result<Vec<ManifestShard>> {
-    let bar = ProgressBar::new(urls.len() as u64).with_style(
-        ProgressStyle::with_template("{bar:40} {pos}/{len} shards  {elapsed} (left {eta})")
-            .expect("a constant, valid template"),
-    );
+    let bar = ProgressBar::new(urls.len() as u64)
+        .with_style(bar_style("{bar:40} {pos}/{len} shards  {elapsed} (left {eta})"));
     let origin = Options::from_env().into_map();
     let counted = connection.count(&urls, &origin, || bar.inc(1))?;
     bar.finish_and_clear();

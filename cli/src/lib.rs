@@ -36,8 +36,11 @@ use forebay_client::{Address, Admin, Connection, Deadline, Launch, RuntimeDirect
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::Commands;
 use forebay_source::Options;
+use indicatif::ProgressStyle;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// Keeps GPUs fed: caches WebDataset shards on local NVMe and streams batches to training jobs.
 ///
@@ -152,14 +155,78 @@ struct Target {
     daemon: Option<String>,
 }
 
-/// A list of all that there is of something.
-#[derive(Debug, clap::Args)]
-struct List {
-    #[command(flatten)]
-    target: Target,
+/// Output of a verb.
+#[derive(Debug, Clone, Copy, clap::Args)]
+struct Output {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+impl Output {
+    /// Prints a document as JSON, or as its text.
+    fn print<T: Serialize>(self, document: &T, text: impl FnOnce(&T) -> String) -> Done {
+        if self.json {
+            return Ok(print_json(document)?);
+        }
+        match text(document).trim_end() {
+            "" => Ok(()),
+            text => Ok(print(text)?),
+        }
+    }
+}
+
+/// Arguments of a verb that asks a daemon.
+#[derive(Debug, Clone, clap::Args)]
+struct Query {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Query {
+    /// Prints the document at `path`: as the daemon wrote it, or as its text.
+    fn show<T: DeserializeOwned>(
+        &self,
+        admin: &Admin,
+        path: &str,
+        text: impl FnOnce(&T) -> String,
+    ) -> Done {
+        self.show_within(ANSWER_TIMEOUT, admin, path, text)
+    }
+
+    /// As [`Query::show`], for an answer that may take longer.
+    fn show_within<T: DeserializeOwned>(
+        &self,
+        timeout: Duration,
+        admin: &Admin,
+        path: &str,
+        text: impl FnOnce(&T) -> String,
+    ) -> Done {
+        let deadline = Deadline::after(timeout);
+        if self.output.json {
+            let document: Value = admin.get(path, &deadline).map_err(Failure::of_request)?;
+            return Ok(print_json(&document)?);
+        }
+        let document: T = admin.get(path, &deadline).map_err(Failure::of_request)?;
+        match text(&document).trim_end() {
+            "" => Ok(()),
+            text => Ok(print(text)?),
+        }
+    }
+}
+
+/// Arguments of a verb that changes something.
+#[derive(Debug, Clone, clap::Args)]
+struct Change {
+    #[command(flatten)]
+    target: Target,
+    /// Report what would change, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 fn address(text: &str) -> Result<String> {
@@ -308,4 +375,12 @@ fn print_json(document: &impl Serialize) -> Result<()> {
 
 fn unexpected() -> Error {
     Error::new(ErrorKind::Invalid, "the daemon answered something else")
+}
+
+/// Returns the style of a progress bar.
+///
+/// # Panics
+/// If the template, which is a constant, is invalid.
+fn bar_style(template: &'static str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("a constant, valid template")
 }

@@ -9,10 +9,10 @@ use bytesize::ByteSize;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Commands;
 use forebay_shard::pack::{Input, Limits, Packed, Packing, Plan, check_pattern, is_list};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::{Done, Failure, print, print_json};
+use super::{Done, Failure, Output, bar_style, print, print_json};
 
 /// How often a spinner turns.
 const TICK: Duration = Duration::from_millis(100);
@@ -76,9 +76,8 @@ pub(super) struct Arguments {
     /// Say what would be written, and write nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    answer: Output,
 }
 
 const EXAMPLES: &str = "\
@@ -209,12 +208,9 @@ fn tars(inputs: &[String]) -> Done<Vec<PathBuf>> {
 }
 
 fn pack(plan: &Plan) -> Result<usize> {
-    let bar = ProgressBar::new(plan.bytes()).with_style(
-        ProgressStyle::with_template(
-            "{bar:40} {bytes}/{total_bytes}  {bytes_per_sec}  {elapsed} (left {eta})",
-        )
-        .expect("a constant, valid template"),
-    );
+    let bar = ProgressBar::new(plan.bytes()).with_style(bar_style(
+        "{bar:40} {bytes}/{total_bytes}  {bytes_per_sec}  {elapsed} (left {eta})",
+    ));
     let packed = plan.pack(&|bytes| bar.inc(bytes));
     bar.finish_and_clear();
     packed
@@ -223,7 +219,7 @@ fn pack(plan: &Plan) -> Result<usize> {
 fn tell(arguments: &Arguments, plan: &Plan, kept: usize) -> Result<()> {
     let (manifest, bytes) = (plan.manifest(), plan.bytes());
     let samples = manifest.samples();
-    if arguments.json {
+    if arguments.answer.json {
         return print_json(&Document {
             dry_run: arguments.dry_run,
             manifest: plan.manifest_path(),

@@ -1,69 +1,63 @@
 //! `forebay scrub`.
 
+use std::fmt::Write as _;
+
+use bytesize::ByteSize;
 use forebay_api::scrubs::Scrubbing;
 use forebay_client::Deadline;
 use forebay_error::{Error, ErrorKind};
 use forebay_store::Scrub;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
-use super::{ANSWER_TIMEOUT, Done, Failure, Launcher, Target, print, print_json, unexpected};
+use super::{ANSWER_TIMEOUT, Change, Done, Failure, Launcher, bar_style, unexpected};
 
-/// Compare every byte in the cache with what its origin sent.
+/// Verify every cached byte against its origin's checksums.
 ///
-/// The daemon reads each shard beside its other work and drops what is wrong; the next use fetches
-/// it anew. Exit code 1 tells that something was wrong. A daemon is started if none runs.
+/// The daemon reads each shard beside its other work and drops wrong copies; the next use fetches
+/// them again. Exit code 1: something was wrong. A daemon is started if none runs.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    target: Target,
-    /// Tell what is wrong and leave it.
-    #[arg(long)]
-    dry_run: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    change: Change,
 }
 
-pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
-    let admin = arguments.target.admin(launcher)?;
-    let bar = ProgressBar::new(0).with_style(
-        ProgressStyle::with_template(
-            "{bar:40} {bytes}/{total_bytes}  {bytes_per_sec}  {elapsed} (left {eta})  {msg}",
-        )
-        .expect("a constant, valid template"),
-    );
+pub(super) fn run(Arguments { change }: &Arguments, launcher: &Launcher) -> Done {
+    let admin = change.target.admin(launcher)?;
+    let bar = ProgressBar::new(0).with_style(bar_style(
+        "{bar:40} {bytes}/{total_bytes}  {bytes_per_sec}  {elapsed} (left {eta})  {msg}",
+    ));
     let mut last = None;
-    let show = |told: Scrubbing| {
-        bar.set_length(told.scrub.bytes);
-        bar.set_position(told.scrub.bytes_done);
-        bar.set_message(format!("{} wrong", told.scrub.wrong));
-        last = Some(told);
+    let show = |progress: Scrubbing| {
+        bar.set_length(progress.scrub.bytes);
+        bar.set_position(progress.scrub.bytes_done);
+        bar.set_message(format!("{} wrong", progress.scrub.wrong));
+        last = Some(progress);
         Ok(())
     };
-    let path = format!("/api/v1/scrubs?follow=true&dry_run={}", arguments.dry_run);
+    let path = format!("/api/v1/scrubs?follow=true&dry_run={}", change.dry_run);
     let followed = admin.follow(&path, &(), show, &Deadline::after(ANSWER_TIMEOUT));
     followed.map_err(Failure::of_request)?;
-    let scrub = last.filter(|told| told.scrub.done).ok_or_else(unexpected)?.scrub;
+    let scrub = last.filter(|last| last.scrub.done).ok_or_else(unexpected)?.scrub;
     bar.finish_and_clear();
-    tell(&scrub, arguments.json)?;
+    change.output.print(&scrub, text)?;
     if scrub.wrong == 0 {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Corrupt, "copies in the cache are wrong")
         .at("wrong", scrub.wrong)
         .at("left", scrub.wrong - scrub.dropped)
-        .advise("look at the device: `dmesg`, SMART; what was dropped is fetched anew")
+        .advise("check the device: `dmesg`, SMART; dropped copies are fetched again")
         .into())
 }
 
-fn tell(scrub: &Scrub, json: bool) -> Done {
-    if json {
-        return Ok(print_json(scrub)?);
-    }
+fn text(scrub: &Scrub) -> String {
+    let mut text = String::new();
     for flaw in &scrub.flaws {
         let what = if flaw.dropped { "dropped" } else { "left" };
-        print(&format!("{}  {}  {}  {what}", flaw.tier, flaw.file, flaw.why))?;
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{}  {}  {}  {what}", flaw.tier, flaw.file, flaw.why);
     }
-    let size = bytesize::ByteSize(scrub.bytes_done).display().iec();
-    Ok(print(&format!("{} shards, {size}, {} wrong", scrub.shards_done, scrub.wrong))?)
+    let size = ByteSize(scrub.bytes_done).display().iec();
+    let _ = write!(text, "{} shards, {size}, {} wrong", scrub.shards_done, scrub.wrong);
+    text
 }

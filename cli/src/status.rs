@@ -1,36 +1,25 @@
 //! `forebay status`.
 
-use forebay_api::status::Screen;
-use forebay_client::Deadline;
-use serde_json::Value;
+use forebay_api::status::Status;
 
-use super::{ANSWER_TIMEOUT, Done, Failure, Target, print, print_json};
+use super::{Done, Failure, Query};
 
 /// Show the daemon's state on one screen.
 ///
-/// The cache and what it fetched, memory and I/O engine, and the jobs connected now. No daemon is
-/// started for it.
+/// It shows the configuration in force, tiers, origins, fetches, memory, and the jobs connected now.
+/// No daemon is started for it.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    target: Target,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    query: Query,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
-    let admin = arguments.target.admin_if_running().map_err(|failure| match failure {
+    let admin = arguments.query.target.admin_if_running().map_err(|failure| match failure {
         Failure::Unreachable(error) => Failure::Unreachable(
-            error.advise("a training job starts a daemon, or `forebay daemon` does"),
+            error.advise("start a training job, which starts a daemon, or run `forebay daemon`"),
         ),
         failure => failure,
     })?;
-    let status: Value = admin
-        .get("/api/v1/status", &Deadline::after(ANSWER_TIMEOUT))
-        .map_err(Failure::of_request)?;
-    if arguments.json {
-        return Ok(print_json(&status)?);
-    }
-    Ok(print(Screen(&status).to_string().trim_end())?)
+    arguments.query.show::<Status>(&admin, "/api/v1/status", |status| status.to_string())
 }

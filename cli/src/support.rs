@@ -17,7 +17,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
 use super::daemon::CONFIG;
-use super::{ANSWER_TIMEOUT, Done, Failure, Target, config, doctor, print, print_json};
+use super::{ANSWER_TIMEOUT, Change, Done, Failure, config, doctor, print, print_json};
 
 /// What is asked of a daemon that runs, and what its file is called.
 const ASKED: [(&str, &str); 7] = [
@@ -62,13 +62,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE", default_value = CONFIG)]
     config: PathBuf,
     #[command(flatten)]
-    target: Target,
-    /// Tell what would be packed, and write nothing.
-    #[arg(long)]
-    dry_run: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    change: Change,
 }
 
 /// One file of the bundle.
@@ -79,7 +73,7 @@ struct Piece {
 
 pub(super) fn run(arguments: &Arguments) -> Done {
     let pieces = collect(arguments);
-    let path = match (&arguments.output, arguments.dry_run) {
+    let path = match (&arguments.output, arguments.change.dry_run) {
         (_, true) => None,
         (Some(path), _) => Some(path.clone()),
         (None, _) => Some(format!("forebay-support-{}.tar", now()).into()),
@@ -87,7 +81,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     if let Some(path) = &path {
         pack(path, &pieces)?;
     }
-    if arguments.json {
+    if arguments.change.output.json {
         let told = |piece: &Piece| match &piece.content {
             Ok(content) => json!({ "name": piece.name, "bytes": content.len() }),
             Err(error) => json!({ "name": piece.name, "missing": error.to_string() }),
@@ -114,7 +108,7 @@ fn now() -> u64 {
 fn collect(arguments: &Arguments) -> Vec<Piece> {
     let about = json!({ "release": env!("CARGO_PKG_VERSION"), "made_at": now() });
     let mut pieces = vec![Piece { name: "about.json", content: Ok(written(&about)) }];
-    let admin = arguments.target.admin_if_running();
+    let admin = arguments.change.target.admin_if_running();
     for (name, path) in ASKED {
         let asked = match &admin {
             Ok(admin) => ask(admin, path),
@@ -129,7 +123,7 @@ fn collect(arguments: &Arguments) -> Vec<Piece> {
     let metrics = of_admin(&|admin| admin.text("/metrics", &Deadline::after(ANSWER_TIMEOUT)));
     pieces.push(Piece { name: "metrics.txt", content: metrics });
     let differs =
-        of_admin(&|_| config::differences(&arguments.target).map_err(Failure::into_error));
+        of_admin(&|_| config::differences(&arguments.change.target).map_err(Failure::into_error));
     pieces.push(Piece { name: "config-diff.txt", content: differs });
     let shown = Config::read(&arguments.config).map(|config| {
         forebay_config::text(&forebay_config::document(

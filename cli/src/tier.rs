@@ -2,54 +2,49 @@
 
 use std::time::Duration;
 
+use bytesize::ByteSize;
+use forebay_api::requests::TierUse;
 use forebay_api::status::TierLines;
 use forebay_client::{Admin, Deadline};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_store::Mode;
-use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::{Value, json};
+use forebay_store::{Mode, TierReport};
+use indicatif::ProgressBar;
 
-use super::{ANSWER_TIMEOUT, Done, Failure, List, Target, path_part, print, print_json};
+use super::{ANSWER_TIMEOUT, Change, Done, Failure, Query, bar_style, path_part};
 
-/// How long a drain is watched at most. A terabyte leaves a slow disk within that.
+/// Limit of the wait for a drain. A terabyte leaves a slow disk within it.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
-/// Show the cache's tiers, or change how one is used.
+/// List the cache's tiers, or change the use of one.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// Show each tier: what it holds, how its device does, what it counted.
-    Ls(List),
-    /// Move what a tier holds to other tiers, or let it go; nothing new comes to it.
+    /// List the tiers: their contents, devices and counters.
+    Ls(Query),
+    /// Empty a tier: move its shards to other tiers, or evict them; new shards go elsewhere.
     ///
-    /// Jobs go on reading from it meanwhile. `forebay tier enable` takes it back.
+    /// Jobs go on reading from it meanwhile. `forebay tier enable` reverts it.
     Drain(Drain),
-    /// Let go of a tier at once: its device may be taken away.
+    /// Stop using a tier at once; its device may then be removed.
     ///
-    /// What only it holds is fetched anew when it is needed. Its files stay, and count again after
-    /// `forebay tier enable`.
-    Disable(Change),
-    /// Use a tier again; a directory that was let go of is listed anew.
-    Enable(Change),
+    /// Shards that only this tier has are fetched again when needed. Its files stay, and count again
+    /// after `forebay tier enable`.
+    Disable(Use),
+    /// Use a tier again; its directory is scanned.
+    Enable(Use),
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Change {
-    /// The tier, as `forebay tier ls` names it.
+pub(super) struct Use {
+    /// The tier, as printed by `forebay tier ls`.
     name: String,
     #[command(flatten)]
-    target: Target,
-    /// Tell what would change, and change nothing.
-    #[arg(long)]
-    dry_run: bool,
-    /// Print the tier as JSON.
-    #[arg(long)]
-    json: bool,
+    change: Change,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Drain {
     #[command(flatten)]
-    change: Change,
+    tier: Use,
     /// Wait until the tier is empty.
     #[arg(long)]
     wait: bool,
@@ -57,86 +52,72 @@ pub(super) struct Drain {
 
 pub(super) fn run(verb: &Verb) -> Done {
     match verb {
-        Verb::Ls(list) => ls(list),
-        Verb::Drain(drain) => {
-            let admin = drain.change.target.admin_if_running()?;
-            let mut tier = change(&admin, &drain.change, Mode::Draining)?;
-            if drain.wait && !drain.change.dry_run {
-                tier = watch(&admin, &drain.change.name)?;
-            }
-            show(&tier, &drain.change)
+        Verb::Ls(query) => {
+            let admin = query.target.admin_if_running()?;
+            let lines = |tiers: &Vec<TierReport>| {
+                let lines: Vec<_> = tiers.iter().map(|tier| TierLines(tier).to_string()).collect();
+                lines.join("\n")
+            };
+            query.show(&admin, "/api/v1/tiers", lines)
         }
-        Verb::Disable(arguments) => change_and_show(arguments, Mode::Disabled),
-        Verb::Enable(arguments) => change_and_show(arguments, Mode::Enabled),
+        Verb::Drain(Drain { tier, wait }) => {
+            let admin = tier.change.target.admin_if_running()?;
+            let mut report = set_mode(&admin, tier, Mode::Draining)?;
+            if *wait && !tier.change.dry_run {
+                report = watch(&admin, &tier.name)?;
+            }
+            print(&report, &tier.change)
+        }
+        Verb::Disable(tier) => set_mode_and_print(tier, Mode::Disabled),
+        Verb::Enable(tier) => set_mode_and_print(tier, Mode::Enabled),
     }
 }
 
-fn ls(list: &List) -> Done {
-    let admin = list.target.admin_if_running()?;
-    let tiers: Vec<Value> = admin
-        .get("/api/v1/tiers", &Deadline::after(ANSWER_TIMEOUT))
-        .map_err(Failure::of_request)?;
-    if list.json {
-        return Ok(print_json(&tiers)?);
-    }
-    for tier in &tiers {
-        print(&TierLines(tier).to_string())?;
-    }
-    Ok(())
+fn set_mode_and_print(tier: &Use, mode: Mode) -> Done {
+    let admin = tier.change.target.admin_if_running()?;
+    print(&set_mode(&admin, tier, mode)?, &tier.change)
 }
 
-fn change_and_show(arguments: &Change, mode: Mode) -> Done {
-    let admin = arguments.target.admin_if_running()?;
-    show(&change(&admin, arguments, mode)?, arguments)
-}
-
-/// Asks for a change, or for a rehearsal of it; with the tier as it is then.
-fn change(admin: &Admin, arguments: &Change, mode: Mode) -> Done<Value> {
-    let path = format!("{}?dry_run={}", path_of(&arguments.name), arguments.dry_run);
+/// Changes the mode of a tier, or rehearses that; returns the tier as it is then.
+fn set_mode(admin: &Admin, tier: &Use, mode: Mode) -> Done<TierReport> {
+    let path = format!("{}?dry_run={}", path_of(&tier.name), tier.change.dry_run);
     let deadline = Deadline::after(ANSWER_TIMEOUT);
-    admin.put(&path, &json!({ "mode": mode }), &deadline).map_err(Failure::of_request)
+    admin.put(&path, &TierUse { mode }, &deadline).map_err(Failure::of_request)
 }
 
-/// Shows a tier.
-fn show(tier: &Value, arguments: &Change) -> Done {
-    if arguments.json {
-        return Ok(print_json(tier)?);
-    }
-    if arguments.dry_run {
-        let (shards, used) = (number(tier, "shards"), number(tier, "used_bytes"));
-        let used = bytesize::ByteSize(used).display().iec();
-        return Ok(print(&format!("it holds {shards} shards ({used}); nothing was changed"))?);
-    }
-    Ok(print(&TierLines(tier).to_string())?)
+fn print(tier: &TierReport, change: &Change) -> Done {
+    change.output.print(tier, |tier| {
+        if change.dry_run {
+            let used = ByteSize(tier.counters.used_bytes).display().iec();
+            let shards = tier.counters.shards;
+            return format!("the tier holds {shards} shards ({used}); nothing was changed");
+        }
+        TierLines(tier).to_string()
+    })
 }
 
-/// Shows a bar until nothing is left on the tier; with the tier as it is then.
-fn watch(admin: &Admin, name: &str) -> Done<Value> {
-    let look = || -> Result<Value> { admin.get(&path_of(name), &Deadline::after(ANSWER_TIMEOUT)) };
-    let all = number(&look()?, "used_bytes");
-    let bar = ProgressBar::new(all).with_style(
-        ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes}  {elapsed} (left {eta})")
-            .expect("a constant, valid template"),
-    );
+/// Shows a bar until the tier is empty; returns the tier as it is then.
+fn watch(admin: &Admin, name: &str) -> Done<TierReport> {
+    let look =
+        || -> Result<TierReport> { admin.get(&path_of(name), &Deadline::after(ANSWER_TIMEOUT)) };
+    let all = look()?.counters.used_bytes;
+    let bar = ProgressBar::new(all)
+        .with_style(bar_style("{bar:40} {bytes}/{total_bytes}  {elapsed} (left {eta})"));
     let done = Deadline::after(DRAIN_TIMEOUT).retry(|| {
         let tier = look()?;
-        bar.set_position(all.saturating_sub(number(&tier, "used_bytes")));
-        // Bytes without a shard are a newer release's, and stay.
-        Ok((number(&tier, "shards") == 0).then_some(tier))
+        bar.set_position(all.saturating_sub(tier.counters.used_bytes));
+        // Bytes without a shard belong to a newer release, and stay.
+        Ok((tier.counters.shards == 0).then_some(tier))
     })?;
     bar.finish_and_clear();
     done.ok_or_else(|| {
         Error::new(ErrorKind::Unavailable, "the tier is not empty yet")
             .at("tier", name)
-            .advise("see `forebay tier ls`: shards that jobs read leave when they are done")
+            .advise("see `forebay tier ls`: shards in use leave when their readers are done")
             .into()
     })
 }
 
 fn path_of(tier: &str) -> String {
     format!("/api/v1/tiers/{}", path_part(tier))
-}
-
-fn number(tier: &Value, name: &str) -> u64 {
-    tier.get(name).and_then(Value::as_u64).unwrap_or(0)
 }

@@ -7,7 +7,7 @@
 //! of the shortfall.
 
 /// Addition that would let every job read without waiting: one or the other.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 pub struct Remedy {
     /// Bytes of cache that are missing; none where no cache is large enough.
     pub cache: Option<u64>,

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use child::{Opener, serve, serve_layouts_of};
@@ -65,7 +65,7 @@ struct Inner {
 }
 
 /// A mount's readers, for an admin.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MountReport {
     /// Mount point; for files that a client opens, the name of its connection.
     #[schema(value_type = String)]

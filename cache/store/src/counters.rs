@@ -3,7 +3,7 @@
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::budget::Budget;
@@ -45,7 +45,7 @@ pub(crate) struct Tally {
 }
 
 /// Holdings of all data sets and tenants, on all tiers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Holdings {
     /// Each data set, in the order of the rules; last the shards of no data set.
     pub datasets: Vec<Holding>,
@@ -54,7 +54,7 @@ pub struct Holdings {
 }
 
 /// Holdings of a data set or a tenant, on all tiers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Holding {
     /// Name of the data set or tenant.
     pub name: String,
@@ -88,7 +88,7 @@ impl Holding {
 
 /// Counters of one tier, or of all tiers together, since the store was opened. Bytes and shards are
 /// current values.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Counters {
     /// Bytes the tier may hold.
     pub capacity_bytes: u64,
@@ -172,7 +172,7 @@ impl Add for Counters {
 }
 
 /// Counters of reads past all tiers, since the store was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ThroughCounters {
     /// Opened shards that no tier had or accepted.
     pub misses: u64,

@@ -17,7 +17,7 @@ use forebay_policy::{
     Foresight, Future, JobId, Mass, Moment, NEVER, NOW, Place, Presence, Remedy, Shard, shortfall,
 };
 use forebay_source::{ByClient, Options};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use utoipa::ToSchema;
 
@@ -63,7 +63,7 @@ pub(crate) struct ReadContext {
 }
 
 /// A job with announced reads.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ForeseenJob {
     /// Number of the job.
     #[schema(value_type = u64)]
@@ -85,7 +85,7 @@ pub struct ForeseenJob {
 }
 
 /// A shard that a job will need.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Expected {
     /// URL of the shard.
     pub url: String,
@@ -101,7 +101,7 @@ pub struct Expected {
 }
 
 /// Reason why a needed shard does not come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
     /// Its origin did not deliver it.
@@ -112,7 +112,7 @@ pub enum Refusal {
 }
 
 /// Forecast of a node, and its results.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ForecastReport {
     /// Jobs with announced reads.
     pub jobs: Vec<ForeseenJob>,

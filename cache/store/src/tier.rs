@@ -141,7 +141,7 @@ struct Disk {
 }
 
 /// Report on a tier.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct TierReport {
     /// Name, for admins.
     pub name: String,

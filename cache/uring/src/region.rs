@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::arena::Room;
@@ -31,7 +31,7 @@ use mapping::Mapping;
 pub const CHUNK: usize = 2 << 20;
 
 /// Bytes of a region by kind of page.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PageReport {
     /// Bytes on huge pages reserved by the administrator (`vm.nr_hugepages`).
     pub hugetlb: usize,

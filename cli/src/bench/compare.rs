@@ -7,7 +7,7 @@ use forebay_error::{Doing, Result};
 use serde_json::Value;
 
 use super::tell;
-use crate::Done;
+use crate::{Done, Output};
 
 /// Hold two runs against each other: what became better, what worse.
 ///
@@ -26,15 +26,14 @@ pub(crate) struct Arguments {
     before: PathBuf,
     /// The run after.
     after: PathBuf,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
     let (before, after) = (read(&arguments.before)?, read(&arguments.after)?);
     let compared = Comparison::of(&before, &after)?;
-    tell(&compared, arguments.json)
+    tell(&compared, arguments.output.json)
 }
 
 fn read(file: &Path) -> Result<Value> {

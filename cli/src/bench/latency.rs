@@ -6,7 +6,7 @@ use forebay_bench::machine::Machine;
 
 use super::loading::{self, Loading, THREADS_MAX};
 use super::tell;
-use crate::{Done, Launcher};
+use crate::{Done, Launcher, Output};
 
 /// The highest rate: beyond it a request is due with each microsecond.
 const RATE_MAX: f64 = 1e6;
@@ -55,9 +55,8 @@ pub(crate) struct Arguments {
     /// Time cold first batches, too. The cache gives up its copies of these shards for that.
     #[arg(long)]
     cold: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -85,7 +84,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let ended = report.measure(&offer, config, &bar);
     bar.finish_and_clear();
     if !report.is_empty() {
-        tell(&report, arguments.json)?;
+        tell(&report, arguments.output.json)?;
     }
     Ok(ended?)
 }

@@ -8,10 +8,10 @@ use forebay_decode::FieldSpec;
 use forebay_shard::{Commands, Manifest};
 use forebay_source::Options;
 use forebay_wire::message::{Extent, Open, Order, Shuffle, Tail};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
 use super::starvation::image_fields;
-use crate::{Done, Launcher, Target, shards};
+use crate::{Done, Launcher, Target, bar_style, shards};
 
 /// The most decode threads: more than any node has cores.
 pub(super) const THREADS_MAX: i64 = 1024;
@@ -177,8 +177,6 @@ pub(super) fn cores() -> usize {
 
 /// A bar for work of which nobody knows how much there is.
 pub(super) fn bar() -> ProgressBar {
-    ProgressBar::no_length().with_style(
-        ProgressStyle::with_template("{spinner} {msg}  {pos} samples  {per_sec}  {elapsed}")
-            .expect("a constant, valid template"),
-    )
+    ProgressBar::no_length()
+        .with_style(bar_style("{spinner} {msg}  {pos} samples  {per_sec}  {elapsed}"))
 }

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use forebay_bench::interrupt;
 use forebay_bench::machine::Machine;
 use forebay_bench::scale::{Ground, Limits, Report};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
 use super::{tell, writable};
-use crate::{Done, Launcher};
+use crate::{Done, Launcher, Output, bar_style};
 
 /// What takes about a minute on two cores.
 const USUAL: Limits =
@@ -68,9 +68,8 @@ pub(crate) struct Arguments {
     /// Draw the growth to this file, as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
@@ -85,10 +84,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let directory = arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
     let machine = Machine::this()?.with_storage(&directory)?;
     let bar = ProgressBar::no_length();
-    bar.set_style(
-        ProgressStyle::with_template("{msg:34} {wide_bar} {pos}/{len}  {elapsed}")
-            .expect("a constant, valid template"),
-    );
+    bar.set_style(bar_style("{msg:34} {wide_bar} {pos}/{len}  {elapsed}"));
     interrupt::watch()?;
     let mut report = Report { machine, growths: Vec::new() };
     let ended = report.measure(limits, Ground { directory: &directory, launcher }, &bar);
@@ -96,7 +92,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     if report.growths.is_empty() {
         return Ok(ended?);
     }
-    tell(&report, arguments.json)?;
+    tell(&report, arguments.output.json)?;
     let drawn = arguments.plot.iter().try_for_each(|path| plot::draw(path, &report));
     Ok(ended.and(drawn)?)
 }

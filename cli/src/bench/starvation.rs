@@ -18,7 +18,7 @@ use super::loading::{Loading, PREFETCH, THREADS_MAX, bar, cores};
 use super::rivals::Rivals;
 use super::trace::finish;
 use super::writable;
-use crate::{Done, Failure, Launcher, print};
+use crate::{Done, Failure, Launcher, Output, print};
 
 /// What admins see it as.
 const JOB: &str = "bench starvation";
@@ -99,9 +99,8 @@ pub(crate) struct Arguments {
     /// several accelerators each has a file of its own.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Print JSON, for `forebay bench compare` and programs.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
     #[command(flatten)]
     rivals: Rivals,
 }
@@ -303,7 +302,7 @@ fn contest(
 
 /// Prints and writes a report: what may fail comes last.
 fn tell(arguments: &Arguments, report: &Report) -> Done {
-    let text = if arguments.json { report.to_json()? } else { report.to_string() };
+    let text = if arguments.output.json { report.to_json()? } else { report.to_string() };
     print(text.trim_end())?;
     if let Some(file) = &arguments.html {
         std::fs::write(file, page::of(report)?)

@@ -7,7 +7,7 @@ use forebay_error::{Error, ErrorKind};
 
 use super::loading::{self, Loading, THREADS_MAX};
 use super::tell;
-use crate::{Done, Failure, Launcher};
+use crate::{Done, Failure, Launcher, Output};
 
 /// The most jobs at once: more than a node has trainers.
 const JOBS_MAX: i64 = 256;
@@ -57,9 +57,8 @@ pub(crate) struct Arguments {
     /// Time a cold epoch before each warm one. The cache gives up its copies of these shards for that.
     #[arg(long)]
     cold: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// What is delivered.
@@ -112,7 +111,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let ended = report.play(&cases, how, config, &bar);
     bar.finish_and_clear();
     if !report.cases.is_empty() {
-        tell(&report, arguments.json)?;
+        tell(&report, arguments.output.json)?;
     }
     Ok(ended?)
 }

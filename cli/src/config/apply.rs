@@ -10,9 +10,8 @@ use forebay_api::applied::Applied;
 use forebay_api::requests::{ConfigurationFile, Wish};
 use forebay_client::Deadline;
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use serde_json::Value;
 
-use crate::{Done, Failure, Target, print};
+use crate::{Change, Done, Failure, Target, print};
 
 /// A daemon looks groups up and asks its disks how large they are, each of which may take some seconds.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -35,19 +34,13 @@ pub(crate) struct Arguments {
     /// daemon's own file.
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Only tell what would change.
-    #[arg(long)]
-    dry_run: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    target: Target,
+    change: Change,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Done {
-    let (json, applied) = ask(&arguments.target, arguments.file.as_deref(), arguments.dry_run)?;
-    print(&if arguments.json { json } else { applied.to_string() })?;
+pub(super) fn run(Arguments { file, change }: &Arguments) -> Done {
+    let (json, applied) = ask(&change.target, file.as_deref(), change.dry_run)?;
+    print(&if change.output.json { json } else { applied.to_string() })?;
     match applied.why_not() {
         None => Ok(()),
         Some(why) => {
@@ -57,18 +50,14 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     }
 }
 
-/// Has a running daemon apply a file, or its own; as JSON, too.
+/// Has a running daemon apply a file, or its own. Returns the answer as JSON, too.
 pub(super) fn ask(target: &Target, file: Option<&Path>, dry: bool) -> Done<(String, Applied)> {
     let wish = Wish { file: file.map(read).transpose()? };
     let admin = target.admin_if_running()?;
     let path = format!("/api/v1/policy?dry_run={dry}");
     let answer = admin.post(&path, &wish, &Deadline::after(APPLY_TIMEOUT));
-    let document: Value = answer.map_err(Failure::of_request)?;
-    let json = document.to_string();
-    let applied = serde_json::from_value(document).map_err(|error| {
-        let what = format!("the daemon's answer cannot be read: {error}");
-        Error::new(ErrorKind::Invalid, what).advise("install the same release on both sides")
-    })?;
+    let applied: Applied = answer.map_err(Failure::of_request)?;
+    let json = serde_json::to_string(&applied).expect("numbers and strings always encode");
     Ok((json, applied))
 }
 

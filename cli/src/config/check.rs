@@ -9,7 +9,7 @@ use forebay_error::{Error, ErrorKind};
 use serde::Serialize;
 
 use crate::daemon::CONFIG;
-use crate::{Done, print, print_json};
+use crate::{Done, Output, print, print_json};
 
 /// Tell whether a configuration is right, or everything that is wrong with it.
 ///
@@ -20,9 +20,8 @@ pub(crate) struct Arguments {
     /// The configuration file; `.yaml`, `.yml` and `.json` are read as such, all else as TOML.
     #[arg(value_name = "FILE", default_value = CONFIG)]
     file: PathBuf,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// What is told of a file.
@@ -78,7 +77,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     };
     let mistakes: Vec<_> = mistakes.iter().map(|mistake| Told::of(mistake, file)).collect();
     let count = mistakes.len();
-    if arguments.json {
+    if arguments.output.json {
         print_json(&Document { file, good: has.is_some(), has, mistakes })?;
     } else if let Some(has) = has {
         print(&format!("{}: good: {}", file.display(), has.text()))?;

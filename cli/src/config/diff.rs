@@ -12,7 +12,7 @@ use forebay_error::{Error, ErrorKind};
 use serde::Serialize;
 
 use super::apply;
-use crate::{Done, Target, print, print_json};
+use crate::{Done, Query, Target, print, print_json};
 
 /// Tell what changes between two configurations, in words.
 ///
@@ -28,11 +28,8 @@ pub(crate) struct Arguments {
     /// The configuration as it is to be; the two may be written in different languages.
     #[arg(value_name = "NEW")]
     second: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    target: Target,
+    query: Query,
 }
 
 #[derive(Serialize)]
@@ -46,9 +43,9 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             let (old, new) = (Config::read(old)?, Config::read(new)?);
             config::diff(&old, &new, NODE_SOCKET, embedded::memory() as u64)
         }
-        (new, _) => of_daemon(&arguments.target, new.as_deref())?,
+        (new, _) => of_daemon(&arguments.query.target, new.as_deref())?,
     };
-    if arguments.json {
+    if arguments.query.output.json {
         return Ok(print_json(&Document { changes })?);
     }
     Ok(print(&words(&changes))?)

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::apply;
 use crate::daemon::CONFIG;
-use crate::{Done, Target, print, print_json};
+use crate::{Done, Query, Target, print, print_json};
 
 /// Print a configuration with every default.
 ///
@@ -25,23 +25,20 @@ pub(crate) struct Arguments {
     /// Print the rules in force in the running daemon: tiers, sources, data sets, tenants, sockets.
     #[arg(long, conflicts_with = "file")]
     running: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    target: Target,
+    query: Query,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
     if arguments.running {
-        let (_, applied) = apply::ask(&arguments.target, None, true)?;
-        return print_document(&applied.running, arguments.json);
+        let (_, applied) = apply::ask(&arguments.query.target, None, true)?;
+        return print_document(&applied.running, arguments.query.output.json);
     }
     let config = Config::read(&arguments.file)?;
     let memory = embedded::memory() as u64;
     let document = forebay_config::document(&config, NODE_SOCKET, memory);
-    print_document(&document, arguments.json)?;
-    if let Some(note) = drift(&arguments.target, &arguments.file) {
+    print_document(&document, arguments.query.output.json)?;
+    if let Some(note) = drift(&arguments.query.target, &arguments.file) {
         // Standard error may be closed; then nobody reads the note.
         let _ = writeln!(std::io::stderr(), "forebay: {note}");
     }

@@ -11,10 +11,12 @@ use forebay_client::{Admin, Deadline};
 use forebay_error::{Error, ErrorKind, Problem, Result, shown};
 use forebay_source::Options;
 use forebay_store::CopyState as Held;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::{Serialize, Serializer};
 
-use super::super::{ANSWER_TIMEOUT, Done, Launcher, Target, print, print_json, unexpected};
+use super::super::{
+    ANSWER_TIMEOUT, Done, Launcher, Query, bar_style, print, print_json, unexpected,
+};
 use super::distinct;
 
 /// Compare what the cache has of shards with what their origin has now.
@@ -25,8 +27,6 @@ use super::distinct;
 /// none runs.
 #[derive(Debug, clap::Args)]
 pub(in super::super) struct Check {
-    #[command(flatten)]
-    target: Target,
     /// Shards: URLs or paths, with braces (`{000..099}`) and globs; or a data set's name, for what its
     /// pattern matches.
     #[arg(required = true, value_name = "URLS")]
@@ -35,9 +35,8 @@ pub(in super::super) struct Check {
     /// what the origin sent.
     #[arg(long)]
     verify: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    query: Query,
 }
 
 /// What is told of a shard, in a word.
@@ -157,9 +156,9 @@ impl<'a> Answer<'a> {
 }
 
 pub(super) fn run(arguments: &Check, launcher: &Launcher) -> Done {
-    let urls = distinct(&arguments.urls, &arguments.target, launcher)?;
-    let admin = arguments.target.admin(launcher)?;
-    let tell = |answer: &Answer<'_>| match arguments.json {
+    let urls = distinct(&arguments.urls, &arguments.query.target, launcher)?;
+    let admin = arguments.query.target.admin(launcher)?;
+    let tell = |answer: &Answer<'_>| match arguments.query.output.json {
         true => Ok(()),
         false => print(&answer.line()),
     };
@@ -171,7 +170,7 @@ pub(super) fn run(arguments: &Check, launcher: &Launcher) -> Done {
     let wrong = answers.iter().filter(|answer| answer.wrong.is_some()).count() as u64;
     let differ = answers.iter().filter(|answer| !answer.state.is_right() || answer.wrong.is_some());
     let differ = differ.count();
-    if arguments.json {
+    if arguments.query.output.json {
         print_json(&Document { shards: &answers, summary, wrong })?;
     } else {
         let counts = summary.iter().map(|(word, count): (_, &u64)| format!("{count} {word}"));
@@ -200,9 +199,8 @@ pub(super) fn ask<'a>(
     verify: bool,
     tell: impl Fn(&Answer<'a>) -> Result<()>,
 ) -> Result<Vec<Answer<'a>>> {
-    let style = "{bar:40} {pos}/{len} shards  {elapsed} (left {eta})";
-    let style = ProgressStyle::with_template(style).expect("a constant, valid template");
-    let bar = ProgressBar::new(urls.len() as u64).with_style(style);
+    let bar = ProgressBar::new(urls.len() as u64)
+        .with_style(bar_style("{bar:40} {pos}/{len} shards  {elapsed} (left {eta})"));
     let mut answers = Vec::with_capacity(urls.len());
     let note = |found: Finding| {
         let url = urls.get(answers.len()).filter(|url| **url == found.url);

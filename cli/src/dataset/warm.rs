@@ -13,11 +13,12 @@ use forebay_client::{Admin, Deadline};
 use forebay_config::Rate;
 use forebay_error::{Error, ErrorKind};
 use forebay_source::Options;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::super::{
-    ANSWER_TIMEOUT, CONNECT_TIMEOUT, Done, Failure, Launcher, Target, print, print_json, unexpected,
+    ANSWER_TIMEOUT, CONNECT_TIMEOUT, Change, Done, Failure, Launcher, bar_style, print, print_json,
+    unexpected,
 };
 use super::check::{Answer, State, ask};
 use super::distinct;
@@ -39,8 +40,6 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// stopped still arrive. A daemon is started if none runs.
 #[derive(Debug, clap::Args)]
 pub(in super::super) struct Warm {
-    #[command(flatten)]
-    target: Target,
     /// Shards: URLs or paths, with braces (`{000..099}`) and globs; or a data set's name, for what its
     /// pattern matches.
     #[arg(required_unless_present = "stop", value_name = "URLS")]
@@ -50,17 +49,13 @@ pub(in super::super) struct Warm {
     bandwidth: Option<Rate>,
     /// Wait for the end and show how far it is; Ctrl-C stops it. A daemon that is restarted meanwhile goes
     /// on with what is missing. Exit code 1 tells that shards could not be had, and which.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dry_run")]
     wait: bool,
-    /// Tell which shards would be fetched, and fetch none.
-    #[arg(long, conflicts_with = "wait")]
-    dry_run: bool,
     /// Stop the warm-up of this number instead, as `forebay status` shows it.
     #[arg(long, value_name = "NUMBER", conflicts_with_all = ["urls", "bandwidth", "wait", "dry_run"])]
     stop: Option<u64>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    change: Change,
 }
 
 /// What a rehearsal tells.
@@ -76,19 +71,19 @@ pub(super) fn run(arguments: &Warm, launcher: &Launcher) -> Done {
     if let Some(number) = arguments.stop {
         return stop(arguments, number);
     }
-    let urls = distinct(&arguments.urls, &arguments.target, launcher)?;
-    if arguments.dry_run {
+    let urls = distinct(&arguments.urls, &arguments.change.target, launcher)?;
+    if arguments.change.dry_run {
         return rehearse(arguments, &urls, launcher);
     }
     if arguments.wait {
         let told = wait(arguments, &urls, launcher)?;
-        return tell(&told, arguments.json);
+        return tell(&told, arguments.change.output.json);
     }
-    let admin = arguments.target.admin(launcher)?;
+    let admin = arguments.change.target.admin(launcher)?;
     let told: Warming = admin
         .post("/api/v1/warm-ups", &asked(arguments, &urls), &Deadline::after(BEGIN_TIMEOUT))
         .map_err(Failure::of_request)?;
-    if arguments.json {
+    if arguments.change.output.json {
         return Ok(print_json(&told)?);
     }
     let Warming { number, shards, .. } = told;
@@ -100,24 +95,24 @@ pub(super) fn run(arguments: &Warm, launcher: &Launcher) -> Done {
 }
 
 fn stop(arguments: &Warm, number: u64) -> Done {
-    let admin = arguments.target.admin_if_running()?;
+    let admin = arguments.change.target.admin_if_running()?;
     let path = format!("/api/v1/warm-ups/{number}");
     let stopped = admin.delete(&path, &Deadline::after(ANSWER_TIMEOUT));
     let _: Warming = stopped.map_err(Failure::of_request)?;
-    if arguments.json {
+    if arguments.change.output.json {
         return Ok(print_json(&serde_json::json!({ "number": number, "stopped": true }))?);
     }
     Ok(print(&format!("warm-up {number} is stopped"))?)
 }
 
 fn rehearse(arguments: &Warm, urls: &[String], launcher: &Launcher) -> Done {
-    let admin = arguments.target.admin(launcher)?;
+    let admin = arguments.change.target.admin(launcher)?;
     let answers = ask(&admin, urls, false, |_| Ok(()))?;
     let would = |answer: &&Answer<'_>| !matches!(answer.state, State::Whole | State::Broken);
     let would: Vec<_> = answers.iter().filter(would).collect();
     let bytes = would.iter().filter_map(|answer| answer.missing_bytes()).sum();
     let fetch: Vec<_> = would.iter().map(|answer| answer.url).collect();
-    if arguments.json {
+    if arguments.change.output.json {
         return Ok(print_json(&Plan { dry_run: true, shards: urls.len(), fetch, bytes })?);
     }
     for url in &fetch {
@@ -135,7 +130,7 @@ fn asked(arguments: &Warm, urls: &[String]) -> WarmUp {
 /// Watches a warm-up to its end, at the next daemon if the first one ends before.
 fn wait(arguments: &Warm, urls: &[String], launcher: &Launcher) -> Done<Warming> {
     let mut screen = Screen::new(urls.len());
-    let mut admin = arguments.target.admin(launcher)?;
+    let mut admin = arguments.change.target.admin(launcher)?;
     let (mut before, mut daemons) = (Warming::default(), 1);
     loop {
         let (last, lost) = match follow(&admin, arguments, urls, &before, &mut screen) {
@@ -194,14 +189,15 @@ fn together(before: &Warming, now: Warming) -> Warming {
 
 fn find_again(arguments: &Warm, launcher: &Launcher) -> Done<Admin> {
     let mut last = None;
-    let found = Deadline::after(CONNECT_TIMEOUT).retry(|| match arguments.target.admin(launcher) {
-        Ok(admin) => Ok(Some(admin)),
-        Err(failure) => {
-            let error = failure.error().clone();
-            last = Some(failure);
-            if error.kind() == ErrorKind::PermissionDenied { Err(error) } else { Ok(None) }
-        }
-    });
+    let found =
+        Deadline::after(CONNECT_TIMEOUT).retry(|| match arguments.change.target.admin(launcher) {
+            Ok(admin) => Ok(Some(admin)),
+            Err(failure) => {
+                let error = failure.error().clone();
+                last = Some(failure);
+                if error.kind() == ErrorKind::PermissionDenied { Err(error) } else { Ok(None) }
+            }
+        });
     match (found, last) {
         (Ok(Some(admin)), _) => Ok(admin),
         (_, Some(failure)) => Err(failure),
@@ -254,8 +250,7 @@ struct Screen {
 impl Screen {
     fn new(shards: usize) -> Self {
         let style = "{bar:40} {pos}/{len} shards  {msg}  {elapsed} (left {eta})";
-        let style = ProgressStyle::with_template(style).expect("a constant, valid template");
-        let bar = ProgressBar::new(shards as u64).with_style(style);
+        let bar = ProgressBar::new(shards as u64).with_style(bar_style(style));
         let now = Instant::now();
         Self { bar, begun: now, line: now }
     }

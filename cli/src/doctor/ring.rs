@@ -27,7 +27,7 @@ pub(super) fn check(machine: &Machine, engine: &Result<EngineReport>) -> Finding
         }
     };
     let finding = match &report.kind {
-        EngineKind::Ring if report.ring_flags.contains(&BEST) => {
+        EngineKind::Ring if report.ring_flags.iter().any(|flag| flag == BEST) => {
             Finding::ok(CHECK, format!("works on Linux {kernel}: {}", report.ring_flags.join(", ")))
         }
         EngineKind::Ring => Finding::warn(
@@ -91,7 +91,7 @@ mod tests {
             name: "doctor".to_owned(),
             kind,
             in_flight_limit: 128,
-            ring_flags: ring_flags.to_vec(),
+            ring_flags: ring_flags.iter().map(|flag| (*flag).to_owned()).collect(),
             node: None,
             registered_bytes: 0,
             unregistered_bytes: 0,

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use forebay_api::status::Status;
 use forebay_client::{Admin, Connection, Deadline};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -14,7 +15,6 @@ use rustix::fs::Access;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::geteuid;
-use serde_json::Value;
 
 use super::finding::Finding;
 use super::plan::{Plan, advice, without_advice};
@@ -86,10 +86,8 @@ fn peer(path: &Path) -> Result<Option<UnixCredentials>> {
 fn tell(path: &Path) -> Result<Told> {
     let deadline = Deadline::after(ANSWER_TIMEOUT);
     let admin = Admin::of(Connection::open(path, &deadline)?)?;
-    let status: Value = admin.get("/api/v1/status", &deadline)?;
-    let release = status.get("release").and_then(Value::as_str).unwrap_or("unknown").to_owned();
-    let jobs = status.get("jobs").and_then(Value::as_array).map_or(0, Vec::len);
-    Ok(Told { release, jobs })
+    let Status { release, jobs, .. } = admin.get("/api/v1/status", &deadline)?;
+    Ok(Told { release, jobs: jobs.len() })
 }
 
 /// `asked`: what [`ask`] came to.

@@ -14,10 +14,10 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_policy::simulate::{Jitter, Order, Reader, Report, Trace, simulate_with};
 use forebay_policy::{Evict, Future, Remedy};
 use forebay_wire::message::{self, Shuffle, Tail};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::json;
 
-use crate::{Done, Failure, print, print_json};
+use crate::{Done, Failure, Output, bar_style, print, print_json};
 
 /// Shards that are simulated at most: with more, each step would stand for several.
 const SHARDS_MAX: u32 = 10_000_000;
@@ -89,9 +89,8 @@ pub(crate) struct Arguments {
     /// Draw the result to this file, as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// A policy's name on the command line.
@@ -136,9 +135,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     };
     let later = arguments.against.as_ref().map(read).transpose()?;
     let bar = ProgressBar::new(policies.len() as u64 + 1);
-    bar.set_style(
-        ProgressStyle::with_template("{msg:12} {wide_bar} {pos}/{len}").expect("a template"),
-    );
+    bar.set_style(bar_style("{msg:12} {wide_bar} {pos}/{len}"));
     let mut reports = Vec::new();
     for policy in policies {
         bar.set_message(policy.name());
@@ -152,7 +149,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     if let Some(path) = &arguments.plot {
         plot::draw(path, &trace, &reports)?;
     }
-    if arguments.json {
+    if arguments.output.json {
         let mut document = document(&trace, &reports, remedy);
         document["agreement"] = json!(agreement);
         return Ok(print_json(&document)?);

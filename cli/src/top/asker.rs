@@ -1,11 +1,13 @@
 //! Asks a daemon for its state, in a thread of its own.
 //!
-//! Its rule: nobody waits for it: a daemon may hang, and whoever looks at it wants to scroll, or to go.
+//! Rule: nothing waits for this thread. A daemon may hang while its viewer scrolls, or leaves.
 
 use std::sync::mpsc;
 
+use forebay_api::status::Status;
 use forebay_client::{Admin, Deadline};
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, channel};
 
@@ -14,7 +16,7 @@ use super::super::{ANSWER_TIMEOUT, Done, Failure, Target};
 /// A daemon that is asked again and again.
 pub(super) struct Asking<'a> {
     target: &'a Target,
-    /// None before it answered, and once it does not.
+    /// None before the first answer, and after a failure.
     admin: Option<Admin>,
 }
 
@@ -23,50 +25,59 @@ impl<'a> Asking<'a> {
         Self { target, admin: None }
     }
 
-    /// Its state now. After a failure it is looked for anew: another daemon may be there.
-    pub(super) fn ask(&mut self) -> Done<Value> {
+    /// Returns the daemon's state. After a failure the daemon is looked for again: another may be there.
+    pub(super) fn ask(&mut self) -> Done<Status> {
+        self.get()
+    }
+
+    /// Returns the daemon's state as the daemon wrote it.
+    pub(super) fn ask_as_json(&mut self) -> Done<Value> {
+        self.get()
+    }
+
+    fn get<T: DeserializeOwned>(&mut self) -> Done<T> {
         let admin = match self.admin.take() {
             Some(admin) => admin,
             None => self.target.admin_if_running()?,
         };
-        let told = admin.get("/api/v1/status", &Deadline::after(ANSWER_TIMEOUT));
-        let told = told.map_err(Failure::of_request)?;
+        let answer = admin.get("/api/v1/status", &Deadline::after(ANSWER_TIMEOUT));
+        let answer = answer.map_err(Failure::of_request)?;
         self.admin = Some(admin);
-        Ok(told)
+        Ok(answer)
     }
 }
 
 /// A thread that asks. It is left behind at the end: it may be waiting for a daemon that hangs.
 pub(super) struct Asker {
-    asks: mpsc::Sender<()>,
-    answers: Receiver<Done<Value>>,
+    requests: mpsc::Sender<()>,
+    answers: Receiver<Done<Status>>,
 }
 
 impl Asker {
     pub(super) fn started(target: &Target) -> Result<Self> {
-        let (asks, asked) = mpsc::channel();
+        let (requests, requested) = mpsc::channel();
         let (answer, answers) = channel(1);
         let target = target.clone();
-        let asks_on = move || {
+        let run = move || {
             let mut asking = Asking::of(&target);
-            while asked.recv().is_ok() && answer.blocking_send(asking.ask()).is_ok() {}
+            while requested.recv().is_ok() && answer.blocking_send(asking.ask()).is_ok() {}
         };
-        let thread = std::thread::Builder::new().name("fb-top".to_owned()).spawn(asks_on);
+        let thread = std::thread::Builder::new().name("fb-top".to_owned()).spawn(run);
         thread.doing("start a thread that asks the daemon")?;
-        Ok(Self { asks, answers })
+        Ok(Self { requests, answers })
     }
 
-    /// Has it ask once more.
+    /// Requests one more answer.
     pub(super) fn ask(&self) -> Result<()> {
-        self.asks.send(()).map_err(|_| gone())
+        self.requests.send(()).map_err(|_| gone())
     }
 
-    /// What it was told next.
-    pub(super) async fn answer(&mut self) -> Done<Value> {
+    /// Waits for the next answer.
+    pub(super) async fn answer(&mut self) -> Done<Status> {
         self.answers.recv().await.unwrap_or_else(|| Err(gone().into()))
     }
 }
 
 fn gone() -> Error {
-    Error::new(ErrorKind::Closed, "what asks the daemon has ended")
+    Error::new(ErrorKind::Closed, "the thread that asks the daemon has ended")
 }

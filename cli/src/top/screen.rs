@@ -1,513 +1,408 @@
-//! A daemon's state as lines of a terminal: what the status page shows, in its order.
+//! A daemon's state as lines of a terminal: the contents of the status page, in the same order.
 //!
-//! Its rule: whoever waits most comes first, and no line is wider than the terminal: names give way before figures.
+//! Rule: jobs that wait most come first, and no line is wider than the terminal: names are cut before
+//! figures.
 
 mod jobs;
 
 use std::cmp::Reverse;
 
 use bytesize::ByteSize;
-use console::{Style, measure_text_width, pad_str, truncate_str};
-use forebay_api::gpus::GpuReport;
-use forebay_api::status::printable;
-use serde::Deserialize;
-use serde_json::Value;
+use console::{Alignment, measure_text_width, pad_str, truncate_str};
+use forebay_api::status::{Status, printable, word};
+use forebay_store::{Cache, Condition, Counters, Holding, Mode, TierReport};
+use ratatui::style::{Style, Stylize};
+use ratatui::text::Line;
 
-use jobs::{Named, named};
+use self::Column::{Left, Right};
+use self::jobs::named;
 
-/// Names are never cut below this.
+/// Width below which names are never cut.
 const NAME_MIN: usize = 12;
 
-/// What stands last is cut by the terminal's edge, but first names give way to so much of it: two causes and their shares.
+/// Width of the last column for which names are cut: two causes and their shares. The terminal's edge
+/// cuts the rest of it.
 const LAST_MIN: usize = 26;
 
-/// Waits below this share of the time are not worth a word.
-const WORTH_TELLING: f64 = 0.005;
-
-/// A job that waits more than this share of its time starves.
+/// Share of the time above which a job starves.
 const STARVES: f64 = 0.05;
 
-/// A wait that goes on for more seconds than this is told.
+/// Seconds above which a present wait is reported.
 const LONG: f64 = 1.0;
 
-/// A tier that gave more than this share of its capacity to others on its disk has less cache than its admin thinks.
-const GIVEN_UP: f64 = 0.1;
+/// Share of its capacity that a tier may lose to other data on its disk before that is reported.
+const LOST_SHARE: f64 = 0.1;
 
-/// How a line is to look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
-    Plain,
-    Head,
-    Aside,
-    Bad,
+/// Cuts text to a width, without control characters.
+pub(super) fn fitting(text: &str, width: usize) -> String {
+    truncate_str(&printable(text), width, "…").into_owned()
 }
 
-/// A line that fits the terminal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Line {
-    pub(super) text: String,
-    pub(super) look: Look,
+/// A line of lesser weight.
+pub(super) fn quiet(text: &str) -> Line<'static> {
+    Line::from(text.to_owned()).dim()
 }
 
-impl Line {
-    pub(super) fn fitting(text: &str, look: Look, width: usize) -> Self {
-        let text = printable(text);
-        Self { text: truncate_str(&text, width, "…").into_owned(), look }
-    }
-
-    /// The line with what makes a terminal show it so.
-    pub(super) fn styled(&self) -> String {
-        let style = match self.look {
-            Look::Plain => return self.text.clone(),
-            Look::Head => Style::new().bold(),
-            Look::Aside => Style::new().dim(),
-            Look::Bad => Style::new().red(),
-        };
-        style.apply_to(&self.text).to_string()
-    }
+/// Look of a line.
+fn look(is_well: bool) -> Style {
+    if is_well { Style::new() } else { Style::new().red() }
 }
 
-/// A status document, the one before it, and how wide the terminal is.
+/// A status, the one before it, and the width of the terminal.
 pub(super) struct Screen<'a> {
-    pub(super) status: &'a Value,
-    pub(super) before: Option<&'a Value>,
+    pub(super) status: &'a Status,
+    pub(super) before: Option<&'a Status>,
     pub(super) width: usize,
 }
 
-/// A column: its head, and whether it is aligned to the right.
-type Column = (&'static str, bool);
+/// Column of a table.
+#[derive(Debug, Clone, Copy)]
+enum Column {
+    Left(&'static str),
+    Right(&'static str),
+}
+
+impl Column {
+    fn head(self) -> &'static str {
+        match self {
+            Left(head) | Right(head) => head,
+        }
+    }
+
+    fn align(self) -> Alignment {
+        match self {
+            Left(_) => Alignment::Left,
+            Right(_) => Alignment::Right,
+        }
+    }
+}
+
+/// Row of a table.
+struct Row {
+    cells: Vec<String>,
+    style: Style,
+    /// Lines below the row.
+    notes: Vec<Line<'static>>,
+}
+
+impl Row {
+    fn new(cells: Vec<String>, style: Style) -> Self {
+        Self { cells, style, notes: Vec::new() }
+    }
+}
 
 impl Screen<'_> {
-    /// All of it; what does not fit the terminal's height is at the end.
-    pub(super) fn lines(&self) -> Vec<Line> {
-        let mut lines = vec![self.line(Look::Head, &self.figures())];
+    /// Returns all lines; those that do not fit the terminal's height are at the end.
+    pub(super) fn lines(&self) -> Vec<Line<'static>> {
+        let mut lines = vec![self.line(&self.figures(), Style::new().bold())];
         let (verdict, is_well) = self.verdict();
-        let look = if is_well { Look::Plain } else { Look::Bad };
-        lines.extend(verdict.iter().map(|said| self.line(look, said)));
-        lines.push(self.line(Look::Aside, &self.coming()));
-        if let Some(rates) = self.rates() {
-            lines.push(self.line(Look::Aside, &rates));
-        }
-        self.jobs(&mut lines);
-        self.gpus(&mut lines);
-        self.tiers(&mut lines);
-        self.holdings("DATA SET", "/cache/datasets", &mut lines);
-        self.holdings("TENANT", "/cache/tenants", &mut lines);
-        self.origins(&mut lines);
-        self.mounts(&mut lines);
-        self.warm_ups(&mut lines);
+        lines.extend(verdict.iter().map(|text| self.line(text, look(is_well))));
+        lines.push(self.line(&self.fetches(), Style::new().dim()));
+        lines.extend(self.rates().map(|rates| self.line(&rates, Style::new().dim())));
+        lines.extend(self.jobs());
+        lines.extend(self.gpus());
+        lines.extend(self.tiers());
+        let holdings = &self.status.cache.holdings;
+        lines.extend(self.holdings(true, &holdings.datasets));
+        lines.extend(self.holdings(false, &holdings.tenants));
+        lines.extend(self.origins());
+        lines.extend(self.mounts());
+        lines.extend(self.warm_ups());
         lines
     }
 
-    fn line(&self, look: Look, text: &str) -> Line {
-        Line::fitting(text, look, self.width)
+    fn line(&self, text: &str, style: Style) -> Line<'static> {
+        Line::styled(fitting(text, self.width), style)
     }
 
-    /// That the daemon does not answer.
-    pub(super) fn old(&self, why: &str) -> Line {
+    /// Line above the screen of a daemon that does not answer.
+    pub(super) fn old(&self, why: &str) -> Line<'static> {
         // The reason, which may be long, is last.
-        let said = "The daemon does not answer; what is shown is old. Trying again.";
-        self.line(Look::Bad, &format!("{said} {why}"))
+        let text = "The daemon does not answer; this is its last state. Trying again.";
+        self.line(&format!("{text} {why}"), look(false))
     }
 
     fn figures(&self) -> String {
-        let status = self.status;
-        let (jobs, ranks) = (named(status).len(), list(status, "/jobs").len());
+        let Status { release, uptime_seconds, cache, .. } = self.status;
+        let (jobs, ranks) = (named(self.status).len(), self.status.jobs.len());
         let of_ranks = if jobs == ranks { String::new() } else { format!(", {ranks} ranks") };
         format!(
-            "forebay {}  up {}  {jobs} jobs{of_ranks}  cache {} of {}",
-            text(status, "/release"),
-            time(float(status, "/uptime_seconds").unwrap_or_default()),
-            size(status, "/cache/used_bytes"),
-            size(status, "/cache/capacity_bytes"),
+            "forebay {release}  up {}  {jobs} jobs{of_ranks}  cache {} of {}",
+            time(*uptime_seconds),
+            size(cache.counters.used_bytes),
+            size(cache.counters.capacity_bytes),
         )
     }
 
-    /// What is on its way, and what must be soon.
-    fn coming(&self) -> String {
-        let running = count(self.status, "/fills/running");
-        if list(self.status, "/foresight/jobs").is_empty() {
-            // What links bring was not looked at for them either.
-            let unknown = match list(self.status, "/jobs").is_empty() {
-                true => "",
-                false => "; of no job it is known what it reads next",
-            };
-            return format!("{running} shards on their way{unknown}");
+    /// Fetches under way, and the time until the next must begin.
+    fn fetches(&self) -> String {
+        let Status { fills, foresight, jobs, .. } = self.status;
+        let running = fills.running;
+        if foresight.jobs.is_empty() {
+            // The bandwidth of the links is not measured for such jobs either.
+            let unknown = if jobs.is_empty() { "" } else { "; no job announced its order" };
+            return format!("{running} shards arriving{unknown}");
         }
-        let next = match float(self.status, "/foresight/slack") {
-            None => "nothing more is to come".to_owned(),
+        let next = match foresight.slack {
+            None => "no more fetches are due".to_owned(),
             Some(slack) if slack < 0.0 => format!("the next fetch is {} late", time(-slack)),
             Some(slack) => format!("the next fetch begins within {}", time(slack)),
         };
-        let bandwidth = size(self.status, "/foresight/bandwidth");
-        format!("{running} shards on their way; {next}; links bring {bandwidth}/s")
+        let bandwidth = rate(foresight.bandwidth);
+        format!("{running} shards arriving; {next}; links bring {bandwidth}")
     }
 
-    /// What matters first, a line each, and whether all is well.
+    /// Returns the most important facts, a line each, and true if all is well.
     fn verdict(&self) -> (Vec<String>, bool) {
-        let status = self.status;
-        let jobs = named(status);
-        let mut said = waits(&jobs);
-        for origin in list(status, "/sources").iter().filter(|one| is(one, "/down")) {
-            said.push(format!("{} does not answer.", text(origin, "/endpoint")));
+        let Status { sources, mounts, foresight, tiers, configuration, .. } = self.status;
+        let jobs = named(self.status);
+        let mut lines = jobs::waits(&jobs);
+        for origin in sources.iter().filter(|origin| origin.down) {
+            lines.push(format!("{} does not answer.", origin.endpoint));
         }
-        for mount in list(status, "/mounts").iter().filter(|one| is(one, "/hangs")) {
-            let (mount, stuck) = (text(mount, "/mount"), list(mount, "/stuck").len());
-            said.push(format!("{mount} hangs; readers stuck there: {stuck}."));
+        for mount in mounts.iter().filter(|mount| mount.hangs) {
+            let (path, stuck) = (mount.mount.display(), mount.stuck.len());
+            lines.push(format!("{path} hangs; readers stuck there: {stuck}."));
         }
-        said.extend(remedy(status));
-        for tier in list(status, "/tiers") {
-            // Whoever disabled it knows.
-            if text(tier, "/condition") != "normal" && text(tier, "/mode") != "disabled" {
-                said.push(format!("Tier {} is {}.", text(tier, "/name"), text(tier, "/condition")));
-            }
-            let least = (1.0 - GIVEN_UP) * float(tier, "/capacity_bytes").unwrap_or_default();
-            if let Some(limit) = float(tier, "/limit_bytes").filter(|limit| *limit < least) {
-                let (name, limit) = (text(tier, "/name"), bytes_of(limit));
-                said.push(format!("Others fill the disk of tier {name}: it may hold {limit} now."));
+        if let Some(remedy) = &foresight.lacks {
+            let cache = remedy.cache.map(|bytes| format!("{} more of cache", size(bytes)));
+            let link = remedy.bandwidth.map(|more| format!("{} more of link", rate(more)));
+            let more: Vec<_> = cache.into_iter().chain(link).collect();
+            if !more.is_empty() {
+                lines.push(format!("{} would end the waits.", more.join(", or ")));
             }
         }
-        if status.pointer("/configuration/drift").is_some_and(|drift| !drift.is_null()) {
-            let what =
-                "The configuration's file differs from what is in force: forebay config diff.";
-            said.push(what.to_owned());
+        lines.extend(tiers.iter().flat_map(troubles));
+        if configuration.as_ref().is_some_and(|of| of.drift.is_some()) {
+            let text = "The configuration file differs from the one in force: forebay config diff.";
+            lines.push(text.to_owned());
         }
-        match said.is_empty() {
+        match lines.is_empty() {
             true if jobs.is_empty() => (vec!["No job is connected.".to_owned()], true),
             true => (vec!["No job waits for data.".to_owned()], true),
-            false => (said, false),
+            false => (lines, false),
         }
     }
 
-    /// What came and went between two looks, a second.
+    /// Rates between two looks.
     fn rates(&self) -> Option<String> {
         let (before, now) = (self.before?, self.status);
-        let seconds = float(now, "/uptime_seconds")? - float(before, "/uptime_seconds")?;
+        let seconds = now.uptime_seconds - before.uptime_seconds;
         if seconds <= 0.0 {
             // Another daemon answers.
             return None;
         }
-        let rate = |paths: &[&str], what: &str| {
-            let of = |status| paths.iter().map(|path| count(status, path)).sum::<u64>();
-            let bytes = of(now).saturating_sub(of(before)) as f64 / seconds;
-            format!("{}/s {what}", bytes_of(bytes))
+        let of = |counter: fn(&Counters) -> u64, what: &str| {
+            let [now, before] = [now, before].map(|status| counter(&status.cache.counters));
+            format!("{} {what}", rate(now.saturating_sub(before) as f64 / seconds))
         };
         let rates = [
-            // What no tier takes comes from origins, too.
-            rate(&["/cache/origin_bytes", "/cache/through_bytes"], "fetched"),
-            rate(&["/cache/tier_read_bytes"], "read from tiers"),
-            rate(&["/cache/copied_bytes"], "served while arriving"),
-            rate(&["/cache/written_bytes"], "written"),
+            // Shards that no tier takes come from origins, too.
+            of(|counters| counters.origin_bytes + counters.through_bytes, "fetched"),
+            of(|counters| counters.tier_read_bytes, "read from tiers"),
+            of(|counters| counters.copied_bytes, "served while arriving"),
+            of(|counters| counters.written_bytes, "written"),
         ];
         Some(rates.join(", "))
     }
 
-    fn gpus(&self, lines: &mut Vec<Line>) {
-        let told = self.status.pointer("/gpus").map(GpuReport::deserialize);
-        let Some(Ok(told)) = told else { return };
-        if let Some(why) = &told.failing {
-            lines.push(self.line(Look::Bad, &format!("GPUs cannot be read: {why}")));
-        }
-        if told.devices.is_empty() {
-            return;
-        }
-        let columns = [
-            ("GPU", false),
-            ("SM", true),
-            ("JPEG", true),
-            ("PCIE IN", true),
-            ("MEMORY", true),
-            ("JOBS", false),
-        ];
-        let rows = told.devices.iter().map(|gpu| {
+    fn gpus(&self) -> Vec<Line<'static>> {
+        let Some(report) = &self.status.gpus else { return Vec::new() };
+        let failing = report.failing.as_ref();
+        let mut lines: Vec<_> = failing
+            .map(|why| self.line(&format!("GPUs cannot be read: {why}"), look(false)))
+            .into_iter()
+            .collect();
+        let rows = report.devices.iter().map(|gpu| {
             let activity = &gpu.activity;
             let share = |share: Option<f64>| share.map_or("-".into(), percent);
-            let rate = activity.pcie_in_bytes_per_second;
             let memory = activity.memory_used_bytes.zip(activity.memory_bytes);
             let memory = memory.map(|(used, all)| used as f64 / all.max(1) as f64);
             let jobs = gpu.jobs.iter().map(|job| job.name.clone());
             let others =
                 (gpu.other_processes > 0).then(|| format!("{} others", gpu.other_processes));
             let by: Vec<_> = gpu.failing.clone().into_iter().chain(jobs).chain(others).collect();
-            vec![
+            let cells = vec![
                 format!("{} {}", gpu.identity.index, gpu.identity.model),
                 share(activity.sm_share),
                 share(activity.jpeg_share()),
-                rate.map_or("-".into(), |rate| format!("{}/s", bytes_of(rate))),
+                activity.pcie_in_bytes_per_second.map_or("-".into(), rate),
                 share(memory),
                 by.join(", "),
-            ]
+            ];
+            Row::new(cells, look(gpu.failing.is_none() && failing.is_none()))
         });
-        let mut table = self.table(&columns, &rows.collect::<Vec<_>>()).into_iter();
-        lines.extend(table.by_ref().take(2));
-        lines.extend(told.devices.iter().zip(table).map(|(gpu, line)| {
-            let is_well = gpu.failing.is_none() && told.failing.is_none();
-            Line { look: if is_well { Look::Plain } else { Look::Bad }, ..line }
-        }));
+        let columns = [
+            Left("GPU"),
+            Right("SM"),
+            Right("JPEG"),
+            Right("PCIE IN"),
+            Right("MEMORY"),
+            Left("JOBS"),
+        ];
+        lines.extend(self.table(&columns, rows.collect()));
+        lines
     }
 
-    fn tiers(&self, lines: &mut Vec<Line>) {
-        let columns =
-            [("TIER", false), ("HOLDS", false), ("FULL", true), ("HITS", true), ("DEVICE", false)];
-        let tiers = list(self.status, "/tiers");
-        let rows = tiers.iter().map(|tier| {
-            let (hits, misses) = (count(tier, "/hits"), count(tier, "/misses"));
+    fn tiers(&self) -> Vec<Line<'static>> {
+        let rows = self.status.tiers.iter().map(|tier| {
+            let counters = &tier.counters;
             let share = |part: u64, whole: u64| match whole {
                 0 => "-".to_owned(),
                 _ => percent(part as f64 / whole as f64),
             };
-            let device = ["/condition", "/mode", "/why", "/device"].map(|path| maybe(tier, path));
-            let trouble = [("/corruptions", "corruptions"), ("/io_errors", "I/O errors")];
-            let trouble = trouble.iter().filter(|(path, _)| count(tier, path) > 0);
-            let trouble = trouble.map(|(path, what)| format!("{} {what}", count(tier, path)));
-            let others = (count(tier, "/limit_bytes") < count(tier, "/capacity_bytes"))
-                .then(|| float(tier, "/limit_bytes"))
-                .flatten()
-                .map(|limit| format!("others fill the disk: it may hold {} now", bytes_of(limit)));
-            let device: Vec<_> =
-                device.into_iter().flatten().chain(trouble).chain(others).collect();
-            vec![
-                format!("{} ({})", text(tier, "/name"), text(tier, "/class")),
-                format!("{} of {}", size(tier, "/used_bytes"), size(tier, "/capacity_bytes")),
-                share(count(tier, "/used_bytes"), count(tier, "/capacity_bytes")),
+            let (hits, misses) = (counters.hits, counters.misses);
+            let count = |count: u64, what: &str| (count > 0).then(|| format!("{count} {what}"));
+            let device = [
+                Some(word(&tier.condition)),
+                Some(word(&tier.mode)),
+                tier.why.clone(),
+                tier.device.clone(),
+                count(counters.corruptions, "corruptions"),
+                count(counters.io_errors, "I/O errors"),
+                (counters.limit_bytes < counters.capacity_bytes).then(|| {
+                    format!("other data fills the disk: limit {} now", size(counters.limit_bytes))
+                }),
+            ];
+            let cells = vec![
+                format!("{} ({})", tier.name, word(&tier.class)),
+                format!("{} of {}", size(counters.used_bytes), size(counters.capacity_bytes)),
+                share(counters.used_bytes, counters.capacity_bytes),
                 share(hits, hits + misses),
-                device.join(", "),
-            ]
+                device.into_iter().flatten().collect::<Vec<_>>().join(", "),
+            ];
+            Row::new(cells, look(tier.condition == Condition::Normal))
         });
-        let rows: Vec<_> = rows.collect();
-        let mut table = self.table(&columns, &rows).into_iter();
-        lines.extend(table.by_ref().take(2));
-        lines.extend(tiers.iter().zip(table).map(|(tier, line)| {
-            let is_well = text(tier, "/condition") == "normal";
-            Line { look: if is_well { Look::Plain } else { Look::Bad }, ..line }
-        }));
+        let columns = [Left("TIER"), Left("HOLDS"), Right("FULL"), Right("HITS"), Left("DEVICE")];
+        self.table(&columns, rows.collect())
     }
 
-    /// What of the cache whose is; without rules all of it is the rest's, which says nothing.
-    fn holdings(&self, what: &'static str, path: &str, lines: &mut Vec<Line>) {
-        let mut holdings = list(self.status, path);
-        if holdings.len() < 2 {
-            return;
+    /// Shares of the cache. A single entry would be the whole cache, and is left out.
+    fn holdings(&self, are_datasets: bool, all: &[Holding]) -> Vec<Line<'static>> {
+        if all.len() < 2 {
+            return Vec::new();
         }
-        holdings.sort_by_key(|one| Reverse(count(one, "/used_bytes")));
-        let columns = [(what, false), ("HOLDS", false), ("SHARDS", true), ("GIVEN UP BY", false)];
-        let columns = if what == "TENANT" { &columns[..3] } else { &columns[..] };
-        let rows = holdings.iter().map(|one| {
-            let most = one.get("max_bytes").filter(|most| !most.is_null());
-            let most = most.map(|_| format!(" of {}", size(one, "/max_bytes")));
-            let mut cells = vec![
-                text(one, "/name"),
-                format!("{}{}", size(one, "/used_bytes"), most.unwrap_or_default()),
-                count(one, "/shards").to_string(),
-            ];
-            if what != "TENANT" {
-                cells.push(match text(one, "/cache").as_str() {
-                    "always" => text(one, "/evict"),
-                    other => format!("cached: {other}"),
+        let mut all: Vec<_> = all.iter().collect();
+        all.sort_by_key(|one| Reverse(one.used_bytes));
+        let rows = all.into_iter().map(|one| {
+            let max = one.max_bytes.map(|max| format!(" of {}", size(max))).unwrap_or_default();
+            let holds = format!("{}{max}", size(one.used_bytes));
+            let mut cells = vec![one.name.clone(), holds, one.shards.to_string()];
+            if are_datasets {
+                cells.push(match (one.cache, one.evict) {
+                    (Some(Cache::Never), _) => "never cached".to_owned(),
+                    (_, evict) => evict.map(|evict| evict.name().to_owned()).unwrap_or_default(),
                 });
             }
-            cells
+            Row::new(cells, Style::new())
         });
-        lines.extend(self.table(columns, &rows.collect::<Vec<_>>()));
+        let rows = rows.collect();
+        match are_datasets {
+            true => self
+                .table(&[Left("DATA SET"), Left("HOLDS"), Right("SHARDS"), Left("EVICTION")], rows),
+            false => self.table(&[Left("TENANT"), Left("HOLDS"), Right("SHARDS")], rows),
+        }
     }
 
-    fn origins(&self, lines: &mut Vec<Line>) {
-        let origins = list(self.status, "/sources");
-        if origins.is_empty() {
-            return;
-        }
-        let columns = [("ORIGIN", false), ("BROUGHT", true), ("UNDER WAY", true), ("STATE", false)];
-        let rows = origins.iter().map(|origin| {
-            let state = match is(origin, "/down") {
-                true => "taken to be down".to_owned(),
-                false => format!(
-                    "{} wait, {} asked again",
-                    count(origin, "/waiting"),
-                    count(origin, "/retries")
-                ),
+    fn origins(&self) -> Vec<Line<'static>> {
+        let rows = self.status.sources.iter().map(|origin| {
+            let state = match origin.down {
+                true => "marked down".to_owned(),
+                false => format!("{} waiting, {} retries", origin.waiting, origin.retries),
             };
-            vec![
-                text(origin, "/endpoint"),
-                size(origin, "/bytes"),
-                format!("{} of {}", count(origin, "/under_way"), count(origin, "/limit")),
+            let cells = vec![
+                origin.endpoint.clone(),
+                size(origin.bytes),
+                format!("{} of {}", origin.under_way, origin.limit),
                 state,
-            ]
+            ];
+            Row::new(cells, look(!origin.down))
         });
-        let mut table = self.table(&columns, &rows.collect::<Vec<_>>()).into_iter();
-        lines.extend(table.by_ref().take(2));
-        lines.extend(origins.iter().zip(table).map(|(origin, line)| Line {
-            look: if is(origin, "/down") { Look::Bad } else { Look::Plain },
-            ..line
-        }));
+        let columns = [Left("ORIGIN"), Right("RECEIVED"), Right("REQUESTS"), Left("STATE")];
+        self.table(&columns, rows.collect())
     }
 
     /// File systems that shards are read from.
-    fn mounts(&self, lines: &mut Vec<Line>) {
-        let mounts = list(self.status, "/mounts");
-        if mounts.is_empty() {
-            return;
-        }
-        let columns = [("MOUNT", false), ("READERS", true), ("STUCK", true), ("STATE", false)];
-        let rows = mounts.iter().map(|mount| {
-            let readers = |path: &str| list(mount, path).len().to_string();
-            let state = if is(mount, "/hangs") { "hangs" } else { "answers" };
-            vec![text(mount, "/mount"), readers("/readers"), readers("/stuck"), state.to_owned()]
+    fn mounts(&self) -> Vec<Line<'static>> {
+        let rows = self.status.mounts.iter().map(|mount| {
+            let state = if mount.hangs { "hangs" } else { "answers" };
+            let cells = vec![
+                mount.mount.display().to_string(),
+                mount.readers.len().to_string(),
+                mount.stuck.len().to_string(),
+                state.to_owned(),
+            ];
+            Row::new(cells, look(!mount.hangs))
         });
-        let mut table = self.table(&columns, &rows.collect::<Vec<_>>()).into_iter();
-        lines.extend(table.by_ref().take(2));
-        lines.extend(mounts.iter().zip(table).map(|(mount, line)| Line {
-            look: if is(mount, "/hangs") { Look::Bad } else { Look::Plain },
-            ..line
-        }));
+        let columns = [Left("MOUNT"), Right("READERS"), Right("STUCK"), Left("STATE")];
+        self.table(&columns, rows.collect())
     }
 
-    fn warm_ups(&self, lines: &mut Vec<Line>) {
-        let running = list(self.status, "/warm_ups");
-        let running: Vec<_> = running.into_iter().filter(|warm| !is(warm, "/done")).collect();
-        if running.is_empty() {
-            return;
-        }
-        let columns =
-            [("WARM-UP", false), ("SHARDS HERE", true), ("FETCHED", true), ("FAILED", true)];
-        let rows = running.iter().map(|warm| {
-            let here = count(warm, "/fetched") + count(warm, "/cached");
-            vec![
-                text(warm, "/number"),
-                format!("{here} of {}", count(warm, "/shards")),
-                size(warm, "/bytes"),
-                count(warm, "/failed").to_string(),
-            ]
+    fn warm_ups(&self) -> Vec<Line<'static>> {
+        let running = self.status.warm_ups.iter().filter(|warm| !warm.done);
+        let rows = running.map(|warm| {
+            let cells = vec![
+                warm.number.to_string(),
+                format!("{} of {}", warm.fetched + warm.cached, warm.shards),
+                size(warm.bytes),
+                warm.failed.to_string(),
+            ];
+            Row::new(cells, Style::new())
         });
-        lines.extend(self.table(&columns, &rows.collect::<Vec<_>>()));
+        let columns = [Left("WARM-UP"), Right("SHARDS CACHED"), Right("FETCHED"), Right("FAILED")];
+        self.table(&columns, rows.collect())
     }
 
-    /// An empty line, a head, and a line for each row. The first column gives way to the others, down to a few letters.
-    fn table(&self, columns: &[Column], rows: &[Vec<String>]) -> Vec<Line> {
+    /// Returns an empty line, a head, and a line for each row; nothing without rows. The first column
+    /// is cut for the others, down to a few letters.
+    fn table(&self, columns: &[Column], rows: Vec<Row>) -> Vec<Line<'static>> {
+        if rows.is_empty() {
+            return Vec::new();
+        }
         let width = |at: usize| {
-            let cells = rows.iter().map(|row| measure_text_width(&printable(&row[at])));
-            cells.chain([measure_text_width(columns[at].0)]).max().unwrap_or(0)
+            let cells = rows.iter().map(|row| measure_text_width(&printable(&row.cells[at])));
+            cells.fold(measure_text_width(columns[at].head()), usize::max)
         };
         let last = columns.len() - 1;
         let mut widths: Vec<_> = (0..columns.len()).map(width).collect();
-        // What stands last may be cut by the terminal's edge.
-        let gaps = 2 * last;
         let others: usize =
-            widths[1..last].iter().sum::<usize>() + gaps + widths[last].min(LAST_MIN);
-        let name = self.width.saturating_sub(others).max(NAME_MIN).min(widths[0]);
-        widths[0] = name;
-        let row = |cells: &mut dyn Iterator<Item = &str>| {
-            let cells =
-                cells.zip(columns).zip(&widths).map(|((cell, (_, to_the_right)), width)| {
-                    let align = if *to_the_right {
-                        console::Alignment::Right
-                    } else {
-                        console::Alignment::Left
-                    };
-                    pad_str(&printable(cell), *width, align, Some("…")).into_owned()
-                });
+            widths[1..last].iter().sum::<usize>() + 2 * last + widths[last].min(LAST_MIN);
+        widths[0] = self.width.saturating_sub(others).max(NAME_MIN).min(widths[0]);
+        let text = |cells: &mut dyn Iterator<Item = &str>| {
+            let cells = cells.zip(columns).zip(&widths).map(|((cell, column), width)| {
+                pad_str(&printable(cell), *width, column.align(), Some("…")).into_owned()
+            });
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
         };
-        let mut lines = vec![Line { text: String::new(), look: Look::Plain }];
-        let head = row(&mut columns.iter().map(|(head, _)| *head));
-        lines.push(self.line(Look::Head, &head));
-        for cells in rows {
-            let text = row(&mut cells.iter().map(String::as_str));
-            lines.push(self.line(Look::Plain, &text));
+        let head = text(&mut columns.iter().map(|column| column.head()));
+        let mut lines = vec![Line::default(), self.line(&head, Style::new().bold())];
+        for Row { cells, style, notes } in rows {
+            lines.push(self.line(&text(&mut cells.iter().map(String::as_str)), style));
+            lines.extend(notes);
         }
         lines
     }
 }
 
-/// The share of its time that a job waited lately.
-fn waited(job: &Value) -> f64 {
-    float(job, "/progress/lately/waited_share").unwrap_or_default()
-}
-
-/// Seconds that a job has waited by now for the batch to come.
-fn waits_now(job: &Value) -> f64 {
-    float(job, "/progress/waiting_seconds").unwrap_or_default()
-}
-
-/// Whether something is so.
-fn is(of: &Value, path: &str) -> bool {
-    of.pointer(path).and_then(Value::as_bool).unwrap_or_default()
-}
-
-/// What a job waited for lately, the most first.
-fn causes(job: &Value) -> Vec<(String, f64)> {
-    let causes = job.pointer("/progress/lately/waited_for").and_then(Value::as_object);
-    let mut causes: Vec<_> = causes
-        .into_iter()
-        .flatten()
-        .filter_map(|(cause, share)| Some((cause.replace('_', " "), share.as_f64()?)))
-        .filter(|(_, share)| *share >= WORTH_TELLING)
-        .collect();
-    causes.sort_by(|one, other| other.1.total_cmp(&one.1));
-    causes
-}
-
-/// What is to be said of jobs that wait.
-fn waits(jobs: &[Named<'_>]) -> Vec<String> {
-    let mut said = Vec::new();
-    let waiting: Vec<_> = jobs.iter().filter(|job| job.is_waiting()).collect();
-    // Whoever waits most comes first.
-    let Some(first) = waiting.first() else { return said };
-    let worst = first.worst();
-    let cause = causes(worst).first().map(|(cause, _)| format!(", for {cause} most"));
-    let share = (waited(worst) > 0.0).then(|| {
-        let (who, share) = (first.who(), percent(waited(worst)));
-        format!("; {who} does for {share} of its time{}", cause.unwrap_or_default())
+/// Troubles of a tier that is not disabled, a line each.
+fn troubles(tier: &TierReport) -> Vec<String> {
+    let TierReport { name, condition, mode, counters, .. } = tier;
+    let is_ill = *condition != Condition::Normal && *mode != Mode::Disabled;
+    let ill = is_ill.then(|| format!("Tier {name} is {}.", word(condition)));
+    let least = (1.0 - LOST_SHARE) * counters.capacity_bytes as f64;
+    let full = ((counters.limit_bytes as f64) < least).then(|| {
+        let limit = size(counters.limit_bytes);
+        format!("Other data fills the disk of tier {name}: limit {limit} now.")
     });
-    let (count, all) = (waiting.len(), jobs.len());
-    said.push(format!("{count} of {all} jobs wait{}.", share.unwrap_or_default()));
-    // What a wait is for is known when it is over.
-    let longest = waiting.iter().max_by(|a, b| a.waits_now().total_cmp(&b.waits_now()));
-    if let Some(job) = longest.filter(|job| job.waits_now() > LONG) {
-        said.push(format!("{} waits now, {} so far.", job.who(), time(job.waits_now())));
-    }
-    said
+    ill.into_iter().chain(full).collect()
 }
 
-/// What would let jobs read on.
-fn remedy(status: &Value) -> Option<String> {
-    let cache = float(status, "/foresight/lacks/cache")
-        .map(|bytes| format!("{} more of cache", bytes_of(bytes)));
-    let link = float(status, "/foresight/lacks/bandwidth");
-    let link = link.map(|rate| format!("{}/s more of link", bytes_of(rate)));
-    let more: Vec<_> = cache.into_iter().chain(link).collect();
-    (!more.is_empty()).then(|| format!("{} would let jobs read on.", more.join(", or ")))
+fn size(bytes: u64) -> String {
+    ByteSize(bytes).display().iec().to_string()
 }
 
-fn list<'v>(of: &'v Value, path: &str) -> Vec<&'v Value> {
-    of.pointer(path).and_then(Value::as_array).into_iter().flatten().collect()
-}
-
-fn float(of: &Value, path: &str) -> Option<f64> {
-    of.pointer(path)?.as_f64()
-}
-
-fn count(of: &Value, path: &str) -> u64 {
-    float(of, path).unwrap_or_default() as u64
-}
-
-fn maybe(of: &Value, path: &str) -> Option<String> {
-    match of.pointer(path)? {
-        Value::Null => None,
-        Value::String(text) => Some(text.clone()),
-        other => Some(other.to_string()),
-    }
-}
-
-fn text(of: &Value, path: &str) -> String {
-    maybe(of, path).unwrap_or_else(|| "?".to_owned())
-}
-
-fn size(of: &Value, path: &str) -> String {
-    bytes_of(float(of, path).unwrap_or_default())
-}
-
-fn bytes_of(bytes: f64) -> String {
-    ByteSize(bytes as u64).display().iec().to_string()
+fn rate(bytes_per_second: f64) -> String {
+    format!("{}/s", size(bytes_per_second as u64))
 }
 
 fn percent(share: f64) -> String {

@@ -115,7 +115,7 @@ mod tests {
         };
         let tenants = vec![holding("vision", 30), holding("speech", 12)];
         Status {
-            release: "1",
+            release: "1".to_owned(),
             pid: 1,
             uptime_seconds: 1.0,
             configuration: None,

@@ -5,24 +5,16 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json as Answer};
+use forebay_api::requests::TierUse;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_node::Node;
 use forebay_node::audit::Entry;
 use forebay_store::{Mode, TierReport};
-use serde::Deserialize;
-use utoipa::ToSchema;
 
 use super::Rehearsal;
 use super::access::Caller;
 use super::body::{Json, Path, Query};
 use super::refusal::Refusal;
-
-/// New mode of a tier.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Use {
-    mode: Mode,
-}
 
 /// Each tier, the fastest first.
 #[utoipa::path(get, path = "/api/v1/tiers", tag = "tiers",
@@ -45,14 +37,14 @@ pub(super) async fn show(
 /// Uses a tier otherwise from now on; answered with the tier as it is then.
 #[utoipa::path(put, path = "/api/v1/tiers/{name}", tag = "tiers",
     params(("name" = String, Path, description = "Its name"), Rehearsal),
-    request_body = Use,
+    request_body = TierUse,
     responses((status = 200, body = TierReport)))]
 pub(super) async fn change(
     State(node): State<Arc<Node>>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     Query(Rehearsal { dry_run }): Query<Rehearsal>,
-    Json(Use { mode }): Json<Use>,
+    Json(TierUse { mode }): Json<TierUse>,
 ) -> Result<Answer<TierReport>, Refusal> {
     if dry_run {
         return Ok(Answer(find(&node, &name)?));

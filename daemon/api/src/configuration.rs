@@ -14,12 +14,12 @@ pub struct Configuration {
     #[schema(value_type = String)]
     pub file: PathBuf,
     /// Another file, whose configuration was applied since the daemon read its own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub applied_from: Option<String>,
     /// Since when it goes by that (RFC 3339).
     pub since: String,
     /// Difference between the file and the configuration in force.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
 }
 
@@ -27,18 +27,16 @@ pub struct Configuration {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Drift {
     /// Since when, as far as the file tells (RFC 3339).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     /// Changes that a reload of the file would make.
-    #[serde(default)]
     #[schema(value_type = Vec<Object>)]
     pub changes: Vec<Change>,
     /// Mistakes in the file.
-    #[serde(default)]
     #[schema(value_type = Vec<Object>)]
     pub mistakes: Vec<Told>,
     /// Reason the file cannot be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
 }
 

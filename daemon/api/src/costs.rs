@@ -39,10 +39,8 @@ pub struct CostReport {
     /// waited, the dearest first.
     pub lines: Vec<CostLine>,
     /// The same with a line for each job,
-    #[serde(default)]
     pub by_job: Vec<CostLine>,
     /// and for each tenant, and for what is no tenant's.
-    #[serde(default)]
     pub by_tenant: Vec<CostLine>,
     /// All lines together.
     pub total: CostLine,
@@ -56,17 +54,16 @@ pub struct CostLine {
     /// The job, by its name; all lines of that name are one job's.
     pub job: String,
     /// The tenant whose job it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     /// The data set that was fetched of; none of waits, which are for all that a job reads.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub dataset: Option<String>,
     /// Requests to stores over a network.
     pub requests: u64,
     /// Payload bytes that they brought.
     pub origin_bytes: u64,
     /// Bytes of files, and of what commands say: no store is paid for them.
-    #[serde(default)]
     pub file_bytes: u64,
     /// Bytes written to tiers on disks.
     pub written_bytes: u64,
@@ -76,7 +73,6 @@ pub struct CostLine {
     /// Seconds that all of them waited for batches together: each is taken to have one GPU.
     pub gpu_seconds_lost: f64,
     /// The same by the cause.
-    #[serde(default)]
     pub gpu_seconds_lost_by_cause: BTreeMap<String, f64>,
     /// Cost by the configured prices.
     pub cost: Cost,
@@ -86,19 +82,19 @@ pub struct CostLine {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Cost {
     /// For bytes from stores.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<f64>,
     /// For requests.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<f64>,
     /// For bytes written.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub written: Option<f64>,
     /// For GPUs that waited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<f64>,
     /// All of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<f64>,
 }
 
@@ -114,11 +110,11 @@ pub struct Endurance {
     pub capacity_bytes: u64,
     /// Writes per day over the capacity: the unit of drives' ratings (DWPD). None in the first
     /// hour.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub capacities_per_day: Option<f64>,
     /// Bytes that may still be written today without anybody waiting for them, if `writes_per_day`
     /// says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub left_today_bytes: Option<i64>,
 }
 

@@ -11,13 +11,13 @@ pub struct GpuReport {
     /// The node, as `dcgm-exporter` names it: `NODE_NAME` of the environment, else the host's name.
     pub host: String,
     /// The driver's release; none before it told.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
     /// Reason they cannot be read now: the other figures are from the last read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub failing: Option<String>,
     /// Seconds since they were read; none if they never were.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub read_seconds_ago: Option<f64>,
     /// Each, by its number.
     pub devices: Vec<Gpu>,
@@ -30,7 +30,7 @@ pub struct Gpu {
     #[serde(flatten)]
     pub identity: Identity,
     /// Reason it cannot be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub failing: Option<String>,
     /// Activity.
     #[serde(flatten)]
@@ -62,28 +62,27 @@ pub struct Activity {
     /// share of time in which any kernel ran.
     pub is_monitored: bool,
     /// Seconds that monitored shares and rates are of: the stretch since it was read before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub over_seconds: Option<f64>,
     /// Share of their time in which multiprocessors had work, over all of them, 0 to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_share: Option<f64>,
     /// Share of its time in which each JPEG engine worked, 0 to 1.
-    #[serde(default)]
     pub jpeg_shares: Vec<f64>,
     /// Share of their time in which video decoders worked, the mean over all, 0 to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub decoder_share: Option<f64>,
     /// Bytes a second that came in over PCIe.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pcie_in_bytes_per_second: Option<f64>,
     /// Bytes a second that went out over PCIe.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pcie_out_bytes_per_second: Option<f64>,
     /// Bytes of its memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// Bytes of it in use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_used_bytes: Option<u64>,
 }
 

@@ -5,6 +5,7 @@
 pub mod applied;
 pub mod configuration;
 pub mod costs;
+pub mod datasets;
 pub mod gpus;
 pub mod progress;
 pub mod requests;

@@ -30,7 +30,7 @@ pub struct ProgressReport {
     /// Seconds since it last said something: a trainer that computes is silent.
     pub heard_seconds_ago: f64,
     /// Activity between its last reports; none in its first second.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lately: Option<Lately>,
 }
 

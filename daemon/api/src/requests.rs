@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay_error::{Error, Problem, Result};
-use forebay_store::{Checked, CopyState, Explained};
+use forebay_store::{Checked, CopyState, Explained, Mode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -163,4 +163,12 @@ pub struct WarmUp {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000_000_000_000_u64)]
     pub bandwidth: Option<u64>,
+}
+
+/// The use of a tier from now on.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TierUse {
+    /// Its mode.
+    pub mode: Mode,
 }

@@ -14,6 +14,6 @@ pub struct Scrubbing {
     #[serde(flatten)]
     pub scrub: Scrub,
     /// Reason it ended early.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Problem>,
 }

@@ -20,13 +20,13 @@ use crate::costs::ByCause;
 use crate::gpus::GpuReport;
 use crate::progress::ProgressReport;
 use crate::warm::Warming;
-pub use text::{JobLines, Screen, TierLines, cut, is_kept_by_use, printable, why_not};
+pub use text::{JobLines, TierLines, cut, is_kept_by_use, printable, why_not, word};
 
 /// A daemon's state.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// Release.
-    pub release: &'static str,
+    pub release: String,
     /// Process id.
     pub pid: u32,
     /// Seconds since it started.
@@ -80,7 +80,7 @@ pub struct Status {
 }
 
 /// A piece of pinned memory.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct Memory {
     /// Size.
     pub bytes: usize,
@@ -91,7 +91,7 @@ pub struct Memory {
 }
 
 /// All tiers together.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[schema(as = AllTiers)]
 pub struct Cache {
     /// Counters.
@@ -107,17 +107,17 @@ pub struct Cache {
 }
 
 /// A job.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct Job {
     /// Number.
     pub session: u64,
     /// Name.
     pub name: String,
     /// The tenant that is charged for what it brings in.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     /// Process id of its trainer, if this daemon's namespace has one for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// Bytes of its slab.
     pub slab_bytes: usize,
@@ -128,13 +128,12 @@ pub struct Job {
     /// Slots with the trainer.
     pub lent_slots: usize,
     /// Shards that turned out wrong after the job had samples of them.
-    #[serde(default)]
     pub wrong_shards: u64,
     /// Progress, as its trainer reports it; none before its first second.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressReport>,
     /// Trainer's report.
-    #[serde(flatten, default)]
+    #[serde(flatten)]
     pub told: Told,
 }
 
@@ -143,10 +142,8 @@ pub struct Job {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Told {
     /// Skipped samples.
-    #[serde(default)]
     pub bad_samples: BadSamples,
     /// Rows of images and arrays by who made them, and of those by why.
-    #[serde(default)]
     pub decoders: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
@@ -215,7 +212,7 @@ pub fn decoders(told: Vec<Decoded>) -> BTreeMap<String, BTreeMap<String, u64>> {
 }
 
 /// State of the log.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AuditReport {
     /// Path of the log.
     #[schema(value_type = String)]

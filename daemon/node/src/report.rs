@@ -28,7 +28,7 @@ pub async fn status(node: &Node, viewer: Viewer) -> Status {
     let (tiers, past) = (node.store.tiers(), node.store.past());
     let sum = |sum: Counters, tier: &TierReport| sum + tier.counters;
     Status {
-        release: env!("CARGO_PKG_VERSION"),
+        release: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         uptime_seconds: node.started.elapsed().as_secs_f64(),
         configuration: node.configuration().await,

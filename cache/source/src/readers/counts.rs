@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_error::{Error, ErrorKind};
 use forebay_histogram::{Histogram, Times};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// Counters of readers.
@@ -20,7 +20,7 @@ pub(super) struct Counts {
 }
 
 /// Bytes and requests of file readers.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileCounts {
     /// Bytes that they read.
     pub bytes: u64,

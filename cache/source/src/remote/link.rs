@@ -44,7 +44,7 @@ const HEDGED_ONE_IN: u64 = 33;
 const HEDGED_FREE: u64 = PARTS_MAX * PART;
 
 /// Network counters of one endpoint. Counters only grow.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LinkReport {
     /// Address.
     pub endpoint: String,
@@ -67,11 +67,9 @@ pub struct LinkReport {
     /// Requests that were repeated, or resumed where a reply broke off.
     pub retries: u64,
     /// Requests that it did not answer, or answered by saying that it cannot now.
-    #[serde(default)]
     pub failures: u64,
     /// Requests that it answered by a refusal: there is no such object, whoever asks has no right
     /// to it, or it makes no sense of them.
-    #[serde(default)]
     pub refusals: u64,
     /// Results of checksum comparisons.
     pub checksums: Checksums,

@@ -23,7 +23,7 @@ use crate::sizes::FILLS;
 const RESTING: usize = 250;
 
 /// Fills of a store: fetches from origins, and moves between tiers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Fills {
     /// Running fills.
     pub running: usize,

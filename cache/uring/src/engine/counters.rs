@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_histogram::{Histogram, Times};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// One atomic per name, for operations a histogram of their times, and the plain copies of them
@@ -16,7 +16,7 @@ macro_rules! counters {
         plain { $($(#[$doc:meta])* $name:ident,)* }
     ) => {
         /// Counters of an engine since its start.
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
         #[schema(as = EngineCounters)]
         pub struct Counters {
             $($(#[$timed_doc])* pub $timed: u64,)*

@@ -2,13 +2,13 @@
 //!
 //! It reads the running engine, never the requested settings.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::counters::{Counters, Durations};
 
 /// Kind of the running engine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineKind {
     /// io_uring on one thread.
@@ -24,7 +24,7 @@ pub enum EngineKind {
 }
 
 /// State of an engine at one moment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EngineReport {
     /// The engine's name.
     pub name: String,
@@ -33,7 +33,7 @@ pub struct EngineReport {
     /// Most operations the kernel works on at once; the number of threads in a pool.
     pub in_flight_limit: u32,
     /// Set-up flags the kernel granted to the ring; empty for a pool.
-    pub ring_flags: Vec<&'static str>,
+    pub ring_flags: Vec<String>,
     /// The NUMA node whose processors the engine's threads keep to: the disk's, where the machine
     /// has several and [`crate::EngineConfig::near`] names a directory on it.
     pub node: Option<u32>,

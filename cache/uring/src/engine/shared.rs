@@ -97,7 +97,13 @@ impl Shared {
             name: self.name.clone(),
             kind: self.kind.clone(),
             in_flight_limit: self.in_flight_limit,
-            ring_flags: self.ring_flags.get().cloned().unwrap_or_default(),
+            ring_flags: self
+                .ring_flags
+                .get()
+                .into_iter()
+                .flatten()
+                .map(|flag| (*flag).to_owned())
+                .collect(),
             node: self.node.get().copied(),
             registered_bytes: bytes(true),
             unregistered_bytes: bytes(false),

@@ -11,7 +11,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "forebay_build_info",
         &["release"],
         "The daemon's release; the value is always 1.",
-        |status| vec![Sample::new([status.release], 1_u64)],
+        |status| vec![Sample::new([status.release.as_str()], 1_u64)],
     ),
     Family::gauge("forebay_uptime_seconds", &[], "Seconds since the daemon started.", |status| {
         Sample::only(status.uptime_seconds)

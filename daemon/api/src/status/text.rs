@@ -1,397 +1,37 @@
 //! A status document as text for people.
+//!
+//! Rule: text of others is printed without control characters, and names are those of the document.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use bytesize::ByteSize;
-use serde::Deserialize;
+use forebay_source::LinkReport;
+use forebay_store::{
+    Cache, Condition, Expected, ForecastReport, ForeseenJob, Holding, Refusal, TierReport,
+};
+use forebay_uring::{EngineKind, EngineReport};
+use serde::Serialize;
+use serde_json::Value;
 
-use crate::configuration::Configuration;
-use crate::gpus::GpuReport;
-use crate::progress::ProgressReport;
+use super::{AuditReport, BadSamples, Job, Memory, Status};
+use crate::warm::Warming;
 
-/// A status document as one screen of text.
-#[derive(Debug)]
-pub struct Screen<'a>(pub &'a serde_json::Value);
+/// Characters kept of each text from a trainer. Object names have at most a kilobyte in any store,
+/// and an error fits in as much.
+pub(super) const TEXT_MAX: usize = 1024;
 
-/// A part of a status document, read with a word for what is missing.
-struct Part<'a>(&'a serde_json::Value);
-
-impl Part<'_> {
-    fn number(&self, path: &str) -> Option<u64> {
-        let number = self.0.pointer(path)?;
-        number.as_u64().or_else(|| number.as_f64().map(|number| number as u64))
-    }
-
-    fn count(&self, path: &str) -> u64 {
-        self.number(path).unwrap_or(0)
-    }
-
-    fn size(&self, path: &str) -> String {
-        ByteSize(self.count(path)).display().iec().to_string()
-    }
-
-    fn text(&self, path: &str) -> String {
-        match self.0.pointer(path) {
-            Some(serde_json::Value::String(text)) => printable(text),
-            Some(other) => other.to_string(),
-            None => "?".to_owned(),
-        }
-    }
-
-    fn parts(&self, path: &str) -> impl Iterator<Item = Part<'_>> {
-        let parts = self.0.pointer(path).and_then(serde_json::Value::as_array);
-        parts.into_iter().flatten().map(Part)
-    }
-}
-
-/// A tier of a status document, as lines of text.
-pub struct TierLines<'a>(pub &'a serde_json::Value);
-
-impl fmt::Display for TierLines<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tier = Part(self.0);
-        let share = tier.count("/used_bytes") * 100 / tier.count("/capacity_bytes").max(1);
-        write!(
-            f,
-            "{}  {}, {}  {} of {} ({share} %) in {} shards",
-            tier.text("/name"),
-            tier.text("/class"),
-            tier.text("/mode"),
-            tier.size("/used_bytes"),
-            tier.size("/capacity_bytes"),
-            tier.count("/shards"),
-        )?;
-        if tier.number("/path").is_none() && tier.0.pointer("/path").is_some() {
-            write!(f, "  {}", tier.text("/path"))?;
-        }
-        if tier.0.pointer("/device").is_some() {
-            write!(f, " on {}", tier.text("/device"))?;
-        }
-        if tier.text("/condition") != "normal" {
-            write!(f, "\n        {}: {}", tier.text("/condition"), tier.text("/why"))?;
-        }
-        if tier.count("/limit_bytes") < tier.count("/capacity_bytes") {
-            let limit = tier.size("/limit_bytes");
-            write!(f, "\n        other data fill the disk: it may hold {limit} now")?;
-        }
-        if let Some(left) = tier.0.pointer("/writes_left_bytes").and_then(serde_json::Value::as_i64)
-        {
-            let size = ByteSize(left.unsigned_abs()).display().iec();
-            let what = if left < 0 { "overdrawn by" } else { "left to write today:" };
-            write!(f, "\n        {what} {size}")?;
-        }
-        write!(
-            f,
-            "\n        found {}, missed {}; fetched {} ({}), failed {}, moved in {}, evicted {}, corrupt {}",
-            tier.count("/hits"),
-            tier.count("/misses"),
-            tier.count("/fills"),
-            tier.size("/origin_bytes"),
-            tier.count("/failed_fills"),
-            tier.count("/moved_in"),
-            tier.count("/evictions"),
-            tier.count("/corruptions"),
-        )?;
-        if tier.0.pointer("/engine").is_none() {
-            return Ok(());
-        }
-        let engine = match tier.0.pointer("/engine/kind/threads/reason") {
-            Some(_) => format!("threads ({})", tier.text("/engine/kind/threads/reason")),
-            None => {
-                let flags =
-                    tier.0.pointer("/engine/ring_flags").and_then(serde_json::Value::as_array);
-                let flags = flags.into_iter().flatten().filter_map(serde_json::Value::as_str);
-                format!("io_uring ({})", flags.collect::<Vec<_>>().join(", "))
-            }
-        };
-        write!(
-            f,
-            "\n        {engine}; {} of memory registered",
-            tier.size("/engine/registered_bytes")
-        )?;
-        if tier.count("/engine/unregistered_bytes") > 0 {
-            write!(f, ", {} not", tier.size("/engine/unregistered_bytes"))?;
-        }
-        if let Some(refusal) = tier.0.pointer("/engine/refusal").and_then(|why| why.as_str()) {
-            write!(f, "\n        registration failed: {refusal}")?;
-        }
-        Ok(())
-    }
-}
-
-/// An endpoint of a status document, as lines of text.
-struct SourceLines<'a>(&'a serde_json::Value);
-
-impl fmt::Display for SourceLines<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let source = Part(self.0);
-        write!(
-            f,
-            "{}  {} received, {} of {} requests in flight, {} waiting",
-            source.text("/endpoint"),
-            source.size("/bytes"),
-            source.count("/under_way"),
-            source.count("/limit"),
-            source.count("/waiting"),
-        )?;
-        if source.text("/down") == "true" {
-            write!(f, "\n        circuit breaker open: one request probes it now and then")?;
-        }
-        let (retries, hedges) = (source.count("/retries"), source.count("/hedges"));
-        if retries + hedges + source.count("/breaks") > 0 {
-            write!(
-                f,
-                "\n        {retries} retries, breaker opened {} times; {hedges} hedged requests, {} received twice",
-                source.count("/breaks"),
-                source.size("/hedged_bytes"),
-            )?;
-        }
-        let compared = |what: &str| source.count(&format!("/checksums/{what}"));
-        let (agreed, differed, untold) =
-            (compared("agreed"), compared("differed"), compared("untold"));
-        if agreed + differed + untold > 0 {
-            write!(
-                f,
-                "\n        its own checksums: {agreed} shards agreed, {differed} differed, {} had none, {untold} not available",
-                compared("none"),
-            )?;
-        }
-        Ok(())
-    }
-}
-
-/// Decoders of a job's rows, as a line of text; none without rows.
-struct DecoderLine<'a>(&'a Part<'a>);
-
-impl fmt::Display for DecoderLine<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let decoders = self.0.0.pointer("/decoders").and_then(serde_json::Value::as_object);
-        let made = decoders.into_iter().flatten().flat_map(|(by, reasons)| {
-            let reasons = reasons.as_object().into_iter().flatten();
-            reasons.map(move |(why, rows)| format!("{rows} by {by} ({why})"))
-        });
-        let made: Vec<_> = made.collect();
-        if made.is_empty() { Ok(()) } else { writeln!(f, "        decoded: {}", made.join(", ")) }
-    }
-}
-
-/// A job of a status document, as lines of text.
-pub struct JobLines<'a>(pub &'a serde_json::Value);
-
-impl fmt::Display for JobLines<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let job = Part(self.0);
-        write!(
-            f,
-            "{} {}  slab {} for {} batches, {} with the trainer",
-            job.count("/session"),
-            job.text("/name"),
-            job.size("/slab_bytes"),
-            job.count("/slab_batches"),
-            job.count("/lent_slots"),
-        )?;
-        if let Some(wrong) = job.number("/wrong_shards").filter(|wrong| *wrong > 0) {
-            write!(f, ", {wrong} shards were corrupt")?;
-        }
-        match job.0.pointer("/tenant") {
-            Some(_) => writeln!(f, ", tenant {}", job.text("/tenant"))?,
-            None => writeln!(f)?,
-        }
-        let progress = job.0.pointer("/progress").map(ProgressReport::deserialize);
-        if let Some(Ok(progress)) = progress {
-            writeln!(f, "        {progress}")?;
-        }
-        write!(f, "{}{}", DecoderLine(&job), BadLines(&job))
-    }
-}
-
-/// Skipped samples of a job, as lines of text; none if there are none.
-struct BadLines<'a>(&'a Part<'a>);
-
-impl fmt::Display for BadLines<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = self.0.0.pointer("/bad_samples/counts").and_then(serde_json::Value::as_object);
-        let counts: Vec<_> = counts
-            .into_iter()
-            .flatten()
-            .map(|(kind, count)| format!("{count} {}", printable(kind)))
-            .collect();
-        if counts.is_empty() {
-            return Ok(());
-        }
-        writeln!(f, "        passed over: {}", counts.join(", "))?;
-        for bad in self.0.parts("/bad_samples/last") {
-            writeln!(f, "        {}: {}", bad.text("/kind"), bad.text("/message"))?;
-        }
-        Ok(())
-    }
-}
-
-/// Returns the reason a job's missing shard does not come, from a status document.
-pub fn why_not(lacks: &serde_json::Value) -> &'static str {
-    match lacks.get("refused").and_then(serde_json::Value::as_str) {
-        Some("room") => NO_ROOM,
-        _ => "its origin does not give it",
-    }
-}
-
-/// Text for a shard that comes only with its job.
+/// Reason for a shard that comes only when its job does.
 const NO_ROOM: &str =
-    "it has no room before then: what is here is needed sooner, or a quota is full";
+    "there is no room for it before then: cached shards are needed sooner, or a quota is full";
 
-/// Returns true if foresight covers none of a job's reads, from a status document: its missing
-/// shards are then unknown in advance.
-pub fn is_kept_by_use(foreseen: &serde_json::Value) -> bool {
-    foreseen.get("shards").and_then(serde_json::Value::as_u64) == Some(0)
+/// Returns a trainer's text, cut and printable.
+#[must_use]
+pub fn cut(text: &str) -> String {
+    text.chars().take(TEXT_MAX).map(shown).collect()
 }
 
-/// Expected reads, as lines of text; none if there are none.
-struct ForesightLines<'a>(&'a serde_json::Value);
-
-impl fmt::Display for ForesightLines<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let part = Part(self.0);
-        let jobs = part.parts("/foresight/jobs").count();
-        if jobs == 0 {
-            return Ok(());
-        }
-        let slack = match self.0.pointer("/foresight/slack").and_then(serde_json::Value::as_f64) {
-            None => "all they need is cached or in flight".to_owned(),
-            Some(late) if late < 0.0 => format!("the next fetch is {:.1} s late", -late),
-            Some(slack) => format!("the next fetch must begin within {slack:.1} s"),
-        };
-        writeln!(
-            f,
-            "foresight  {jobs} jobs; link {}/s; {slack}; {} shards prefetched, {} evicted for them",
-            part.size("/foresight/bandwidth"),
-            part.count("/foresight/fetches"),
-            part.count("/foresight/evictions"),
-        )?;
-        for job in part.parts("/foresight/jobs").filter(|job| job.0.get("lacks").is_some()) {
-            let seconds = |path: &str| job.0.pointer(path).and_then(serde_json::Value::as_f64);
-            let needed = seconds("/lacks/needed_in").unwrap_or_default();
-            let (number, url) = (job.count("/job"), job.text("/lacks/url"));
-            write!(f, "        job {number} needs {url} in {needed:.1} s; ")?;
-            match seconds("/lacks/arrives_in") {
-                Some(arrives) => writeln!(f, "it arrives in {arrives:.1} s")?,
-                None => writeln!(f, "{}", why_not(&job.0["lacks"]))?,
-            }
-        }
-        if self.0.pointer("/foresight/lacks/cache").is_some() {
-            writeln!(
-                f,
-                "        jobs wait: {} more cache, or {}/s more bandwidth would end that",
-                part.size("/foresight/lacks/cache"),
-                part.size("/foresight/lacks/bandwidth"),
-            )?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for Screen<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let status = Part(self.0);
-        writeln!(f, "forebay {}  pid {}", status.text("/release"), status.text("/pid"))?;
-        let configuration = status.0.pointer("/configuration").cloned();
-        let configuration = configuration.and_then(|said| serde_json::from_value(said).ok());
-        if let Some(configuration) = &configuration {
-            let configuration: &Configuration = configuration;
-            writeln!(f, "config  {configuration}")?;
-        }
-        for tier in status.parts("/tiers") {
-            writeln!(f, "tier    {}", TierLines(tier.0))?;
-        }
-        for source in status.parts("/sources") {
-            writeln!(f, "source  {}", SourceLines(source.0))?;
-        }
-        for mount in status.parts("/mounts").filter(|mount| mount.text("/hangs") == "true") {
-            let stuck = mount.parts("/stuck").count();
-            let mount = mount.text("/mount");
-            writeln!(f, "mount   {mount} hangs: {stuck} readers wait for it")?;
-        }
-        write!(f, "{}", ForesightLines(self.0))?;
-        if status.count("/cache/through_bytes") > 0 {
-            let through = status.size("/cache/through_bytes");
-            writeln!(f, "        read past every tier: {through}")?;
-        }
-        // Without rules there is but the rest, which is the cache.
-        for (label, path) in [("dataset", "/cache/datasets"), ("tenant ", "/cache/tenants")] {
-            let holdings: Vec<_> = status.parts(path).collect();
-            for of in holdings.iter().filter(|_| holdings.len() > 1) {
-                let max = of.number("/max_bytes").map(|_| format!(" of {}", of.size("/max_bytes")));
-                write!(
-                    f,
-                    "{label} {}  {}{} in {} shards",
-                    of.text("/name"),
-                    of.size("/used_bytes"),
-                    max.unwrap_or_default(),
-                    of.count("/shards"),
-                )?;
-                match (of.0.pointer("/evict"), of.text("/cache").as_str()) {
-                    (None, _) => writeln!(f)?,
-                    // Members of a compressed file cannot be read in place.
-                    (Some(_), "never") if of.count("/shards") > 0 => {
-                        writeln!(f, ", only compressed shards are cached, {}", of.text("/evict"))?;
-                    }
-                    (Some(_), "never") => writeln!(f, ", never cached")?,
-                    (Some(_), _) => writeln!(f, ", {}", of.text("/evict"))?,
-                }
-            }
-        }
-        writeln!(
-            f,
-            "fills   {} of {} running, {} waiting",
-            status.count("/fills/running"),
-            status.count("/fills/limit"),
-            status.count("/fills/waiting"),
-        )?;
-        let mut pages = String::new();
-        let total = status.count("/frames/bytes").max(1);
-        for (rung, name) in
-            [("hugetlb", "2 MiB hugetlb"), ("collapsed", "2 MiB collapsed"), ("small", "4 KiB")]
-        {
-            let share = status.count(&format!("/frames/pages/{rung}")) * 100 / total;
-            write!(pages, "  {share} % {name}")?;
-        }
-        let (used, all) = (status.size("/frames/in_use_bytes"), status.size("/frames/bytes"));
-        writeln!(f, "frames  {used} of {all}{pages}")?;
-        let (used, all) = (status.size("/slab_bytes"), status.size("/slab_limit_bytes"));
-        writeln!(f, "slabs   {used} of {all}")?;
-        for job in status.parts("/jobs") {
-            write!(f, "job     {}", JobLines(job.0))?;
-        }
-        let gpus = status.0.pointer("/gpus").map(GpuReport::deserialize);
-        if let Some(Ok(gpus)) = gpus {
-            write!(f, "{gpus}")?;
-        }
-        for warm in status.parts("/warm_ups") {
-            let (fetched, cached) = (warm.count("/fetched"), warm.count("/cached"));
-            writeln!(
-                f,
-                "warm    {} {}  {} of {} shards cached, {} fetched, {} failed",
-                warm.count("/number"),
-                if warm.text("/done") == "true" { "ended" } else { "runs" },
-                fetched + cached,
-                warm.count("/shards"),
-                warm.size("/bytes"),
-                warm.count("/failed"),
-            )?;
-        }
-        if let Some(audit) = status.0.pointer("/audit").map(Part) {
-            let (path, written) = (audit.text("/path"), audit.count("/written"));
-            write!(f, "audit   {path}  {written} lines, {} lost", audit.count("/lost"))?;
-            match audit.0.pointer("/failing") {
-                Some(_) => writeln!(f, ", cannot be written: {}", audit.text("/failing"))?,
-                None => writeln!(f)?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Text that others wrote, of which nothing moves the cursor or changes anything else of a
-/// terminal.
+/// Returns text without control characters: it cannot move a terminal's cursor.
+#[must_use]
 pub fn printable(text: &str) -> String {
     text.chars().map(shown).collect()
 }
@@ -400,11 +40,323 @@ fn shown(c: char) -> char {
     if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }
 }
 
-/// Text of a trainer's as a terminal may show it.
-pub fn cut(text: &str) -> String {
-    text.chars().take(TEXT_MAX).map(shown).collect()
+/// Returns the word that documents use for a class, a mode, a condition or a policy.
+///
+/// # Panics
+/// If the value is not an enum of plain words.
+#[must_use]
+pub fn word(value: &impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(Value::String(word)) => word,
+        other => panic!("not a word: {other:?}"),
+    }
 }
 
-/// Characters kept of each text that a trainer says: a name has a kilobyte at most in any store,
-/// and what is wrong fits as much.
-pub(super) const TEXT_MAX: usize = 1024;
+/// Returns the reason why a shard that a job lacks does not arrive.
+#[must_use]
+pub fn why_not(lacks: &Expected) -> &'static str {
+    match lacks.refused {
+        Some(Refusal::Room) => NO_ROOM,
+        Some(Refusal::Origin) | None => "its origin does not deliver it",
+    }
+}
+
+/// True if prefetching decides about none of the job's shards. Missing shards are then unknown in
+/// advance.
+#[must_use]
+pub fn is_kept_by_use(job: &ForeseenJob) -> bool {
+    job.shards == 0
+}
+
+fn size(bytes: impl TryInto<u64>) -> String {
+    ByteSize(bytes.try_into().unwrap_or(u64::MAX)).display().iec().to_string()
+}
+
+/// A tier as lines of text.
+#[derive(Debug)]
+pub struct TierLines<'a>(pub &'a TierReport);
+
+impl fmt::Display for TierLines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (tier, counters) = (self.0, &self.0.counters);
+        let share = counters.used_bytes.saturating_mul(100) / counters.capacity_bytes.max(1);
+        write!(
+            f,
+            "{}  {}, {}  {} of {} ({share} %) in {} shards",
+            printable(&tier.name),
+            word(&tier.class),
+            word(&tier.mode),
+            size(counters.used_bytes),
+            size(counters.capacity_bytes),
+            counters.shards,
+        )?;
+        if let Some(path) = &tier.path {
+            write!(f, "  {}", printable(path))?;
+        }
+        if let Some(device) = &tier.device {
+            write!(f, " on {}", printable(device))?;
+        }
+        if tier.condition != Condition::Normal {
+            let why = tier.why.as_deref().map_or_else(|| "?".to_owned(), printable);
+            write!(f, "\n        {}: {why}", word(&tier.condition))?;
+        }
+        if counters.limit_bytes < counters.capacity_bytes {
+            let limit = size(counters.limit_bytes);
+            write!(f, "\n        other data fill the disk: it may hold {limit} now")?;
+        }
+        if let Some(left) = tier.writes_left_bytes {
+            let what = if left < 0 { "overdrawn by" } else { "left to write today:" };
+            write!(f, "\n        {what} {}", size(left.unsigned_abs()))?;
+        }
+        write!(
+            f,
+            "\n        hits {}, misses {}; fetched {} ({}), failed {}, moved in {}, evicted {}, \
+             corrupt {}",
+            counters.hits,
+            counters.misses,
+            counters.fills,
+            size(counters.origin_bytes),
+            counters.failed_fills,
+            counters.moved_in,
+            counters.evictions,
+            counters.corruptions,
+        )?;
+        tier.engine.as_ref().map_or(Ok(()), |engine| write_engine(f, engine))
+    }
+}
+
+fn write_engine(f: &mut fmt::Formatter<'_>, engine: &EngineReport) -> fmt::Result {
+    let kind = match &engine.kind {
+        EngineKind::Threads { reason } => format!("threads ({})", printable(reason)),
+        _ => format!("io_uring ({})", engine.ring_flags.join(", ")),
+    };
+    write!(f, "\n        {kind}; {} of memory registered", size(engine.registered_bytes))?;
+    if engine.unregistered_bytes > 0 {
+        write!(f, ", {} not", size(engine.unregistered_bytes))?;
+    }
+    match &engine.refusal {
+        Some(refusal) => write!(f, "\n        registration failed: {}", printable(refusal)),
+        None => Ok(()),
+    }
+}
+
+fn write_source(f: &mut fmt::Formatter<'_>, source: &LinkReport) -> fmt::Result {
+    write!(
+        f,
+        "source  {}  {} received, {} of {} requests in flight, {} waiting",
+        printable(&source.endpoint),
+        size(source.bytes),
+        source.under_way,
+        source.limit,
+        source.waiting,
+    )?;
+    if source.down {
+        write!(f, "\n        circuit breaker open: one request probes it now and then")?;
+    }
+    if source.retries + source.hedges + source.breaks > 0 {
+        write!(
+            f,
+            "\n        {} retries, breaker opened {} times; {} hedged requests, {} received twice",
+            source.retries,
+            source.breaks,
+            source.hedges,
+            size(source.hedged_bytes),
+        )?;
+    }
+    let sums = &source.checksums;
+    if sums.agreed + sums.differed + sums.untold > 0 {
+        write!(
+            f,
+            "\n        its own checksums: {} shards agreed, {} differed, {} had none, {} not available",
+            sums.agreed, sums.differed, sums.none, sums.untold,
+        )?;
+    }
+    writeln!(f)
+}
+
+/// A job as lines of text.
+#[derive(Debug)]
+pub struct JobLines<'a>(pub &'a Job);
+
+impl fmt::Display for JobLines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let job = self.0;
+        write!(
+            f,
+            "{} {}  slab {} for {} batches, {} with the trainer",
+            job.session,
+            printable(&job.name),
+            size(job.slab_bytes),
+            job.slab_batches,
+            job.lent_slots,
+        )?;
+        if job.wrong_shards > 0 {
+            write!(f, ", {} shards were corrupt", job.wrong_shards)?;
+        }
+        match &job.tenant {
+            Some(tenant) => writeln!(f, ", tenant {}", printable(tenant))?,
+            None => writeln!(f)?,
+        }
+        if let Some(progress) = &job.progress {
+            writeln!(f, "        {progress}")?;
+        }
+        let decoded = job.told.decoders.iter().flat_map(|(by, reasons)| {
+            reasons.iter().map(move |(why, rows)| format!("{rows} by {by} ({why})"))
+        });
+        let decoded: Vec<_> = decoded.map(|one| printable(&one)).collect();
+        if !decoded.is_empty() {
+            writeln!(f, "        decoded: {}", decoded.join(", "))?;
+        }
+        write_bad(f, &job.told.bad_samples)
+    }
+}
+
+fn write_bad(f: &mut fmt::Formatter<'_>, bad: &BadSamples) -> fmt::Result {
+    if bad.counts.is_empty() {
+        return Ok(());
+    }
+    let counts = bad.counts.iter().map(|(kind, count)| format!("{count} {}", printable(kind)));
+    writeln!(f, "        skipped: {}", counts.collect::<Vec<_>>().join(", "))?;
+    for sample in &bad.last {
+        let (kind, message) = (printable(&sample.kind), printable(&sample.message));
+        writeln!(f, "        {kind}: {message}")?;
+    }
+    Ok(())
+}
+
+fn write_foresight(f: &mut fmt::Formatter<'_>, forecast: &ForecastReport) -> fmt::Result {
+    if forecast.jobs.is_empty() {
+        return Ok(());
+    }
+    let slack = match forecast.slack {
+        None => "all they need is cached or in flight".to_owned(),
+        Some(late) if late < 0.0 => format!("the next fetch is {:.1} s late", -late),
+        Some(slack) => format!("the next fetch must begin within {slack:.1} s"),
+    };
+    writeln!(
+        f,
+        "foresight  {} jobs; link {}/s; {slack}; {} shards prefetched, {} evicted for them",
+        forecast.jobs.len(),
+        size(forecast.bandwidth as u64),
+        forecast.fetches,
+        forecast.evictions,
+    )?;
+    for job in &forecast.jobs {
+        let Some(lacks) = &job.lacks else { continue };
+        let (url, needed) = (printable(&lacks.url), lacks.needed_in);
+        write!(f, "        job {} needs {url} in {needed:.1} s; ", job.job)?;
+        match lacks.arrives_in {
+            Some(arrives) => writeln!(f, "it arrives in {arrives:.1} s")?,
+            None => writeln!(f, "{}", why_not(lacks))?,
+        }
+    }
+    let Some(remedy) = &forecast.lacks else { return Ok(()) };
+    let cache = remedy.cache.map(|bytes| format!("{} more cache", size(bytes)));
+    let link = remedy.bandwidth.map(|rate| format!("{}/s more bandwidth", size(rate as u64)));
+    let more: Vec<_> = cache.into_iter().chain(link).collect();
+    match more.is_empty() {
+        true => Ok(()),
+        false => writeln!(f, "        jobs wait: {} would end that", more.join(", or ")),
+    }
+}
+
+fn write_holding(f: &mut fmt::Formatter<'_>, label: &str, of: &Holding) -> fmt::Result {
+    let max = of.max_bytes.map(|max| format!(" of {}", size(max))).unwrap_or_default();
+    write!(
+        f,
+        "{label} {}  {}{max} in {} shards",
+        printable(&of.name),
+        size(of.used_bytes),
+        of.shards,
+    )?;
+    match (of.evict, of.cache) {
+        (None, _) => writeln!(f),
+        // Compressed shards have no members to be read in place.
+        (Some(evict), Some(Cache::Never)) if of.shards > 0 => {
+            writeln!(f, ", only compressed shards are cached, {}", evict.name())
+        }
+        (Some(_), Some(Cache::Never)) => writeln!(f, ", never cached"),
+        (Some(evict), _) => writeln!(f, ", {}", evict.name()),
+    }
+}
+
+fn write_frames(f: &mut fmt::Formatter<'_>, frames: &Memory) -> fmt::Result {
+    write!(f, "frames  {} of {}", size(frames.in_use_bytes), size(frames.bytes))?;
+    let pages = &frames.pages;
+    for (bytes, name) in [
+        (pages.hugetlb, "2 MiB hugetlb"),
+        (pages.collapsed, "2 MiB collapsed"),
+        (pages.small, "4 KiB"),
+    ] {
+        write!(f, "  {} % {name}", bytes.saturating_mul(100) / frames.bytes.max(1))?;
+    }
+    writeln!(f)
+}
+
+fn write_warm_up(f: &mut fmt::Formatter<'_>, warm: &Warming) -> fmt::Result {
+    writeln!(
+        f,
+        "warm    {} {}  {} of {} shards cached, {} fetched, {} failed",
+        warm.number,
+        if warm.done { "ended" } else { "runs" },
+        warm.fetched + warm.cached,
+        warm.shards,
+        size(warm.bytes),
+        warm.failed,
+    )
+}
+
+fn write_audit(f: &mut fmt::Formatter<'_>, audit: &AuditReport) -> fmt::Result {
+    let AuditReport { path, written, lost, failing } = audit;
+    write!(f, "audit   {}  {written} lines, {lost} lost", printable(&path.to_string_lossy()))?;
+    match failing {
+        Some(why) => writeln!(f, ", cannot be written: {}", printable(why)),
+        None => writeln!(f),
+    }
+}
+
+/// The whole status on one screen.
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "forebay {}  pid {}", printable(&self.release), self.pid)?;
+        if let Some(configuration) = &self.configuration {
+            writeln!(f, "config  {configuration}")?;
+        }
+        for tier in &self.tiers {
+            writeln!(f, "tier    {}", TierLines(tier))?;
+        }
+        self.sources.iter().try_for_each(|source| write_source(f, source))?;
+        for mount in self.mounts.iter().filter(|mount| mount.hangs) {
+            let (path, stuck) = (mount.mount.to_string_lossy(), mount.stuck.len());
+            writeln!(f, "mount   {} hangs: {stuck} readers wait for it", printable(&path))?;
+        }
+        write_foresight(f, &self.foresight)?;
+        if self.cache.counters.through_bytes > 0 {
+            let through = size(self.cache.counters.through_bytes);
+            writeln!(f, "        read past every tier: {through}")?;
+        }
+        // Without rules the only entry is the rest, which is the whole cache.
+        let holdings = &self.cache.holdings;
+        for (label, all) in [("dataset", &holdings.datasets), ("tenant ", &holdings.tenants)] {
+            for of in all.iter().filter(|_| all.len() > 1) {
+                write_holding(f, label, of)?;
+            }
+        }
+        let fills = &self.fills;
+        writeln!(
+            f,
+            "fills   {} of {} running, {} waiting",
+            fills.running, fills.limit, fills.waiting
+        )?;
+        write_frames(f, &self.frames)?;
+        writeln!(f, "slabs   {} of {}", size(self.slab_bytes), size(self.slab_limit_bytes))?;
+        for job in &self.jobs {
+            write!(f, "job     {}", JobLines(job))?;
+        }
+        if let Some(gpus) = &self.gpus {
+            write!(f, "{gpus}")?;
+        }
+        self.warm_ups.iter().try_for_each(|warm| write_warm_up(f, warm))?;
+        self.audit.as_ref().map_or(Ok(()), |audit| write_audit(f, audit))
+    }
+}
