@@ -18,8 +18,8 @@ SEED ?= 1
 
 python := .venv/bin/python
 # Folders that hold Python code, and those that hold Python tests.
-python_code := $(wildcard bindings/python benches/contest benches/rivals benches/link benches/gpu benches/foresight benches/overhead examples scripts tests/python)
-python_tests := $(wildcard bindings/python/tests tests/python examples/tests benches/contest/tests scripts/tests)
+python_code := $(wildcard bindings/python cli/bench/contest benches/rivals benches/link benches/gpu benches/foresight benches/overhead examples scripts tests/python)
+python_tests := $(wildcard bindings/python/tests tests/python examples/tests cli/bench/contest/tests scripts/tests)
 # Engine that tests and benchmarks compare the others with.
 cross_check := forebay-benches/tokio-uring
 heading = @printf '\n==> %s\n' "$(1)"
@@ -46,7 +46,7 @@ run: setup ## Train one cold and one warm epoch, then print the starvation repor
 	$(call heading,run)
 	@# A log gets one line of progress every 5 s, a terminal ten a second.
 	@[ -t 2 ] || export TQDM_MININTERVAL=5; \
-		$(python) examples/run.py $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(URLS),'$(URLS)')
+		PYTHONPATH=cli/bench/contest $(python) examples/run.py $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(URLS),'$(URLS)')
 
 .PHONY: test
 test: setup-tests check start-skips rust-test python-test list-skips ## Every check and every test
@@ -89,7 +89,7 @@ python-lint:
 	$(call heading,ruff and mypy)
 	@.venv/bin/ruff check $(python_code)
 	@.venv/bin/mypy
-	@.venv/bin/mypy --config-file scripts/mypy.ini examples benches/contest benches/rivals benches/link benches/gpu benches/foresight benches/overhead
+	@.venv/bin/mypy --config-file scripts/mypy.ini examples cli/bench/contest benches/rivals benches/link benches/gpu benches/foresight benches/overhead
 
 .PHONY: style
 style:
@@ -140,7 +140,7 @@ bench: setup-tests ## Measure rivals, the disk and starvation; results go to ben
 .PHONY: contest
 contest: setup-tests ## Measure how many accelerators each loader feeds, photos and bytes: some three hours
 	$(call heading,contest)
-	@PYTHONPATH=examples:benches/contest $(python) benches/rivals/accelerators.py --rounds $(or $(ROUNDS),5)
+	@PYTHONPATH=examples:cli/bench/contest $(python) benches/rivals/accelerators.py --rounds $(or $(ROUNDS),5)
 
 .PHONY: gpu-test
 gpu-test: ## Run the tests that need a GPU; FOREBAY_WHEEL=… replaces make setup

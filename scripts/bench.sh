@@ -13,4 +13,4 @@ if ! command -v fio >/dev/null; then
         apt-get install -y --no-install-recommends fio
 fi
 # The benchmarks stand on the same photos, server and daemon as the example.
-exec env PYTHONPATH=examples:benches/contest .venv/bin/python benches/rivals/all.py --rounds "${ROUNDS:-5}"
+exec env PYTHONPATH=examples:cli/bench/contest .venv/bin/python benches/rivals/all.py --rounds "${ROUNDS:-5}"

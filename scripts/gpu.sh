@@ -23,7 +23,7 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 case "${1:-test}" in
 test)
     timeout "$TIMEOUT" "$python" -m pytest -rs bindings/python/tests/test_gpu.py
-    timeout "$TIMEOUT" "$python" -m pytest -rs benches/contest/tests/test_model.py
+    timeout "$TIMEOUT" "$python" -m pytest -rs cli/bench/contest/tests/test_model.py
     # Every access of the kernels is looked at, on a part of the tests: it is some fifty times slower.
     if command -v compute-sanitizer >/dev/null; then
         timeout "$TIMEOUT" compute-sanitizer --tool memcheck --error-exitcode 9 \

@@ -29,8 +29,7 @@ mapfile -t system < <(missing_packages)
 "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || rm -rf "$VENV"
 requirements=scripts/requirements.txt
 packages=$(digest "$requirements")
-sources=(Cargo.toml Cargo.lock rust-toolchain.toml cache loader daemon cli bindings benches/Cargo.toml
-    benches/contest examples/daemons.py)
+sources=(Cargo.toml Cargo.lock rust-toolchain.toml cache loader daemon cli bindings benches/Cargo.toml)
 wheel=$(digest pyproject.toml "${sources[@]}")
 origin=$(digest tests/testkit "${sources[@]}")
 has_wheel() { is_done wheel "$wheel" && [ -x "$VENV/bin/forebay" ]; }

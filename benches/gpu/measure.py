@@ -30,7 +30,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1] / "examples"), str(HERE.parent / "rivals")]
+ROOT = HERE.parents[1]
+FOLDERS = [ROOT / "examples", ROOT / "cli/bench/contest", HERE.parent / "rivals"]
+sys.path[:0] = map(str, FOLDERS)
 
 BATCH = 256
 # Distinct photos, and how often each lies in the shards: an epoch of some seconds.

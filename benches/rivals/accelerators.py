@@ -57,7 +57,7 @@ def interpreter() -> Path:
 def check_loaders(python: Path, rivals: list[str]) -> None:
     """Have each loader deliver what is in shards, at every setting, before hours go into it."""
     needed = " ".join(roster.RULES if ALL in rivals else rivals)
-    tests = HERE.parent / "contest" / "tests" / "test_contenders.py"
+    tests = HERE.parents[1] / "cli/bench/contest/tests/test_contenders.py"
     # Forebay is that of the environment that runs this; theirs has no command of it.
     path = f"{Path(daemons.FOREBAY).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "FOREBAY_TEST_LOADERS": needed}

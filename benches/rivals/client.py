@@ -1,6 +1,6 @@
 """Cost in a trainer's process: CPU per sample, and time until the first batch.
 
-    PYTHONPATH=examples:benches/contest .venv/bin/python benches/rivals/client.py [--rounds 5]
+    PYTHONPATH=examples:cli/bench/contest .venv/bin/python benches/rivals/client.py [--rounds 5]
 
 All threads of the trainer's process count, the daemon's do not. The baseline is what the trainer
 spends anyway: importing torch, or making a `bytes` of each sample's view.

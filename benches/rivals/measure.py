@@ -1,6 +1,6 @@
 """The harness: the same shards through every contender, in turns, and the ratio of the medians.
 
-    PYTHONPATH=examples:benches/contest .venv/bin/python benches/rivals/measure.py [--mode raw]
+    PYTHONPATH=examples:cli/bench/contest .venv/bin/python benches/rivals/measure.py [--mode raw]
 
 Nothing is counted that was not the same work. Contenders must deliver the same samples,
 all run on the same CPUs, each in processes of its own, in an order that turns round every round;
@@ -40,7 +40,7 @@ from fence import Unfenced, fence
 from place import out_of_page_cache
 from players import player
 
-CONTEST = Path(__file__).resolve().parents[1] / "contest"
+CONTEST = Path(__file__).resolve().parents[2] / "cli/bench/contest"
 # Members of a photo's sample in these shards.
 FIELDS = ["jpg", "cls"]
 BATCH_SIZE = 256

@@ -1,4 +1,4 @@
-//! Other loaders on the same work: runs the Python scripts of `benches/contest`, which this program carries.
+//! Other loaders on the same work: runs the Python scripts of `cli/bench/contest`, which this program carries.
 //!
 //! Its rule: one document goes in, one comes out, and what the scripts say meanwhile is shown as it comes.
 
@@ -42,9 +42,7 @@ pub const KEPT: &str = "contest.json";
 macro_rules! scripts {
     ($($name:literal),* $(,)?) => {
         &[
-            // The examples start daemons as the contest does.
-            ("daemons.py", include_str!("../../../examples/daemons.py")),
-            $((concat!($name, ".py"), include_str!(concat!("../../../benches/contest/", $name, ".py")))),*
+            $((concat!($name, ".py"), include_str!(concat!("../contest/", $name, ".py")))),*
         ]
     };
 }
@@ -55,6 +53,7 @@ const SCRIPTS: &[(&str, &str)] = scripts!(
     "contender",
     "contest",
     "conversions",
+    "daemons",
     "fence",
     "handover",
     "main",
@@ -321,7 +320,7 @@ mod tests {
             .filter(|name| name.ends_with(".py"))
             .collect();
         there.sort();
-        let carried: Vec<_> = SCRIPTS.iter().skip(1).map(|(name, _)| (*name).to_owned()).collect();
+        let carried: Vec<_> = SCRIPTS.iter().map(|(name, _)| (*name).to_owned()).collect();
         assert_eq!(carried, there);
     }
 

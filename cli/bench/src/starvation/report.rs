@@ -53,7 +53,7 @@ pub struct Report {
     /// How many accelerators the node feeds, if that was looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
-    /// What other loaders made of the same work, if they were asked, as `benches/contest` tells it.
+    /// What other loaders made of the same work, if they were asked, as `cli/bench/contest` tells it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contest: Option<serde_json::Value>,
 }

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 CONTEST = Path(__file__).resolve().parents[1]
-EXAMPLES = CONTEST.parents[1] / "examples"
-sys.path[:0] = [str(CONTEST), str(EXAMPLES)]
+sys.path.insert(0, str(CONTEST))
 
 SAMPLES, SHARDS, BATCH = 24, 2, 8
 
@@ -46,9 +45,9 @@ def shards(tmp_path_factory):
 
 @pytest.fixture
 def carried(tmp_path):
-    """The scripts as the command line has them: in a folder of their own, beside nothing else."""
+    """Scripts as the command line unpacks them: alone in a folder."""
     folder = tmp_path / "scripts"
     folder.mkdir()
-    for script in [*CONTEST.glob("*.py"), EXAMPLES / "daemons.py"]:
+    for script in CONTEST.glob("*.py"):
         shutil.copy(script, folder)
     return folder

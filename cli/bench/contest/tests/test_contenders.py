@@ -26,7 +26,7 @@ from place import place
 from players import player
 from touch import toucher
 
-from conftest import BATCH, EXAMPLES, SAMPLES, SHARDS, colour
+from conftest import BATCH, CONTEST, SAMPLES, SHARDS, colour
 
 FOREBAY = shutil.which("forebay", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 # A usable number of cores that adds nothing to what is tried.
@@ -119,7 +119,7 @@ def contender(kind, storage):
 def test_it_delivers_what_the_shards_hold(kind, storage, images, shards, work, monkeypatch):
     check_is_there(kind, images)
     # Where the command line carries the scripts to, this one is beside them.
-    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))
+    monkeypatch.setenv("PYTHONPATH", str(CONTEST))
     one = contender(kind, storage)
     fields = tars.fields(shards[0], images)
     source = None
@@ -164,7 +164,7 @@ def test_it_delivers_what_the_shards_hold(kind, storage, images, shards, work, m
 
 @pytest.mark.parametrize("storage", ["o_direct", "memory"])
 def test_the_daemons_share_is_within_the_limit_and_counted(storage, shards, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))
+    monkeypatch.setenv("PYTHONPATH", str(CONTEST))
     one = contender("forebay", storage)
     task = Task(False, tars.fields(shards[0], False), shards, BATCH, {"bytes": "views"})
     with contextlib.ExitStack() as stack:
