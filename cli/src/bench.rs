@@ -19,7 +19,8 @@ use serde::Serialize;
 
 use super::{Done, Failure, Launcher, print, print_json};
 
-/// Measure what feeds an accelerator: how long it would starve and why, how much comes and how soon, and how it grows.
+/// Measure what feeds an accelerator: how long it would starve and why, how much comes and how
+/// soon, and how it grows.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
     Starvation(starvation::Arguments),
@@ -63,6 +64,6 @@ fn writable(file: &Path) -> Done {
         }
         Err(error) => Err(error),
     };
-    let checked = checked.doing("find out whether a file can be written");
+    let checked = checked.doing("check write access to a file");
     Ok(checked.map_err(|error| error.at("file", file.display()))?)
 }

@@ -1,6 +1,6 @@
 //! `forebay completions`.
 //!
-//! One rule: a script knows what the command line itself takes; nothing is listed by hand.
+//! A script knows what the command line itself takes; nothing is listed by hand.
 
 use clap::CommandFactory;
 use clap_complete::Shell;

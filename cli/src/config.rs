@@ -1,6 +1,6 @@
 //! `forebay config`: the configuration file, and the configuration in force.
 //!
-//! Rule: only `apply` changes anything, and only in a running daemon. Whatever is printed hides
+//! Only `apply` changes anything, and only in a running daemon. Whatever is printed hides
 //! secrets.
 
 mod apply;

@@ -9,36 +9,39 @@ use forebay_wire::message::Cause;
 
 use super::{ANSWER_TIMEOUT, Done, Failure, Query, print, print_json};
 
-/// Show what jobs cost: bytes and requests to stores, bytes of files, bytes written to disks, GPU-seconds lost to waits.
+/// Show what jobs cost: bytes and requests to stores, bytes of files, bytes written to disks,
+/// GPU-seconds lost to waits.
 ///
-/// By job, tenant and data set, since the daemon started, jobs that ended among them. What several jobs use is on the bill of the
-/// one that asked first. Prices come from `[prices]` of the configuration; without them there are amounts alone.
+/// By job, tenant and data set, since the daemon started, jobs that ended among them. What several
+/// jobs use is on the bill of the one that asked first. Prices come from `[prices]` of the
+/// configuration; without them there are amounts alone.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     query: Query,
-    /// Print sums by job, or by tenant, in place of each job's data sets; or what was written to each tier.
+    /// Print sums by job, or by tenant, in place of each job's data sets; or what was written to
+    /// each tier.
     #[arg(long, value_enum, conflicts_with = "json")]
     by: Option<By>,
-    /// Print CSV: a head, and a row for each job and data set, and for each job's waits. What was written to each tier, moves
-    /// between tiers among it, is no job's: `--by tier` has those rows. A name that a spreadsheet would take for a formula begins
-    /// with a `'`.
+    /// Print CSV: a head, and a row for each job and data set, and for each job's waits. What was
+    /// written to each tier, moves between tiers among it, is no job's: `--by tier` has those rows.
+    /// A name that a spreadsheet would take for a formula begins with a `'`.
     #[arg(long, conflicts_with = "json")]
     csv: bool,
 }
 
-/// What is added up.
+/// Grouping of the sums.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum By {
-    /// What each job had of all its data sets, and its waits.
+    /// Sums of each job over all its data sets, and its waits.
     Job,
-    /// What each tenant's jobs had.
+    /// Sums of each tenant's jobs.
     Tenant,
-    /// What was written to each tier on a disk, and how often that is its capacity a day.
+    /// Bytes written to each tier on a disk, and that as capacities per day.
     Tier,
 }
 
-/// What spreadsheets take a cell for a formula by.
+/// First characters that make a spreadsheet read a cell as a formula.
 const FORMULAS: [char; 10] = ['=', '+', '-', '@', '\t', '\r', '＝', '＋', '－', '＠'];
 
 pub(super) fn run(arguments: &Arguments) -> Done {
@@ -87,7 +90,7 @@ fn lines(report: &CostReport) -> Vec<Vec<String>> {
     [head].into_iter().chain(each).collect()
 }
 
-/// What was written to each tier, and what the columns are. What is not known is an empty cell.
+/// Returns the rows of writes by tier. An unknown value is an empty cell.
 fn wear(tiers: &[Endurance]) -> Vec<Vec<String>> {
     let head = names(&[
         "tier",

@@ -4,11 +4,11 @@ use std::ffi::OsString;
 
 use super::{Done, Launcher};
 
-/// What the command line calls it.
+/// Name on the command line.
 const VERB: &str = "credentials";
 
-/// Find AWS credentials for a daemon, as this process's environment says, and write them to standard
-/// output.
+/// Find AWS credentials for a daemon, as this process's environment says, and write them to
+/// standard output.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {}
 

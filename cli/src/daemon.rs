@@ -39,23 +39,23 @@ pub(super) const CONFIG: &str = "/etc/forebay/forebay.toml";
 /// A predecessor that is on its way out gives its lock up within this time, or it hangs.
 const TAKE_OVER: Duration = Duration::from_secs(15);
 
-/// What runs when the daemon ends (a removal, an indexer that was just given up) ends within this
-/// time, or is cut off: everything on disk is safe at any instant.
+/// Time for running work (a removal, a cancelled indexer) to end at shutdown before it is cut off:
+/// everything on disk is safe at any instant.
 const WIND_UP: Duration = Duration::from_secs(5);
 
 /// Bytes the embedded cache may hold, unless `--capacity` says so.
 const CAPACITY: &str = "FOREBAY_CAPACITY";
 
-/// How often one that waits for the lock looks whether its holder serves: short beside the seconds
-/// in which a daemon starts.
+/// Interval at which a process that waits for the lock checks if its holder serves: short beside
+/// the seconds in which a daemon starts.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Run the daemon in the foreground.
 ///
-/// Without `--embedded` it is the node's daemon, which reads its configuration file, and reads it again on
-/// SIGHUP: jobs go on, and feel the change at once. A file with a mistake changes nothing and is told of in
-/// the log; `forebay config apply` does the same with an answer. Training jobs start an embedded daemon by
-/// themselves where no node daemon answers.
+/// Without `--embedded` it is the node's daemon, which reads its configuration file, and reads it
+/// again on SIGHUP: jobs go on, and feel the change at once. A file with a mistake changes nothing
+/// and is told of in the log; `forebay config apply` does the same with an answer. Training jobs
+/// start an embedded daemon by themselves where no node daemon answers.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// The configuration file.
@@ -98,7 +98,7 @@ impl From<Io> for EngineChoice {
     }
 }
 
-/// Where a daemon lives and when it ends.
+/// Endpoints of a daemon, and the condition for its end.
 struct Place {
     node: NodeConfig,
     /// The file that it goes by, and what that said.
@@ -106,7 +106,7 @@ struct Place {
     socket: PathBuf,
     /// Other sockets beside it.
     listens: Vec<ListenConfig>,
-    /// How it is to be had over TCP, if it is.
+    /// TCP settings, if any.
     http: Option<HttpConfig>,
     idle: Option<Duration>,
     /// Told once the daemon listens.
@@ -121,7 +121,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
         logs::begin(LogFormat::Text, embedded::log)?;
         match embedded(arguments, io, launcher)? {
             Some(place) => place,
-            // Whoever started the other was killed meanwhile; whoever started us finds it.
+            // The process that started the other daemon was killed meanwhile; ours finds it.
             None => return Ok(announce()?),
         }
     } else {
@@ -203,7 +203,7 @@ async fn reload_on(node: &Node, hangup: Option<Signal>) {
             Ok(applied) => match applied.why_not() {
                 None => "reloaded the configuration".to_owned(),
                 Some(why) => {
-                    // What is wrong, and where, a line each.
+                    // Mistakes and places, one per line.
                     applied.to_string().lines().for_each(|line| tracing::error!("{line}"));
                     format!("failed to reload the configuration: {why}")
                 }
@@ -317,7 +317,7 @@ pub(super) fn wanted_capacity() -> Result<Option<u64>> {
         return Ok(None);
     };
     let size = text.parse().map_err(|why: String| {
-        Error::new(ErrorKind::Invalid, format!("this is no size: {why}"))
+        Error::new(ErrorKind::Invalid, format!("invalid size: {why}"))
             .at(CAPACITY, &text)
             .advise("write it like '200GB'")
     })?;
@@ -359,7 +359,7 @@ fn announce() -> Result<()> {
     // Nobody has to listen: a person may have started the daemon by hand.
     let _ = writeln!(stdout, "ready").and_then(|()| stdout.flush());
     let null = OpenOptions::new().write(true).open("/dev/null").doing("open /dev/null")?;
-    rustix::stdio::dup2_stdout(&null).doing("let go of standard output")
+    rustix::stdio::dup2_stdout(&null).doing("close standard output")
 }
 
 fn bytes(size: ByteSize) -> u64 {

@@ -1,6 +1,6 @@
 //! `forebay doctor`: is this machine ready for the daemon, and what mends it if not.
 //!
-//! One rule: it changes nothing of the machine, and a check that cannot look says so instead of guessing.
+//! It changes nothing of the machine, and a check that cannot look says so instead of guessing.
 //!
 //! ```text
 //!   Plan ── what the daemon would be            plan.rs
@@ -67,8 +67,8 @@ use super::{Done, Output, print, print_json};
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(super) struct Arguments {
-    /// The node daemon's configuration. Unset: /etc/forebay/forebay.toml if there is one, else what a
-    /// private daemon decides for itself.
+    /// The node daemon's configuration. Unset: /etc/forebay/forebay.toml if there is one, else what
+    /// a private daemon decides for itself.
     #[arg(long, value_name = "FILE", conflicts_with = "cache")]
     config: Option<PathBuf>,
     /// Look at a private daemon whose cache is in this directory.
@@ -95,15 +95,12 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         0 => Ok(()),
         wrong => Err(Error::new(ErrorKind::Invalid, "this machine is not ready for the daemon")
             .at("wrong", wrong)
-            .advise("see what mends it above")
+            .advise("see the remedies above")
             .into()),
     }
 }
 
-/// What is found of the machine by a configuration, in words.
-///
-/// # Errors
-/// If it cannot be looked at.
+/// Returns the findings for a configuration, in words.
 pub(super) fn report(config: Option<&Path>) -> Result<String> {
     let config = config.map(Path::to_owned);
     let arguments = Arguments {
@@ -174,7 +171,7 @@ fn look(arguments: &Arguments) -> Result<Vec<Finding>> {
     Ok(found)
 }
 
-/// What writing there comes to, where this user may.
+/// Returns the findings of a trial write, if this user may write.
 fn tried(trial: &Trial, ground: &Ground, probe: bool) -> Vec<Finding> {
     if !ground.writable {
         return vec![Finding::skipped("direct_io", "this user may not write there")];

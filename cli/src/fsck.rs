@@ -46,7 +46,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         true => Ok(()),
         false => Err(Error::new(ErrorKind::Corrupt, "the cache directory is not clean")
             .at("directory", directory.display())
-            .advise("`forebay fsck --repair` removes what is of no use; a daemon's start does, too")
+            .advise("`forebay fsck --repair` removes unusable files; a daemon's start does, too")
             .into()),
     }
 }

@@ -28,17 +28,19 @@ pub(super) struct Arguments {
     /// The manifest to write.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Fetch at this rate at most, like `2Gbit/s` or `500MB/s`; what jobs want, too, comes as they need it.
+    /// Fetch at this rate at most, like `2Gbit/s` or `500MB/s`; what jobs want, too, comes as they
+    /// need it.
     #[arg(long, value_name = "RATE")]
     bandwidth: Option<Rate>,
     /// Run shards that are commands, as in `pipe:aws s3 cp s3://bucket/{00..09}.tar -`.
     ///
-    /// They run here, by `/bin/sh` and with your rights; name none from a list that you do not trust.
+    /// They run here, by `/bin/sh` and with your rights; name none from a list that you do not
+    /// trust.
     #[arg(long)]
     allow_pipe: bool,
 }
 
-/// What was counted.
+/// Totals.
 #[derive(Serialize)]
 struct Document<'a> {
     manifest: &'a Path,

@@ -22,8 +22,8 @@ pub(super) enum Verb {
     Show(Show),
     /// Stop a job: its training script gets an error that says so.
     ///
-    /// Its memory and its places in queues are free at once; other jobs are not affected. The script
-    /// can resume later from the last state it saved.
+    /// Its memory and its places in queues are free at once; other jobs are not affected. The
+    /// script can resume later from the last state it saved.
     Stop(Stop),
 }
 

@@ -1,7 +1,7 @@
 //! The command line.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reachable, 4 not allowed; 130 and 143 a benchmark that SIGINT or
-//! SIGTERM ended, as shells have it.
+//! Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reachable, 4 not allowed; 130 and 143 a
+//! benchmark that SIGINT or SIGTERM ended, as shells have it.
 
 mod bench;
 mod completions;
@@ -44,8 +44,8 @@ use serde_json::Value;
 
 /// Keeps GPUs fed: caches WebDataset shards on local NVMe and streams batches to training jobs.
 ///
-/// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reachable, 4 not allowed; of a benchmark also 130 (SIGINT) and 143
-/// (SIGTERM).
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reachable, 4 not allowed; of a
+/// benchmark also 130 (SIGINT) and 143 (SIGTERM).
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version, propagate_version = true, max_term_width = 100)]
 struct Arguments {
@@ -88,7 +88,7 @@ enum Verb {
     Bench(bench::Verb),
 }
 
-/// Why a verb did not do its work, as far as that decides the exit code.
+/// Failure of a verb, as far as it decides the exit code.
 #[derive(Debug)]
 enum Failure {
     /// The command line makes no sense.
@@ -101,7 +101,7 @@ enum Failure {
     Failed(Error),
 }
 
-/// What a verb comes to.
+/// Result of a verb.
 type Done<T = ()> = Result<T, Failure>;
 
 impl From<Error> for Failure {
@@ -111,7 +111,7 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
-    /// Of a request: the daemon said no, or said nothing.
+    /// Returns the failure of a request: the daemon rejected it, or did not answer.
     fn of_request(error: Error) -> Self {
         match error.kind() {
             ErrorKind::Unavailable | ErrorKind::Closed => Self::Unreachable(error),
@@ -146,7 +146,7 @@ impl Failure {
     }
 }
 
-/// Which daemon a verb asks.
+/// Daemon to ask.
 #[derive(Debug, Clone, clap::Args)]
 struct Target {
     /// The daemon to ask: `embedded`, or `unix:/path/to/forebayd.sock`.
@@ -242,7 +242,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// One that runs answers from memory; if it needs longer than this it hangs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Heads of a million shards are read within this time, where it is not known which of them are meant.
+/// Heads of a million shards are read within this time, where it is not known which of them are
+/// meant.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Target {
@@ -259,12 +260,12 @@ impl Target {
         address.connect(&Deadline::after(CONNECT_TIMEOUT)).map_err(Failure::Unreachable)
     }
 
-    /// What admins ask, of a daemon that is started if need be.
+    /// Returns the admin client of a daemon, which is started if needed.
     fn admin(&self, launcher: &Launcher) -> Done<Admin> {
         Ok(Admin::of(self.connect(launcher)?)?)
     }
 
-    /// What admins ask, of a daemon that runs.
+    /// Returns the admin client of a running daemon.
     fn admin_if_running(&self) -> Done<Admin> {
         let open = |path: &Path| Connection::open(path, &Deadline::after(ANSWER_TIMEOUT));
         let opened = match self.address(&[])? {
@@ -329,8 +330,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
 /// A bucket of a hundred million objects is listed within this time.
 const LIST_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// The shards a command line names: every argument may hold braces, globs and `::`. What remote globs
-/// mean, the daemon lists, started if need be.
+/// The shards a command line names: every argument may hold braces, globs and `::`. What remote
+/// globs mean, the daemon lists, started if need be.
 fn shards(
     arguments: &[String],
     commands: Commands,

@@ -1,6 +1,6 @@
 //! `forebay man`: the manual, for packages.
 //!
-//! One rule: a page says what `--help` of its verb says, and there is one for each that help lists.
+//! A page says what `--help` of its verb says, and there is one for each that help lists.
 
 use std::path::PathBuf;
 

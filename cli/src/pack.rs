@@ -14,28 +14,29 @@ use serde::Serialize;
 
 use super::{Done, Failure, Output, bar_style, print, print_json};
 
-/// How often a spinner turns.
+/// Interval of a spinner's frames.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Make WebDataset shards of even size, and their manifest, from a folder, a list or other shards.
 ///
-/// Run the same command again after it was stopped, by whatever: shards that are whole are kept, the rest is
-/// written. Nothing is ever overwritten.
+/// Run the same command again after it was stopped, by whatever: shards that are whole are kept,
+/// the rest is written. Nothing is ever overwritten.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Arguments {
     /// A folder, a list (.csv, .parquet), or shards: paths with braces (`{000..099}`) and globs.
     ///
-    /// Of a folder, files that share a path up to the first dot of their name become one sample: `cat/001.jpg` and
-    /// `cat/001.cls` are the fields `jpg` and `cls` of sample `cat/001`. Samples come in the order of their keys. A file that
-    /// fits no sample is an error.
+    /// Of a folder, files that share a path up to the first dot of their name become one sample:
+    /// `cat/001.jpg` and `cat/001.cls` are the fields `jpg` and `cls` of sample `cat/001`. Samples
+    /// come in the order of their keys. A file that fits no sample is an error.
     ///
-    /// Of a list, each row becomes a sample, in the order of the rows, and the header says what a column is: `key` holds keys
-    /// (without it, rows are numbered from 000000000); `cls=` holds the field `cls` itself; `jpg` names files that hold
-    /// the field `jpg`, from the list's folder or --root on. An empty cell is no field.
+    /// Of a list, each row becomes a sample, in the order of the rows, and the header says what a
+    /// column is: `key` holds keys (without it, rows are numbered from 000000000); `cls=` holds the
+    /// field `cls` itself; `jpg` names files that hold the field `jpg`, from the list's folder or
+    /// --root on. An empty cell is no field.
     ///
-    /// Of shards, each sample is taken as it is, in their order. Members that belong to no sample, which loaders pass
-    /// over, are left out; a sample that loaders would call bad is an error.
+    /// Of shards, each sample is taken as it is, in their order. Members that belong to no sample,
+    /// which loaders pass over, are left out; a sample that loaders would call bad is an error.
     #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<String>,
     /// The shards' names, with a place for their number.
@@ -44,19 +45,22 @@ pub(super) struct Arguments {
     output: String,
     /// Samples per shard, at most. Alone, it leaves bytes without a limit.
     ///
-    /// Unset, as --bytes: 100000 samples or 3 GB, whichever comes first. As many shards are made as the limit needs, and
-    /// in the samples or bytes that it is about no two of them differ by more than one sample.
+    /// Unset, as --bytes: 100000 samples or 3 GB, whichever comes first. As many shards are made as
+    /// the limit needs, and in the samples or bytes that it is about no two of them differ by more
+    /// than one sample.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     samples: Option<u64>,
     /// Bytes per shard, at most, such as 1GB or 512MiB. Alone, it leaves samples without a limit.
     #[arg(long, value_parser = size)]
     bytes: Option<ByteSize>,
-    /// Pack the samples in an order drawn by --seed, the same for the same keys, not in that of the input.
+    /// Pack the samples in an order drawn by --seed, the same for the same keys, not in that of the
+    /// input.
     ///
-    /// For data sets that are sorted, by class for instance: readers mix a window of shards, not all.
+    /// For data sets that are sorted, by class for instance: readers mix a window of shards, not
+    /// all.
     #[arg(long)]
     shuffle: bool,
-    /// What --shuffle draws from.
+    /// Seed of --shuffle.
     #[arg(long, requires = "shuffle", default_value_t = 0)]
     seed: u64,
     /// The folder from which a list's paths count. Unset: the list's own.
@@ -64,10 +68,11 @@ pub(super) struct Arguments {
     root: Option<PathBuf>,
     /// Put a shard's name before the keys of its samples: `a` of `x-00.tar` becomes `x-00/a`.
     ///
-    /// For shards that have keys in common: side by side in one shard, two samples of one key would be read as one.
+    /// For shards that have keys in common: side by side in one shard, two samples of one key would
+    /// be read as one.
     #[arg(long)]
     prefix_keys: bool,
-    /// Where the manifest goes. Unset: beside the shards, `out.json` for `out-{:06d}.tar`.
+    /// Path of the manifest. Default: beside the shards, `out.json` for `out-{:06d}.tar`.
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
     /// Shards that are written at once. Unset: as many as there are cores.
@@ -91,7 +96,7 @@ Examples:
 Then, in Python:
   forebay.DataLoader('train/photos-{000000..000041}.tar', manifest='train/photos.json')";
 
-/// What was made, or would be.
+/// Shards made, or planned.
 #[derive(Serialize)]
 struct Document<'a> {
     dry_run: bool,
@@ -135,13 +140,13 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         limits: limits(arguments),
         shuffle: arguments.shuffle.then_some(arguments.seed),
         manifest: arguments.manifest.clone(),
-        // Where the system does not tell of cores, one is always there.
+        // One core is assumed where the system does not report it.
         threads: arguments
             .jobs
             .or_else(|| available_parallelism().ok())
             .unwrap_or(NonZero::<usize>::MIN),
     };
-    let spinner = ProgressBar::new_spinner().with_message("looking at what is to be packed");
+    let spinner = ProgressBar::new_spinner().with_message("reading the input");
     spinner.enable_steady_tick(TICK);
     let plan = packing.plan();
     spinner.finish_and_clear();
@@ -169,8 +174,8 @@ fn input(arguments: &Arguments) -> Done<Input> {
     };
     let (list, tars) = (matches!(input, Input::List { .. }), matches!(input, Input::Tars { .. }));
     let misplaced = [
-        (arguments.root.is_some() && !list, "--root is for a list"),
-        (arguments.prefix_keys && !tars, "--prefix-keys is for shards"),
+        (arguments.root.is_some() && !list, "--root applies to a list"),
+        (arguments.prefix_keys && !tars, "--prefix-keys applies to shards"),
     ];
     match misplaced.iter().find(|(misplaced, _)| *misplaced) {
         Some((_, what)) => Err(Failure::Usage(Error::new(ErrorKind::Invalid, *what))),
@@ -181,7 +186,7 @@ fn input(arguments: &Arguments) -> Done<Input> {
 /// The shards that the command line names: files of this machine.
 fn tars(inputs: &[String]) -> Done<Vec<PathBuf>> {
     let elsewhere = |url: &str| {
-        Error::new(ErrorKind::Invalid, "only shards that are files can be packed anew")
+        Error::new(ErrorKind::Invalid, "only shards that are files can be packed again")
             .at("url", url)
             .advise("copy them here first, or mount their store")
     };
@@ -189,7 +194,7 @@ fn tars(inputs: &[String]) -> Done<Vec<PathBuf>> {
     for input in inputs {
         let alone = Path::new(input);
         if alone.is_dir() || is_list(alone) {
-            let error = Error::new(ErrorKind::Invalid, "a folder or a list is packed alone");
+            let error = Error::new(ErrorKind::Invalid, "a folder or a list must be the only input");
             return Err(Failure::Usage(error.at("input", input)));
         }
         let mut list = |url: &str| Err(elsewhere(url));

@@ -1,6 +1,6 @@
 //! `forebay policy`: eviction policies, replayed over traces.
 //!
-//! Rule: nothing here changes a daemon.
+//! Nothing here changes a daemon.
 
 mod record;
 mod simulate;

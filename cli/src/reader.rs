@@ -6,7 +6,7 @@ use forebay_wire::files::Asking;
 
 use super::{Done, Launcher};
 
-/// What the command line calls it.
+/// Name on the command line.
 const VERB: &str = "reader";
 
 /// Read files for a daemon, which starts this with a socket for standard input.

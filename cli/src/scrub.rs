@@ -43,7 +43,7 @@ pub(super) fn run(Arguments { change }: &Arguments, launcher: &Launcher) -> Done
     if scrub.wrong == 0 {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Corrupt, "copies in the cache are wrong")
+    Err(Error::new(ErrorKind::Corrupt, "copies in the cache are corrupt")
         .at("wrong", scrub.wrong)
         .at("left", scrub.wrong - scrub.dropped)
         .advise("check the device: `dmesg`, SMART; dropped copies are fetched again")
@@ -58,6 +58,6 @@ fn text(scrub: &Scrub) -> String {
         let _ = writeln!(text, "{}  {}  {}  {what}", flaw.tier, flaw.file, flaw.why);
     }
     let size = ByteSize(scrub.bytes_done).display().iec();
-    let _ = write!(text, "{} shards, {size}, {} wrong", scrub.shards_done, scrub.wrong);
+    let _ = write!(text, "{} shards, {size}, {} corrupt", scrub.shards_done, scrub.wrong);
     text
 }

@@ -6,8 +6,8 @@ use super::{Done, Failure, Query};
 
 /// Show the daemon's state on one screen.
 ///
-/// It shows the configuration in force, tiers, origins, fetches, memory, and the jobs connected now.
-/// No daemon is started for it.
+/// It shows the configuration in force, tiers, origins, fetches, memory, and the jobs connected
+/// now. No daemon is started for it.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]

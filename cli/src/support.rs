@@ -1,6 +1,6 @@
 //! `forebay support-bundle`.
 //!
-//! One rule: what cannot be had is told in its place; one thing that is missing keeps nothing of the others
+//! What cannot be had is told in its place; one thing that is missing keeps nothing of the others
 //! from being packed.
 
 use std::fs::OpenOptions;
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::daemon::CONFIG;
 use super::{ANSWER_TIMEOUT, Change, Done, Failure, config, doctor, print, print_json};
 
-/// What is asked of a daemon that runs, and what its file is called.
+/// Requests to a running daemon, and the names of their files.
 const ASKED: [(&str, &str); 7] = [
     ("status.json", "/api/v1/status"),
     ("datasets.json", "/api/v1/datasets"),
@@ -30,15 +30,15 @@ const ASKED: [(&str, &str); 7] = [
     ("ready.json", "/readyz"),
 ];
 
-/// What systemd's journal has of the node daemon's unit, as docs/OPERATING.md calls it: so many lines are days of a daemon that is
-/// well, and the last hours of one that is not.
+/// Command for the log of the node daemon's unit, as docs/OPERATING.md names it: that many lines
+/// are days of a healthy daemon, and the last hours of a failing one.
 const JOURNAL: [&str; 7] =
     ["--unit", "forebayd", "--lines", "5000", "--output", "short-iso", "--no-pager"];
 
 /// A journal on a disk that hangs keeps nothing of the others from being packed.
 const JOURNAL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the kernel says of the machine.
+/// The kernel's facts about the machine.
 const MACHINE: [(&str, &str); 4] = [
     ("machine/version", "/proc/version"),
     ("machine/meminfo", "/proc/meminfo"),
@@ -152,7 +152,7 @@ fn written(document: &Value) -> Vec<u8> {
     format!("{document:#}\n").into_bytes()
 }
 
-/// What the node's journal has of the daemon's log, as much as a log may have.
+/// Returns the daemon's log from the journal, as much as a log may have.
 fn journal() -> Result<Vec<u8>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let said = runtime.doing("start an async runtime")?.block_on(async {
@@ -190,7 +190,7 @@ fn pack(path: &Path, pieces: &[Piece]) -> Result<()> {
     let at = |error: Error| error.at("file", path.display());
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let file = file.doing("make the bundle").map_err(|error| match error.kind() {
-        ErrorKind::Invalid => at(error).advise("name a file that is not there yet"),
+        ErrorKind::Invalid => at(error).advise("name a file that does not exist yet"),
         _ => at(error),
     })?;
     let mut bundle = tar::Builder::new(file);

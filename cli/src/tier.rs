@@ -26,8 +26,8 @@ pub(super) enum Verb {
     Drain(Drain),
     /// Stop using a tier at once; its device may then be removed.
     ///
-    /// Shards that only this tier has are fetched again when needed. Its files stay, and count again
-    /// after `forebay tier enable`.
+    /// Shards that only this tier has are fetched again when needed. Its files stay, and count
+    /// again after `forebay tier enable`.
     Disable(Use),
     /// Use a tier again; its directory is scanned.
     Enable(Use),
@@ -113,7 +113,7 @@ fn watch(admin: &Admin, name: &str) -> Done<TierReport> {
     done.ok_or_else(|| {
         Error::new(ErrorKind::Unavailable, "the tier is not empty yet")
             .at("tier", name)
-            .advise("see `forebay tier ls`: shards in use leave when their readers are done")
+            .advise("see `forebay tier ls`: open shards are evicted when their readers are done")
             .into()
     })
 }

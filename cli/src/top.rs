@@ -5,7 +5,7 @@
 //!     asker    asks the daemon, in a thread of its own     top/asker.rs
 //!     screen   a status document as lines                  top/screen.rs
 //! ```
-//! Rule: while a daemon does not answer, its last state stays on the screen, keys work, and it is
+//! While a daemon does not answer, its last state stays on the screen, keys work, and it is
 //! asked again.
 
 mod asker;
@@ -32,9 +32,9 @@ use super::{Done, Failure, Target, print};
 /// Show the daemon's state live: waiting jobs and their causes, fetches, tiers, data sets, origins.
 ///
 /// The screen is drawn anew every second. Jobs that wait most come first; the ranks of one job are
-/// one line, that of the rank that waits most. Arrows, PgUp, PgDn, Home and End scroll; q and Ctrl-C
-/// end it. While the daemon does not answer, its last state stays and it is asked again. With
-/// --json, each state is printed as a line of JSON, until the daemon does not answer.
+/// one line, that of the rank that waits most. Arrows, PgUp, PgDn, Home and End scroll; q and
+/// Ctrl-C end it. While the daemon does not answer, its last state stays and it is asked again.
+/// With --json, each state is printed as a line of JSON, until the daemon does not answer.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
@@ -246,8 +246,8 @@ impl Scroll {
         self.first = self.first.min(self.lines.saturating_sub(self.room));
     }
 
-    /// Returns the lines that fit a terminal of this size. If some do not fit, the last line says how
-    /// to see them.
+    /// Returns the lines that fit a terminal of this size. If some do not fit, the last line says
+    /// how to see them.
     fn seen(&mut self, lines: &[Line<'static>], height: usize, width: usize) -> Vec<Line<'static>> {
         self.lines = lines.len();
         self.room = if self.lines <= height { height } else { height.saturating_sub(1) };

@@ -1,7 +1,7 @@
 //! A file on a file system that can be made to hang, as a parallel file system does when a server
 //! is gone. Reads then stay in the kernel, and SIGKILL does not end their process.
 //!
-//! Rule: the file system thaws and is unmounted however a test ends. Without FUSE, nbdkit and
+//! The file system thaws and is unmounted however a test ends. Without FUSE, nbdkit and
 //! nbdfuse the test is skipped.
 
 use std::io::{Read, Write};

@@ -1,6 +1,6 @@
 //! A daemon as an admin installs it: configuration file, process, log.
 //!
-//! Rule: a daemon is killed when its test drops it, however the test ends. Several daemons may
+//! A daemon is killed when its test drops it, however the test ends. Several daemons may
 //! follow each other in one folder; each has a log of its own.
 
 use std::fs::{self, File};

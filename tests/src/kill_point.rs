@@ -1,6 +1,6 @@
 //! Files and faults of a process that kills itself at a chosen system call.
 //!
-//! Rule: the kill is a real SIGKILL, sent before a call, after it, or with half of it done. The
+//! The kill is a real SIGKILL, sent before a call, after it, or with half of it done. The
 //! process prints the place in its last line.
 
 use std::fmt;

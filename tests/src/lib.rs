@@ -1,6 +1,6 @@
 //! Fixtures of tests across crates: a real origin, a real node, a real trainer.
 //!
-//! Rule: nothing here depends on the inside of a layer. Tests see what an operator or a trainer
+//! Nothing here depends on the inside of a layer. Tests see what an operator or a trainer
 //! sees: batches, errors, the status document, files on the disk.
 
 mod bare_store;

@@ -1,6 +1,6 @@
 //! Disks of other sector sizes: files behind loop devices, with a file system.
 //!
-//! Rule: a disk is unmounted and detached however a test ends. A process without the rights gets no
+//! A disk is unmounted and detached however a test ends. A process without the rights gets no
 //! disk, and its test is skipped.
 
 use std::fs::File;

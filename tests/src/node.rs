@@ -155,7 +155,7 @@ impl Daemon {
         })
     }
 
-    /// Its node.
+    /// Node.
     #[must_use]
     pub fn node(&self) -> &Node {
         self.node.as_ref().expect("taken only by drop")
@@ -167,13 +167,13 @@ impl Daemon {
         Address::Unix(self.socket.clone())
     }
 
-    /// Its socket.
+    /// Socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Its status document.
+    /// Status document.
     #[must_use]
     pub fn status(&self) -> Value {
         status(&self.socket)

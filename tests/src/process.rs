@@ -1,6 +1,6 @@
 //! A node and a trainer as processes of their own.
 //!
-//! Rule: the test holds the standard input of each process, and the process ends with it. A failed
+//! The test holds the standard input of each process, and the process ends with it. A failed
 //! test leaves nothing behind.
 
 use std::io::{BufRead, BufReader, Lines, Read, Write};

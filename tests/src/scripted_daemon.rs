@@ -192,7 +192,8 @@ impl TrainerConnection {
         self.send(&reply, Some(memory.as_fd()));
     }
 
-    /// Sends batch `index` of `run`: one sample in a slot of `slab`, whose field `bin` has four bytes.
+    /// Sends batch `index` of `run`: one sample in a slot of `slab`, whose field `bin` has four
+    /// bytes.
     pub fn batch(&mut self, run: u64, index: u64, slab: u32) {
         let sample = Sample {
             position: index,

@@ -1,6 +1,6 @@
 //! Sources under test: each a scheme, a real server, and a function that fills it.
 //!
-//! Rule: a behaviour that a source cannot show is listed with the reason. To add a source, write a
+//! A behaviour that a source cannot show is listed with the reason. To add a source, write a
 //! function here and a test in `sources.rs`.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Who may do what on a node: users, groups and tenants at every door, with processes that the kernel tells
-//! apart.
+//! Who may do what on a node: users, groups and tenants at every door, with processes that the
+//! kernel tells apart.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -160,8 +160,8 @@ fn data_set_is_served_to_users_its_allow_names() {
     assert!(!text.contains("SK"), "{text}");
 }
 
-/// Bears promise 8: one that is cached is served by what `allow` says, whatever credentials a job has, and
-/// another's store is never meant by it.
+/// Bears promise 8: one that is cached is served by what `allow` says, whatever credentials a job
+/// has, and another's store is never meant by it.
 #[test]
 fn job_credentials_and_endpoint_do_not_change_a_url() {
     let Some(bench) = Bench::new() else { return };
@@ -325,8 +325,8 @@ fn every_interface_checks_access() {
     });
 }
 
-/// What a job's process opens itself, its own rights decide; an `allow` takes away from that, and adds
-/// nothing.
+/// What a job's process opens itself, its own rights decide; an `allow` takes away from that, and
+/// adds nothing.
 #[test]
 fn allow_restricts_files_and_never_grants_them() {
     let Some(bench) = Bench::new() else { return };
@@ -348,8 +348,8 @@ fn allow_restricts_files_and_never_grants_them() {
     bench.assert_refused(MAIN, MEMBER, &kept);
 }
 
-/// Bears promise 8: by a tenant's socket everybody is that tenant, root and the daemon's own user included,
-/// whatever a client says of itself.
+/// Bears promise 8: by a tenant's socket everybody is that tenant, root and the daemon's own user
+/// included, whatever a client says of itself.
 #[test]
 fn tenant_socket_makes_every_peer_that_tenant() {
     let Some(bench) = Bench::new() else { return };
@@ -393,8 +393,8 @@ fn tenant_socket_makes_every_peer_that_tenant() {
     assert!(list["url"].as_str().unwrap().starts_with("s3://bucket/secret\"}"), "{list}");
 }
 
-/// Who may connect to a socket its file says, who is an admin there the configuration; it goes with the
-/// daemon, and comes back with the next.
+/// Who may connect to a socket its file says, who is an admin there the configuration; it goes with
+/// the daemon, and comes back with the next.
 #[test]
 fn each_socket_has_its_own_access_rules() {
     let Some(mut bench) = Bench::new() else { return };
@@ -420,7 +420,8 @@ fn each_socket_has_its_own_access_rules() {
     bench.assert_served(PODS, ROOT, TEXT);
 }
 
-/// The kernel's stand-in for users whom this machine does not know is nobody, whatever group it shows.
+/// The kernel's stand-in for users whom this machine does not know is nobody, whatever group it
+/// shows.
 #[test]
 fn overflow_user_gets_no_access() {
     let Some(bench) = Bench::new() else { return };
@@ -455,7 +456,8 @@ fn command_output_is_not_shared_across_user_namespaces() {
     eventually("it is another copy", || bench.fills() == 2);
 }
 
-/// Bears promise 8: an `allow` binds a job that runs, too, cached or not, from the moment that it is in force.
+/// Bears promise 8: an `allow` binds a job that runs, too, cached or not, from the moment that it
+/// is in force.
 #[test]
 fn changed_allow_applies_to_running_jobs() {
     const TEXTS: u64 = 40;
@@ -508,8 +510,8 @@ fn changed_allow_applies_to_running_jobs() {
     bench.assert_refused(MAIN, MEMBER, TEXT);
 }
 
-/// However many connect, nobody takes all the places: one tenant leaves some to others, and all of them together to
-/// who administers.
+/// However many connect, nobody takes all the places: one tenant leaves some to others, and all of
+/// them together to who administers.
 #[test]
 fn admins_connect_when_all_other_places_are_taken() {
     /// By one tenant's socket, and of others than admins together.
@@ -571,7 +573,8 @@ fn admins_connect_when_all_other_places_are_taken() {
     refused("run/batch.sock", OF_OTHERS);
 }
 
-/// A tenant has as many jobs as it may, opened as often as they may be; others are not touched by it.
+/// A tenant has as many jobs as it may, opened as often as they may be; others are not touched by
+/// it.
 #[test]
 fn tenant_jobs_are_limited() {
     let Some(bench) = Bench::new() else { return };

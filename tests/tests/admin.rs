@@ -1,5 +1,5 @@
-//! The admin API: what is asked of a daemon over HTTP, who may, and what becomes of those who do not keep
-//! to it.
+//! The admin API: what is asked of a daemon over HTTP, who may, and what becomes of those who do
+//! not keep to it.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -298,7 +298,8 @@ fn trainers_and_admins_share_a_socket() {
     assert_eq!(loader.stats().reconnects, 0);
 }
 
-/// What HTTP's enemies send ends their connection, with an answer where there is one, and nothing else.
+/// What HTTP's enemies send ends their connection, with an answer where there is one, and nothing
+/// else.
 #[test]
 fn hostile_requests_end_only_their_own_connection() {
     let bench = Bench::new(1);
@@ -361,7 +362,8 @@ fn openapi_document_lists_served_paths() {
     assert!(daemon_status(bench.daemon.socket()).is_ok());
 }
 
-/// What is told of a shard follows it: never asked for, on its way, here, pinned, evicted, too large.
+/// What is told of a shard follows it: never asked for, on its way, here, pinned, evicted, too
+/// large.
 #[test]
 fn explain_reports_the_state_of_a_shard() {
     let bench = Bench::with(2, |config, shard| {
@@ -375,7 +377,8 @@ fn explain_reports_the_state_of_a_shard() {
     });
     let explain =
         |url: &str| bench.get(&format!("/api/v1/shards?url={}", url.replace('/', "%2F"))).unwrap();
-    // One sentence at least of why and of what comes next; of how many facts they are is told beside.
+    // One sentence at least of why and of what comes next; of how many facts they are is told
+    // beside.
     let explain = |url: &str| {
         let told = explain(url);
         for key in ["why", "next"] {
@@ -490,7 +493,8 @@ fn command_line_reports_the_same_as_the_api() {
     assert_eq!(run(&["job", "show", "x"]).0, 2);
 }
 
-/// What is pinned stays where an LRU cache would let it go, over a restart too, and goes again when it is taken back.
+/// What is pinned stays where an LRU cache would let it go, over a restart too, and goes again when
+/// it is taken back.
 #[test]
 fn pin_keeps_a_shard_until_it_is_removed() {
     let (origin, disk) = (Origin::with_shards(6, SAMPLES, &SIZES), Daemon::disk());
@@ -601,7 +605,8 @@ fn shards_are_evicted_by_pattern_and_by_data_set() {
         .assert_problem(503, "Unavailable");
 }
 
-/// A bundle has what is there, and says what is not; it is for its owner alone, and never replaces a file.
+/// A bundle has what is there, and says what is not; it is for its owner alone, and never replaces
+/// a file.
 #[test]
 fn support_bundle_holds_its_files_and_no_secrets() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,5 @@
-//! The audit log of a daemon that runs: what is in it, how large it grows, and what a full disk costs.
+//! The audit log of a daemon that runs: what is in it, how large it grows, and what a full disk
+//! costs.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -45,8 +46,8 @@ fn lines(path: &Path) -> Vec<Value> {
     whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Bears promise 8: what somebody changed is noted, whoever it was, over restarts, for the daemon's user to
-/// read and nobody else.
+/// Bears promise 8: what somebody changed is noted, whoever it was, over restarts, for the daemon's
+/// user to read and nobody else.
 #[test]
 fn audit_log_keeps_changes_over_restarts() {
     let Some(mut node) = node("path = '{}/log/audit.jsonl'") else { return };
@@ -125,7 +126,8 @@ fn full_disk_loses_counted_audit_lines_only() {
     let mut file = File::create(&filler).unwrap();
     while file.write_all(&[0; 1024]).is_ok() {}
     let mut forgotten = 0;
-    // What is left of the log's last page takes a few, and then a short one that tells of those that are lost.
+    // What is left of the log's last page takes a few, and then a short one that tells of those
+    // that are lost.
     eventually("it says so", || {
         evict(&node, forgotten);
         forgotten += 1;

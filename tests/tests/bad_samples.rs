@@ -1,5 +1,5 @@
-//! Samples that cannot be used: named with their place, however large, and told to whoever looks at the
-//! daemon.
+//! Samples that cannot be used: named with their place, however large, and told to whoever looks at
+//! the daemon.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -40,8 +40,8 @@ fn keys(samples: &[Received]) -> Vec<(u64, &str)> {
     samples.iter().map(|sample| (sample.position, sample.key.as_str())).collect()
 }
 
-/// Bears promise 9: a sample that no memory holds is bad by name, with its size and the limit, and keeps its
-/// position; those beside it are delivered. A sample that just fits is.
+/// Bears promise 9: a sample that no memory holds is bad by name, with its size and the limit, and
+/// keeps its position; those beside it are delivered. A sample that just fits is.
 #[test]
 fn oversized_sample_is_bad_and_its_neighbours_are_good() {
     let origin = Origin::new();
@@ -75,7 +75,8 @@ fn oversized_sample_is_bad_and_its_neighbours_are_good() {
     assert_eq!(epoch.samples[0].fields["bin"].len(), fits);
 }
 
-/// A batch of which nothing is left has the columns that its samples would have had, whatever was wrong.
+/// A batch of which nothing is left has the columns that its samples would have had, whatever was
+/// wrong.
 #[test]
 fn batch_of_only_bad_samples_has_its_columns() {
     let origin = Origin::new();
@@ -128,7 +129,8 @@ fn named(key: &str) -> BadSample {
     }
 }
 
-/// What a trainer could not use is in the daemon's status by the job, bounded whatever the trainer says.
+/// What a trainer could not use is in the daemon's status by the job, bounded whatever the trainer
+/// says.
 #[test]
 fn reported_bad_samples_are_in_the_status_and_bounded() {
     let origin = Origin::with_shards(1, 8, &(100..200));

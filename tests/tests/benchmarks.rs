@@ -1,5 +1,5 @@
-//! `forebay bench throughput`, `latency` and `scale`, as a user runs them: what their reports say is what happened, and
-//! what makes no sense is refused.
+//! `forebay bench throughput`, `latency` and `scale`, as a user runs them: what their reports say
+//! is what happened, and what makes no sense is refused.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -61,7 +61,8 @@ fn assert_spread(figures: &Value, name: &str) {
     assert!(all.contains(&lowest) && all.contains(&highest), "{figures}");
 }
 
-/// All combinations of what is listed are measured, all of an epoch counts, and cold is what was fetched.
+/// All combinations of what is listed are measured, all of an epoch counts, and cold is what was
+/// fetched.
 #[test]
 fn throughput_counts_whole_epochs_of_each_case() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
@@ -154,7 +155,8 @@ fn delay(by: Duration) {
     std::thread::sleep(by);
 }
 
-/// Each cold start fetches, though the shard of the one before was still on its way when its loader was gone; a warm one does not.
+/// Each cold start fetches, though the shard of the one before was still on its way when its loader
+/// was gone; a warm one does not.
 #[test]
 fn cold_starts_fetch_from_the_origin() {
     const LATE: Duration = Duration::from_millis(300);
@@ -246,7 +248,8 @@ fn failure_keeps_results_measured_before() {
     eventually("no daemon is left", || home.daemons().is_empty());
 }
 
-/// Every figure is there at every size, with its exponent; the picture is one; and nothing is left behind.
+/// Every figure is there at every size, with its exponent; the picture is one; and nothing is left
+/// behind.
 #[test]
 fn scale_reports_an_exponent_for_each_growth() {
     let home = UserHome::new(ACTOR);

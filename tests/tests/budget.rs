@@ -22,8 +22,8 @@ const SAMPLES: u64 = 60;
 /// A user without rights.
 const NOBODY: u32 = 65_534;
 
-/// Bears promise 3 (budgets are hard): a data set three times the cache plays epoch after epoch, and
-/// at no moment is more reserved, or more on the disk, than the capacity.
+/// Bears promise 3 (budgets are hard): a data set three times the cache plays epoch after epoch,
+/// and at no moment is more reserved, or more on the disk, than the capacity.
 #[test]
 fn data_set_larger_than_the_cache_stays_within_capacity() {
     let origin = Origin::with_shards(6, SAMPLES, &SIZES);
@@ -56,8 +56,8 @@ fn data_set_larger_than_the_cache_stays_within_capacity() {
     assert!(counters.fills >= 6 + 4, "{counters:?}");
 }
 
-/// Bears promise 3: what a job mixes at once is held against its share of the cache before anything is
-/// fetched for it.
+/// Bears promise 3: what a job mixes at once is held against its share of the cache before anything
+/// is fetched for it.
 #[test]
 fn oversized_job_is_rejected_with_a_window_that_fits() {
     let origin = Origin::with_shards(4, SAMPLES, &SIZES);
@@ -158,7 +158,8 @@ fn play_at_once(daemon: &Daemon, origin: &Origin, jobs: usize, rounds: u64, samp
     });
 }
 
-/// Bears promise 3: jobs that race for what others leave of a disk read through what it cannot take.
+/// Bears promise 3: jobs that race for what others leave of a disk read through what it cannot
+/// take.
 #[test]
 fn jobs_racing_for_a_full_disk_all_end() {
     const SIZE: u64 = 8 << 20;

@@ -1,9 +1,10 @@
-//! What a trainer waits for, booked to causes: each cause is made, by a delay that is known, and nearly all of the
-//! wait that it adds is booked to it.
+//! What a trainer waits for, booked to causes: each cause is made, by a delay that is known, and
+//! nearly all of the wait that it adds is booked to it.
 //!
-//! An epoch is played twice, of the same samples in the same order, once without and once with the delay.
-//! Waits are measured around `next` as a trainer would measure them, apart from what is booked. Delays are long
-//! against what a busy machine adds by itself, and no test runs beside another, for whose work it would wait. The sixth cause, `h2d`, needs a device: its test lies in
+//! An epoch is played twice, of the same samples in the same order, once without and once with the
+//! delay. Waits are measured around `next` as a trainer would measure them, apart from what is
+//! booked. Delays are long against what a busy machine adds by itself, and no test runs beside
+//! another, for whose work it would wait. The sixth cause, `h2d`, needs a device: its test lies in
 //! `tests/emulator/tests/loader.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
@@ -69,8 +70,8 @@ fn waited(loader: &Loader, mut done: impl FnMut(Box<Batch>)) -> Waited {
     Waited { measured: measured.as_secs_f64(), booked: wait.by_cause.into_iter().collect() }
 }
 
-/// Asserts that at least `least` was added, that it is booked to `cause`, and that all that is booked is all that was
-/// waited.
+/// Asserts that at least `least` was added, that it is booked to `cause`, and that all that is
+/// booked is all that was waited.
 fn assert_booked(cause: &str, without: &Waited, with: &Waited, least: Duration) {
     let added = with.measured - without.measured;
     // As long as the delay, less what the machine took of the epoch without one.
@@ -210,7 +211,8 @@ fn late_index_is_charged_to_index() {
     assert_booked("index", &epoch(None), &epoch(Some(LATE)), LATE);
 }
 
-/// A slab of one slot, which the trainer keeps: nothing can be done for the next batch, and nobody is busy.
+/// A slab of one slot, which the trainer keeps: nothing can be done for the next batch, and nobody
+/// is busy.
 #[test]
 fn held_slot_is_charged_to_ring_empty() {
     const KEPT: Duration = Duration::from_millis(150);
@@ -273,8 +275,8 @@ fn slow_decoding_is_charged_to_decode() {
     // A processor that takes no longer for so many pixels than this has yet to be built.
     assert_booked("decode", &without, &with, Duration::from_millis(200));
 
-    // Nor is it the ring that a batch waits for while the decoder is busy with what nobody wants any more: here with
-    // the second batch, as soon as the first is there.
+    // Nor is it the ring that a batch waits for while the decoder is busy with what nobody wants
+    // any more: here with the second batch, as soon as the first is there.
     loader.start(Begin::at(1, 0)).unwrap();
     assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
     loader.reset_stats();

@@ -1,4 +1,5 @@
-//! What jobs said they will read decides what is fetched and what goes: on a node, by what came over its network.
+//! What jobs said they will read decides what is fetched and what goes: on a node, by what came
+//! over its network.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -22,13 +23,15 @@ const SIZES: std::ops::Range<usize> = 30_000..30_001;
 /// Shards that a job mixes.
 const WINDOW: u32 = 2;
 
-/// Samples of a batch, and batches that are read before they are asked for: together a shard's worth.
+/// Samples of a batch, and batches that are read before they are asked for: together a shard's
+/// worth.
 const BATCH: u32 = 2;
 const PREFETCH: u32 = 2;
 
-/// Shards that an epoch fetches where half of the data fits and what is needed next is kept: the other half. Some more come anew,
-/// for those that are fetched at once, mixed, or lie in batches take their room from the cache, which is small here; and the pace
-/// of a trainer that does nothing with its batches is hard to foresee.
+/// Shards that an epoch fetches where half of the data fits and what is needed next is kept: the
+/// other half. Some more come anew, for those that are fetched at once, mixed, or lie in batches
+/// take their room from the cache, which is small here; and the pace of a trainer that does nothing
+/// with its batches is hard to foresee.
 const FEWEST: f64 = SHARDS as f64 / 2.0;
 const MORE: f64 = 1.25;
 
@@ -127,8 +130,8 @@ impl Bench {
     }
 }
 
-/// Half of the data fits: no more than the other half comes over the network in an epoch, but for what is under way at once;
-/// of what was used last, LRU would fetch 84 of 100 anew.
+/// Half of the data fits: no more than the other half comes over the network in an epoch, but for
+/// what is under way at once; of what was used last, LRU would fetch 84 of 100 anew.
 #[test]
 fn shards_needed_next_are_kept() {
     let bench = Bench::new(SHARDS / 2, Vec::new());
@@ -161,7 +164,8 @@ fn forecast_of_a_closed_job_is_dropped() {
     assert_eq!(bench.fetched(), before);
 }
 
-/// A trainer may go to any epoch, while the node is told of another and afterwards; nobody walks through all that lie between.
+/// A trainer may go to any epoch, while the node is told of another and afterwards; nobody walks
+/// through all that lie between.
 #[test]
 fn skipped_epochs_are_not_walked_through() {
     const FAR: u64 = 1 << 40;
@@ -182,8 +186,8 @@ fn forecast_covers_shards_found_at_a_restart() {
     play(&loader, 0, 0).unwrap();
     drop(loader);
     eventually("nobody is foreseen", || bench.foreseen() == 0);
-    // A new job that begins with the same epoch finds about half of what it needs, wherever in it that is; by use, an epoch
-    // that is read again in its order finds nothing.
+    // A new job that begins with the same epoch finds about half of what it needs, wherever in it
+    // that is; by use, an epoch that is read again in its order finds nothing.
     let before = bench.fetched();
     let loader = bench.loader(bench.open(3));
     play(&loader, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
@@ -191,7 +195,8 @@ fn forecast_covers_shards_found_at_a_restart() {
     assert!((fetched as f64) < 1.5 * FEWEST, "{fetched}");
 }
 
-/// Two jobs over the same data: what one of them needs soon stays for it, though the other is done with it.
+/// Two jobs over the same data: what one of them needs soon stays for it, though the other is done
+/// with it.
 #[test]
 fn jobs_with_the_same_data_share_the_cache() {
     let bench = Bench::new(SHARDS / 2, Vec::new());
@@ -255,7 +260,8 @@ fn begin(loader: &Loader) -> Epoch {
     epoch
 }
 
-/// Another rule in the middle of an epoch: from then on the node fetches for a job that does nothing at all.
+/// Another rule in the middle of an epoch: from then on the node fetches for a job that does
+/// nothing at all.
 #[test]
 fn running_job_is_forecast_once_its_data_set_is() {
     let bench = Bench::new(SHARDS, kept(Evict::Lru));
@@ -331,14 +337,16 @@ fn recorded_trace_is_simulated() {
     let simulated: serde_json::Value = serde_json::from_str(&simulated.1).unwrap();
     let of = |name: &str| simulated["agreement"][name].as_u64().unwrap();
     assert!(of("node") > 0 && of("common") > 0 && of("ordered") <= of("common"), "{simulated}");
-    // Half of the data is there at the beginning, and of the epoch that was played half had to come.
+    // Half of the data is there at the beginning, and of the epoch that was played half had to
+    // come.
     assert!(of("node") >= SHARDS / 4 && of("node") <= SHARDS, "{simulated}");
     // The other way around it is nonsense.
     let (code, _, error) = forebay(&["policy", "simulate", &later, "--against", &earlier]);
     assert_eq!((code, kind(&error)), (Some(1), ErrorKind::Invalid), "{error}");
 }
 
-/// What does not come is told before the job stands at it: which shard, when it is needed, when it comes.
+/// What does not come is told before the job stands at it: which shard, when it is needed, when it
+/// comes.
 #[test]
 fn missing_shards_of_a_job_are_reported() {
     let bench = Bench::new(2 * SHARDS, Vec::new());

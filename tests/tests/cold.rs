@@ -126,7 +126,8 @@ fn daemon_ends_while_a_shard_hangs_at_its_origin() {
     stopping.join().unwrap();
 }
 
-/// Who waits for all of a shard says so at once: its parts are asked for beside its first, not after it.
+/// Who waits for all of a shard says so at once: its parts are asked for beside its first, not
+/// after it.
 #[test]
 fn shard_needed_whole_is_requested_at_once() {
     const SIZES: std::ops::Range<usize> = 100_000..110_000;
@@ -161,8 +162,9 @@ fn over_lanes(origin: &Origin, lanes: u32, samples: u64) -> Open {
     open
 }
 
-/// Holds back every byte until as many fills are at work and in line as there can be, so that each sees the
-/// others; then lets the first part of each shard come. A fill that asks for more keeps its place and gets nothing.
+/// Holds back every byte until as many fills are at work and in line as there can be, so that each
+/// sees the others; then lets the first part of each shard come. A fill that asks for more keeps
+/// its place and gets nothing.
 fn begin_in_line(origin: &Origin, daemon: &Daemon, lanes: u32, in_line: u64) {
     eventually("fills are at work and in line", || {
         let fills = |which: &str| daemon.number(&format!("/fills/{which}"));
@@ -178,9 +180,9 @@ fn parts_served(origin: &Origin, lanes: u32) -> Vec<u64> {
     (0..lanes).map(|n| origin.served(&format!("{n}.tar")).div_ceil(PART)).collect()
 }
 
-/// The first batch of a cold epoch needs the first samples of each lane's first shard, and waits for no more:
-/// with more lanes than fills it comes though no shard can be whole, and those shards whose samples are there
-/// wait for the others'.
+/// The first batch of a cold epoch needs the first samples of each lane's first shard, and waits
+/// for no more: with more lanes than fills it comes though no shard can be whole, and those shards
+/// whose samples are there wait for the others'.
 #[test]
 fn the_first_batch_of_eight_lanes_waits_for_no_whole_shard() {
     const SIZES: std::ops::Range<usize> = 45_000..50_000;
@@ -223,8 +225,9 @@ fn the_first_batch_of_eight_lanes_waits_for_no_whole_shard() {
     }
 }
 
-/// Until a job's first batch is there, nothing of its shards comes that the batch does not wait for, however long
-/// one of them keeps it waiting; and what another job wants of them comes all the same.
+/// Until a job's first batch is there, nothing of its shards comes that the batch does not wait
+/// for, however long one of them keeps it waiting; and what another job wants of them comes all the
+/// same.
 #[test]
 fn first_batch_is_fetched_before_anything_else() {
     const SIZES: std::ops::Range<usize> = 45_000..50_000;
@@ -256,8 +259,8 @@ fn first_batch_is_fetched_before_anything_else() {
     }
 }
 
-/// The same with as many lanes as an epoch has unless asked otherwise. All that have begun together hold more
-/// than there is memory for, if they held what they brought.
+/// The same with as many lanes as an epoch has unless asked otherwise. All that have begun together
+/// hold more than there is memory for, if they held what they brought.
 #[test]
 fn the_first_batch_of_ninety_six_lanes_waits_for_no_whole_shard() {
     const SIZES: std::ops::Range<usize> = 45_000..50_000;

@@ -163,8 +163,8 @@ fn compressed_command_output_is_unpacked() {
     assert!(sent > 0 && sent < bench.resting().len() as u64, "{sent}");
 }
 
-/// A command that failed may have said half of a shard, or none of it: nothing is kept of that, and the
-/// next attempt is a whole one.
+/// A command that failed may have said half of a shard, or none of it: nothing is kept of that, and
+/// the next attempt is a whole one.
 #[test]
 fn output_of_a_failed_command_is_not_kept() {
     let bench = Bench::new();
@@ -199,8 +199,8 @@ fn output_of_a_failed_command_is_not_kept() {
     assert_eq!(bench.runs(), runs + 1);
 }
 
-/// A pipeline tells only how its last command ended: what broke off is found by its bytes, and is no answer
-/// for jobs to come.
+/// A pipeline tells only how its last command ended: what broke off is found by its bytes, and is
+/// no answer for jobs to come.
 #[test]
 fn truncated_stream_is_requested_again() {
     let bench = Bench::new();

@@ -54,8 +54,7 @@ fn valid_file_passes_in_every_language() {
         assert_eq!((code, err.as_str()), (0, ""), "{out}");
         assert!(out.starts_with(&file) && out.lines().count() == 1, "{out}");
     }
-    let (_, shown, _) =
-        forebay(&home, &["config", "show", &files.put("f.toml", TOML), "--json"]);
+    let (_, shown, _) = forebay(&home, &["config", "show", &files.put("f.toml", TOML), "--json"]);
     let file = files.put("shown.json", &shown);
     let (code, out, err) = forebay(&home, &["config", "check", &file, "--json"]);
     assert_eq!((code, err.as_str()), (0, ""));

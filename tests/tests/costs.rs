@@ -1,4 +1,5 @@
-//! What jobs cost: on whose bill what is fetched comes, and that it stays there when the job is gone.
+//! What jobs cost: on whose bill what is fetched comes, and that it stays there when the job is
+//! gone.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -91,7 +92,8 @@ fn first_job_pays_for_a_fetch_and_is_remembered() {
         let stored: u64 = shards.iter().map(|shard| bytes(*shard)).sum();
         assert_eq!(line["origin_bytes"], stored, "{line}");
         assert_eq!(line["written_bytes"], stored, "{line}");
-        // What its object is, and its bytes: one question for each shard at least, and never one a batch.
+        // What its object is, and its bytes: one question for each shard at least, and never one a
+        // batch.
         let requests = line["requests"].as_u64().unwrap();
         let shards = shards.len() as u64;
         assert!((shards..=4 * shards).contains(&requests), "{line}");
@@ -240,7 +242,8 @@ fn read_through_is_charged_to_the_reader() {
     daemon.stop();
 }
 
-/// Files are no store that is paid for, and yet they are told of: on bills, and of the mount that they lie on.
+/// Files are no store that is paid for, and yet they are told of: on bills, and of the mount that
+/// they lie on.
 #[test]
 fn bytes_of_files_are_reported_and_free() {
     for by_client in [true, false] {

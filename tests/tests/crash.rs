@@ -46,8 +46,8 @@ fn assert_whole_or_gone(home: &UserHome, origin: &Origin) {
     }
 }
 
-/// Bears promises 4 (crash at any instant), 6 (exactly once) and 7 (a daemon that dies does not kill
-/// a job): twelve kills over a cold and a warm epoch, each at another point.
+/// Bears promises 4 (crash at any instant), 6 (exactly once) and 7 (a daemon that dies does not
+/// kill a job): twelve kills over a cold and a warm epoch, each at another point.
 #[test]
 fn daemon_killed_in_mid_epoch_loses_no_sample() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);

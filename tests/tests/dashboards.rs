@@ -1,5 +1,5 @@
-//! What operators load into Prometheus and Grafana: that it asks for what there is, and shows something wherever there is
-//! something to show.
+//! What operators load into Prometheus and Grafana: that it asks for what there is, and shows
+//! something wherever there is something to show.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -22,7 +22,8 @@ const MEMORY: u64 = 512 << 20;
 const SIZES: std::ops::Range<usize> = 30_000..40_000;
 const SAMPLES: u64 = 40;
 
-/// What is not there where no shard is missing, nothing hangs, nothing is bad and nothing is decoded.
+/// What is not there where no shard is missing, nothing hangs, nothing is bad and nothing is
+/// decoded.
 const NO_TROUBLE: &[&str] = &[
     "Prefetch slack {{instance}}",
     "Prefetch slack {{instance}} {{job}} {{session}}",
@@ -191,7 +192,8 @@ fn dashboards_query_known_metrics() {
     promtool(&["check", "rules", file.to_str().unwrap()], "");
 }
 
-/// Queries with the titles of their panels and of what they draw there, as Grafana asks them for everything that there is.
+/// Queries with the titles of their panels and of what they draw there, as Grafana asks them for
+/// everything that there is.
 fn queries() -> Vec<(String, String)> {
     let mut found = Vec::new();
     for file in fs::read_dir(checkout("deploy/grafana")).unwrap() {
@@ -261,7 +263,8 @@ impl Scraped {
         self.scrapes.push(self.ask());
     }
 
-    /// What was scraped as series of a test: the first scrape two minutes long, the second from then on.
+    /// What was scraped as series of a test: the first scrape two minutes long, the second from
+    /// then on.
     fn series(&self) -> Vec<Value> {
         let [first, second] = [0, 1].map(|at| {
             let lines = self.scrapes[at].lines().filter(|line| !line.starts_with('#'));
@@ -287,8 +290,8 @@ impl Scraped {
     }
 }
 
-/// Asks these series what dashboards ask; by the panel's title there is an answer or none, or it is not asked. A number that
-/// is none (nothing by nothing) is no answer.
+/// Asks these series what dashboards ask; by the panel's title there is an answer or none, or it is
+/// not asked. A number that is none (nothing by nothing) is no answer.
 fn assert_answered(series: &[Value], is_there: impl Fn(&str) -> Option<bool>) {
     let asked = queries().into_iter().filter_map(|(title, query)| {
         let is_there = is_there(&title)?;
@@ -313,7 +316,8 @@ fn stopped_daemon_shows_no_healthy_panel() {
     });
 }
 
-/// GPUs on which a job computes are on the node's dashboard and on the job's; whose job it is nobody need know for the first.
+/// GPUs on which a job computes are on the node's dashboard and on the job's; whose job it is
+/// nobody need know for the first.
 #[test]
 fn gpus_are_shown() {
     let gpu = |family: &str, more: &str| {
@@ -342,8 +346,8 @@ fn gpus_are_shown() {
     assert_answered(&named, |title| asked(title).then_some(true));
 }
 
-/// Scraped without the token: what names a job or stands beside a quota is empty, not the sum of all under a name that is the
-/// scrape's own.
+/// Scraped without the token: what names a job or stands beside a quota is empty, not the sum of
+/// all under a name that is the scrape's own.
 #[test]
 fn anonymous_metrics_are_shown_without_names() {
     let series = |name: &str, values: &str| {

@@ -173,7 +173,8 @@ fn file_system_remounted_read_only_is_read() {
     };
     play(&bench, 0);
     eventually("it is whole", || bench.tier("a").counters.fills == 1);
-    // A kernel that found the disk broken does not ask who has files open for writing; `mount` does.
+    // A kernel that found the disk broken does not ask who has files open for writing; `mount`
+    // does.
     bench = bench.restarted();
     mount.remount("ro");
     play(&bench, 0);

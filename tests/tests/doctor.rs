@@ -1,4 +1,5 @@
-//! `forebay doctor` as scripts and people see it: its document, its exit codes, what it leaves behind.
+//! `forebay doctor` as scripts and people see it: its document, its exit codes, what it leaves
+//! behind.
 //!
 //! What this machine is like is its own business; what holds on every machine is asserted.
 

@@ -1,4 +1,5 @@
-//! Epochs whose shards are leased: every rank reads as fast as it comes along, and each sample comes once.
+//! Epochs whose shards are leased: every rank reads as fast as it comes along, and each sample
+//! comes once.
 //!
 //! One list of behaviours over both keepers: the daemon's memory, and a real Redis server.
 
@@ -169,7 +170,8 @@ fn set_up() -> (Origin, tempfile::TempDir, Daemon) {
     (origin, disk, daemon)
 }
 
-/// A rank that takes one batch while the other takes all it can get reads one batch, and what it holds.
+/// A rank that takes one batch while the other takes all it can get reads one batch, and what it
+/// holds.
 fn a_slow_rank_reads_less(keeper: &Keeper) {
     let (origin, _disk, daemon) = set_up();
     let mut ranks = ranks(&daemon.address(), &origin, keeper, 2);
@@ -207,7 +209,8 @@ fn what_a_rank_holds_that_dies_others_read(keeper: &Keeper) {
     assert_once(&all);
 }
 
-/// A state taken while all stand still is good for any world: nothing is lost of it, and nothing comes again.
+/// A state taken while all stand still is good for any world: nothing is lost of it, and nothing
+/// comes again.
 fn a_state_resumes_in_a_world_of_another_size(keeper: &Keeper) {
     let (origin, _disk, daemon) = set_up();
     let mut world = 3;
@@ -286,8 +289,8 @@ over_both_keepers!(
     ranks_that_do_not_agree_are_told,
 );
 
-/// Bears promise 7 for leased shards: the daemon is killed again and again while three ranks read, and
-/// nothing is lost or comes twice.
+/// Bears promise 7 for leased shards: the daemon is killed again and again while three ranks read,
+/// and nothing is lost or comes twice.
 fn killed_daemons_lose_no_sample(keeper: &Keeper) {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let home = UserHome::new(ACTOR);
@@ -322,8 +325,8 @@ fn killed_daemons_lose_no_sample_with_a_queue_in_redis() {
     killed_daemons_lose_no_sample(&Keeper::Redis(Redis::start().unwrap()));
 }
 
-/// Two nodes share an epoch through Redis; one of them dies, and with it nobody is left to give back what its
-/// rank held: it comes back when nobody believes in it any more.
+/// Two nodes share an epoch through Redis; one of them dies, and with it nobody is left to give
+/// back what its rank held: it comes back when nobody believes in it any more.
 #[test]
 fn assignments_of_a_dead_node_move_to_another() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);

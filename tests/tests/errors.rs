@@ -64,8 +64,8 @@ fn down_endpoint_is_reported_with_its_address() {
     play(&loader, 1, 0).unwrap().assert_whole(1, 10, &SIZES);
 }
 
-/// Bears promise 9: a broken archive ends its shard at the fault, whose place is told; samples before
-/// it and other shards are delivered.
+/// Bears promise 9: a broken archive ends its shard at the fault, whose place is told; samples
+/// before it and other shards are delivered.
 #[test]
 fn broken_archive_serves_samples_before_the_fault() {
     let origin = Origin::with_shards(3, 10, &SIZES);
@@ -126,8 +126,8 @@ fn sample_with_a_repeated_field_is_bad_alone() {
     assert_eq!((error.place("key"), error.place("url")), (Some("b"), Some("s3://bucket/0.tar")));
 }
 
-/// Bears promise 9 for options: a job that makes no sense is refused when it is opened, saying which
-/// option to change.
+/// Bears promise 9 for options: a job that makes no sense is refused when it is opened, saying
+/// which option to change.
 #[test]
 fn invalid_job_is_rejected_with_advice() {
     let origin = Origin::with_shards(1, 10, &SIZES);
@@ -161,8 +161,8 @@ fn invalid_job_is_rejected_with_advice() {
     epoch(daemon.address(), job(&origin, Origin::urls(1))).unwrap().assert_whole(1, 10, &SIZES);
 }
 
-/// Bears promise 2 for a broken archive: what lies before the fault is served from the one copy that
-/// was fetched, however many batches it takes.
+/// Bears promise 2 for a broken archive: what lies before the fault is served from the one copy
+/// that was fetched, however many batches it takes.
 #[test]
 fn broken_archive_is_fetched_once() {
     const LARGE: std::ops::Range<usize> = 90_000..110_000;

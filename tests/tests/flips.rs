@@ -1,8 +1,9 @@
 //! One wrong bit in every region of a shard and of its sidecar: found each time, served never.
 //!
-//! What is found when: a member's bytes when they are read; the sidecar when the shard is opened, and by
-//! `fsck`; everything else by `scrub`. `upkeep.rs` and `integrity.rs` have the whole daemon meet some of
-//! these; here each region is met, on disks of each sector size that this machine can have.
+//! What is found when: a member's bytes when they are read; the sidecar when the shard is opened,
+//! and by `fsck`; everything else by `scrub`. `upkeep.rs` and `integrity.rs` have the whole daemon
+//! meet some of these; here each region is met, on disks of each sector size that this machine can
+//! have.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -173,9 +174,9 @@ impl Bench {
         cached_file(&self.cache.join("shards"), ending).unwrap()
     }
 
-    /// Reads the shard with a new store. Whatever lies on the disk, the bytes are the origin's, and at
-    /// the end so is the file. Says how often it was fetched, found wrong when it was opened or read,
-    /// and found wrong by a scrub before and after the read.
+    /// Reads the shard with a new store. Whatever lies on the disk, the bytes are the origin's, and
+    /// at the end so is the file. Says how often it was fetched, found wrong when it was opened or
+    /// read, and found wrong by a scrub before and after the read.
     fn read(&self) -> (u64, u64, u64) {
         let bare = BareStoreConfig::new(self.cache.clone(), CAPACITY).open();
         assert!(bare.read_all(&self.url).unwrap() == self.right, "wrong bytes were served");
@@ -223,8 +224,8 @@ impl Bench {
     }
 }
 
-/// Bears promise 1 (origin bytes or nothing): on the disk that holds the build, and on disks with sectors
-/// of 512 bytes and of 4 KiB. One after the other: their stores share the frames.
+/// Bears promise 1 (origin bytes or nothing): on the disk that holds the build, and on disks with
+/// sectors of 512 bytes and of 4 KiB. One after the other: their stores share the frames.
 #[test]
 fn flipped_bits_are_found_in_every_place() {
     for_seeds("FOREBAY_FLIPS_SEED", "FOREBAY_FLIPS_ROUNDS", 1, |seed| {

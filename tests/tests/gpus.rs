@@ -1,5 +1,5 @@
-//! What a daemon says of its node's GPUs where their driver is not what it should be. What real ones say,
-//! `make gpu-test` looks at.
+//! What a daemon says of its node's GPUs where their driver is not what it should be. What real
+//! ones say, `make gpu-test` looks at.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -55,7 +55,8 @@ fn unloadable_driver_is_reported() {
     daemon.stop();
 }
 
-/// As with a driver that hangs in the kernel: it is asked, and whoever asked does not come back. It tells nothing of GPUs.
+/// As with a driver that hangs in the kernel: it is asked, and whoever asked does not come back. It
+/// tells nothing of GPUs.
 const HANGING: &str = r#"
 #include <fcntl.h>
 #include <stdlib.h>
@@ -69,7 +70,8 @@ int nvmlInit_v2(void) {
 /// What the binding to NVIDIA's library says of that answer.
 const NOT_LOADED: &str = "NVIDIA driver is not loaded";
 
-/// Asserts that the driver is reported, and not for an answer of its own or for want of its library.
+/// Asserts that the driver is reported, and not for an answer of its own or for want of its
+/// library.
 fn assert_silent(node: &Installation) {
     let failing = failing(node);
     let is_other = failing.contains(LIBRARY) || failing.contains(NOT_LOADED);

@@ -207,7 +207,8 @@ fn daemon_rejects_a_token_file_others_can_read() {
     }
 }
 
-/// Bears promise 8 over TCP: what is refused, and what is changed, is noted, with where it came from.
+/// Bears promise 8 over TCP: what is refused, and what is changed, is noted, with where it came
+/// from.
 #[test]
 fn tcp_changes_and_denials_are_audited() {
     let bench = Bench::with(|disk| {
@@ -320,8 +321,8 @@ impl Certificates {
     }
 }
 
-/// Bears promise 8 over TLS: an admin's certificate is as good as the token, nobody else's is anything, and what was done with
-/// it says so.
+/// Bears promise 8 over TLS: an admin's certificate is as good as the token, nobody else's is
+/// anything, and what was done with it says so.
 #[test]
 fn client_certificate_makes_an_admin() {
     let certificates = Certificates::new();
@@ -433,7 +434,8 @@ fn hanging_handshakes_do_not_block_others() {
     assert_eq!(certificates.ask(&bench, None, ("GET", "/healthz"), "").status, 200);
 }
 
-/// Connections that say nothing, or too little, do not keep others out; they are bounded, and let go.
+/// Connections that say nothing, or too little, do not keep others out; they are bounded, and let
+/// go.
 #[test]
 fn hanging_connections_do_not_block_others() {
     let bench = Bench::new();

@@ -1,4 +1,5 @@
-//! Benchmarks that a signal ends: what was measured is told, what was made is removed, and whoever worked for them has ended.
+//! Benchmarks that a signal ends: what was measured is told, what was made is removed, and whoever
+//! worked for them has ended.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -136,8 +137,9 @@ fn interrupted_scale_removes_its_files() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// The contest's scripts are asked to end, and their document is told; what they started is gone, and so are all folders. A Ctrl-C
-/// of a terminal goes to all of its foreground group: the scripts hear of it from the benchmark alone.
+/// The contest's scripts are asked to end, and their document is told; what they started is gone,
+/// and so are all folders. A Ctrl-C of a terminal goes to all of its foreground group: the scripts
+/// hear of it from the benchmark alone.
 #[test]
 fn interrupted_contest_reports_its_results() {
     let origin = Origin::with_shards(1, 4 * SAMPLES, &SIZES);

@@ -86,7 +86,8 @@ fn line_of(daemon: &Installed, is_it: impl Fn(&Value) -> bool) -> Option<Value> 
     lines.find(is_it)
 }
 
-/// A trainer that breaks the protocol loses its connection, and the line that tells of it says which job's that was.
+/// A trainer that breaks the protocol loses its connection, and the line that tells of it says
+/// which job's that was.
 #[test]
 fn broken_connection_is_logged_with_its_job() {
     let (origin, disk) = (Origin::with_shards(1, SAMPLES, &SIZES), Daemon::disk());
@@ -108,8 +109,9 @@ fn broken_connection_is_logged_with_its_job() {
     assert_eq!(ended["session"], opened["session"], "{ended}");
 }
 
-/// A store that breaks off in mid-body, for longer than it is asked again: the line that tells of it says whose job began the
-/// fetch, of which data set and shard, though others may wait for it as well.
+/// A store that breaks off in mid-body, for longer than it is asked again: the line that tells of
+/// it says whose job began the fetch, of which data set and shard, though others may wait for it as
+/// well.
 #[test]
 fn failed_fetch_is_logged_with_its_job() {
     let (origin, disk) = (Origin::new(), Daemon::disk());

@@ -1,4 +1,5 @@
-//! What a monitoring system scrapes: that it is what was read, that it names nobody to strangers, and that it is documented.
+//! What a monitoring system scrapes: that it is what was read, that it names nobody to strangers,
+//! and that it is documented.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -30,7 +31,8 @@ const ODD: &str = "res\"net\\50 {x=\"y\"}\né";
 /// The same in quotes, as both formats have it.
 const ESCAPED: &str = r#""res\"net\\50 {x=\"y\"}\né""#;
 
-/// A daemon as an admin runs it, with a data set and a tenant of names that are nobody else's business.
+/// A daemon as an admin runs it, with a data set and a tenant of names that are nobody else's
+/// business.
 struct Bench {
     origin: Origin,
     installation: Installation,
@@ -306,7 +308,8 @@ fn scrapes_without_a_token_hold_no_names() {
     assert!(bench.over_tcp("host: evil.example\r\n").status >= 400);
 }
 
-/// A stranger's scrape tells what all trainers of the node waited, and that never falls: what falls is taken for a restart.
+/// A stranger's scrape tells what all trainers of the node waited, and that never falls: what falls
+/// is taken for a restart.
 #[test]
 fn wait_counters_outlive_their_trainers() {
     let bench = Bench::new();

@@ -1,9 +1,10 @@
 //! A store under random operations and faults, against a model that knows what each URL must give.
 //!
-//! The model is a list of what each object's bytes were. After each step: what was read is the origin's,
-//! no more is reserved than there is room, what is reserved is what lies on the disks, no memory is lost,
-//! each miss has ended, and what is pinned is there. When the weather clears, the devices are used again.
-//! A store has one tier to three, which an admin drains, lets go of and takes back, and between which shards move.
+//! The model is a list of what each object's bytes were. After each step: what was read is the
+//! origin's, no more is reserved than there is room, what is reserved is what lies on the disks, no
+//! memory is lost, each miss has ended, and what is pinned is there. When the weather clears, the
+//! devices are used again. A store has one tier to three, which an admin drains, lets go of and
+//! takes back, and between which shards move.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -39,8 +40,8 @@ const SAMPLES: [u64; 8] = [30, 12, 50, 90, 110, 150, 210, 25];
 /// Room of a tier in memory, in parts: some of the objects.
 const IN_MEMORY: u64 = 6;
 
-/// Uses after which an object moves up, where there is room: it takes two, and one more is worth more than
-/// what was used twice.
+/// Uses after which an object moves up, where there is room: it takes two, and one more is worth
+/// more than what was used twice.
 const USES: usize = 4;
 
 /// Reads that begin together, at most.
@@ -65,8 +66,8 @@ const TRIES: u32 = 4;
 /// Memory for what is read.
 const BUFFERS: usize = 16 << 20;
 
-/// Looks in a row at a store that does nothing, after which nothing more is about to move: between two
-/// moves there is a wake-up.
+/// Looks in a row at a store that does nothing, after which nothing more is about to move: between
+/// two moves there is a wake-up.
 const QUIET_LOOKS: u32 = 3;
 
 /// Whether what lies in the tier's directory counts.

@@ -1,4 +1,5 @@
-//! File systems that hang: what waits for them waits alone, and ends with an error; daemons come and go.
+//! File systems that hang: what waits for them waits alone, and ends with an error; daemons come
+//! and go.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -87,8 +88,8 @@ fn why(played: Result<Epoch>) -> Error {
 }
 
 /// Waits until readers of a daemon are where no signal ends them. Others may still be on their way
-/// there: the file system's server takes a few requests at once, and those it has not taken yet can be
-/// killed.
+/// there: the file system's server takes a few requests at once, and those it has not taken yet can
+/// be killed.
 fn hung_readers(daemon: u32) -> Vec<u32> {
     let mut hung = Vec::new();
     eventually("readers hang in the kernel", || {
@@ -99,8 +100,8 @@ fn hung_readers(daemon: u32) -> Vec<u32> {
     hung
 }
 
-/// Bears promise 7 for foreign mounts: the job on the one that hangs is told so in time; all others go
-/// on; and however often it is tried, no more processes hang than the mount may have.
+/// Bears promise 7 for foreign mounts: the job on the one that hangs is told so in time; all others
+/// go on; and however often it is tried, no more processes hang than the mount may have.
 #[test]
 fn hanging_mount_fails_only_its_own_job() {
     let Some(bench) = Bench::new() else { return };
@@ -150,8 +151,8 @@ fn hanging_mount_fails_only_its_own_job() {
     assert_eq!(bench.report(socket)["hangs"], false);
 }
 
-/// Bears promises 4 and 7: a daemon that is killed while a mount hangs leaves neither its lock nor its
-/// socket in use; neither does one that ends in order. The job goes on from daemon to daemon.
+/// Bears promises 4 and 7: a daemon that is killed while a mount hangs leaves neither its lock nor
+/// its socket in use; neither does one that ends in order. The job goes on from daemon to daemon.
 #[test]
 fn daemons_end_and_start_while_a_mount_hangs() {
     let Some(bench) = Bench::new() else { return };

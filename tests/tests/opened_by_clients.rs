@@ -1,5 +1,5 @@
-//! Files that a node daemon opens for nobody: each client opens what it reads, with its own rights, on
-//! hits too; and what clients pass that is no such file.
+//! Files that a node daemon opens for nobody: each client opens what it reads, with its own rights,
+//! on hits too; and what clients pass that is no such file.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -154,8 +154,8 @@ impl Drop for Node {
     }
 }
 
-/// Bears promise 8: the daemon cannot read the file, its owner can, and another user cannot, though the
-/// shard is cached by then.
+/// Bears promise 8: the daemon cannot read the file, its owner can, and another user cannot, though
+/// the shard is cached by then.
 #[test]
 fn cached_shard_is_served_to_users_who_can_open_it() {
     let Some(node) = Node::new() else { return };
@@ -178,7 +178,8 @@ fn cached_shard_is_served_to_users_who_can_open_it() {
     node.assert_refused(STRANGER, &url);
 }
 
-/// Bears promise 8: what a user's command says is that user's alone, cached or not; the daemon runs nothing.
+/// Bears promise 8: what a user's command says is that user's alone, cached or not; the daemon runs
+/// nothing.
 #[test]
 fn command_output_is_served_to_its_own_user() {
     let Some(node) = Node::new() else { return };
@@ -349,8 +350,8 @@ fn answer_with(reader: &UnixStream, files: &[OwnedFd]) {
     }
 }
 
-/// Bears promise 8 (a hostile client can hurt only its own session): what is passed for a shard and is
-/// none ends its own run; the job beside it goes on.
+/// Bears promise 8 (a hostile client can hurt only its own session): what is passed for a shard and
+/// is none ends its own run; the job beside it goes on.
 #[test]
 fn unreadable_descriptor_ends_its_own_run() {
     let inside = Inside::new(None);
@@ -406,8 +407,8 @@ fn other_file_under_a_shards_name_stays_private() {
     inside.play(inside.url()).unwrap();
 }
 
-/// The same where inode, length and time are those of the other file, as whoever is a file system can tell
-/// them: two of them number their first files alike.
+/// The same where inode, length and time are those of the other file, as whoever is a file system
+/// can tell them: two of them number their first files alike.
 #[test]
 fn forged_file_passes_for_no_other() {
     let (Some(one), Some(other)) = (Mount::new("size=64m"), Mount::new("size=64m")) else { return };
@@ -445,7 +446,8 @@ fn readers_of_a_client_end_with_it() {
     inside.play(inside.url()).unwrap();
 }
 
-/// Connections come and go without a bound, so what their readers count goes by one name, and stays when they are gone.
+/// Connections come and go without a bound, so what their readers count goes by one name, and stays
+/// when they are gone.
 #[test]
 fn open_files_of_all_clients_are_counted_together() {
     let inside = Inside::new(None);
@@ -511,8 +513,8 @@ fn a_client_leaves() -> bool {
     true
 }
 
-/// A file system that hangs behind a client's descriptor costs the job that passed it, and leaves nothing
-/// of itself in the daemon.
+/// A file system that hangs behind a client's descriptor costs the job that passed it, and leaves
+/// nothing of itself in the daemon.
 #[test]
 fn hanging_descriptor_fails_only_its_own_job() {
     let Some(hanging) = HangingFile::new("0.tar", &shard(SAMPLES, 0, &SIZES)) else { return };

@@ -108,8 +108,9 @@ fn run_from_batch_k_is_the_tail_of_the_full_run() {
     }
 }
 
-/// Bears promise 6 (exactly once) over a resume: started at any sample, in a world and with batches of
-/// any size, all ranks together give what is left of the sequence; and every n-th batch is every n-th.
+/// Bears promise 6 (exactly once) over a resume: started at any sample, in a world and with batches
+/// of any size, all ranks together give what is left of the sequence; and every n-th batch is every
+/// n-th.
 #[test]
 fn run_begins_at_any_sample() {
     let bench = bench();
@@ -147,8 +148,8 @@ fn run_begins_at_any_sample() {
     }
 }
 
-/// Samples of the trainer's choice come in its order, as often as it names them; what the job does not have
-/// is refused, and the session goes on.
+/// Samples of the trainer's choice come in its order, as often as it names them; what the job does
+/// not have is refused, and the session goes on.
 #[test]
 fn samples_are_delivered_by_position() {
     let bench = bench();

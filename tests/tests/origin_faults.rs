@@ -1,5 +1,5 @@
-//! Bad networks and bad stores: whatever happens on the way, every byte is right or an error says what
-//! is wrong, in bounded time, and counts tell what it took.
+//! Bad networks and bad stores: whatever happens on the way, every byte is right or an error says
+//! what is wrong, in bounded time, and counts tell what it took.
 //!
 //! Each fault is made at a known request and byte, over S3 and over HTTP, and is judged by what a
 //! trainer gets and by what passed the proxy.
@@ -286,7 +286,8 @@ fn rejection_in_mid_shard_is_reported_by_kind() {
     ] {
         for met in meet(|_| vec![(When::get().covering(MIDDLE), Fault::status(status))]) {
             met.assert_refused(kind);
-            // Not by its request: a batch that had located samples may ask for the whole shard once more.
+            // Not by its request: a batch that had located samples may ask for the whole shard once
+            // more.
             assert_eq!(met.retries, 0, "an answer is not asked for again");
             assert!(met.traffic.answered("GET", status) >= 1, "{:?}", met.traffic);
         }

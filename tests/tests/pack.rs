@@ -21,7 +21,8 @@ use tempfile::TempDir;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 
-/// Samples, each in a shard of its own, and the length of each: long enough beside what it takes to see one.
+/// Samples, each in a shard of its own, and the length of each: long enough beside what it takes to
+/// see one.
 const SAMPLES: usize = 12;
 const SAMPLE_BYTES: usize = 6 << 20;
 
@@ -102,8 +103,9 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Starts a packer with so many threads, and ends it by this signal when there is `enough` beside what was there before. If
-/// it was faster, what it made is taken away again, and the answer is `false`.
+/// Starts a packer with so many threads, and ends it by this signal when there is `enough` beside
+/// what was there before. If it was faster, what it made is taken away again, and the answer is
+/// `false`.
 fn cut_off(
     packer: &Packer,
     to: &Path,
@@ -139,8 +141,8 @@ fn cut_off(
     false
 }
 
-/// Killed at several points, by the kernel and by Ctrl-C, each time with other threads: in the end everything is as
-/// if nothing had been.
+/// Killed at several points, by the kernel and by Ctrl-C, each time with other threads: in the end
+/// everything is as if nothing had been.
 #[test]
 fn killed_pack_resumes_and_equals_an_undisturbed_one() {
     let packer = Packer::new(SAMPLES, SAMPLE_BYTES);
@@ -220,8 +222,8 @@ fn full_disk_stops_pack_and_room_lets_it_resume() {
     }
 }
 
-/// What is written is what `forebay index` says, and what a trainer that is given the manifest reads: from a folder, and
-/// from the shards of it once more.
+/// What is written is what `forebay index` says, and what a trainer that is given the manifest
+/// reads: from a folder, and from the shards of it once more.
 #[test]
 fn trainer_reads_packed_shards_by_their_manifest() {
     let packer = Packer::new(23, 3000);

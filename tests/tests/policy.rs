@@ -230,8 +230,8 @@ fn rules_beyond_the_tier_are_rejected() {
     assert!(error.place("tiers").is_some(), "by data sets, not by tenants: {error}");
 }
 
-/// Bears promise 4's ground: a restart forgets nothing of who was used last, and a copy that is wanted
-/// before the directory is listed counts as used after all others.
+/// Bears promise 4's ground: a restart forgets nothing of who was used last, and a copy that is
+/// wanted before the directory is listed counts as used after all others.
 #[test]
 fn restart_keeps_the_order_of_use() {
     let bench = Bench::new(3, |_| Vec::new());
@@ -291,8 +291,9 @@ fn crowd(cache: &Path, shards: u32) {
 const CROWD: u32 = 5000;
 const CROWD_BYTES: u64 = 10_240;
 
-/// Bears promise 3 while a directory is still being listed: copies that leave meanwhile, because they
-/// are stale or damaged, are not found again by the listing, so nothing is counted or evicted twice.
+/// Bears promise 3 while a directory is still being listed: copies that leave meanwhile, because
+/// they are stale or damaged, are not found again by the listing, so nothing is counted or evicted
+/// twice.
 #[test]
 fn shards_leaving_during_the_listing_are_counted_once() {
     // Room for the crowd, too: it is older, and goes first.

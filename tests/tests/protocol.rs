@@ -65,8 +65,8 @@ fn protocol_violation_ends_only_its_own_connection() {
     assert_eq!(bystander.stats().reconnects, 0);
 }
 
-/// Bears promise 8: slots that were never lent change nothing when they are released, and a job that
-/// makes no sense leaves its connection usable.
+/// Bears promise 8: slots that were never lent change nothing when they are released, and a job
+/// that makes no sense leaves its connection usable.
 #[test]
 fn invalid_request_is_answered_and_forgotten() {
     let origin = Origin::with_shards(1, 40, &SIZES);
@@ -124,8 +124,8 @@ fn other_user_is_rejected() {
     open(daemon.socket(), 0o666);
     open(daemon.socket().parent().unwrap(), 0o755);
     // A program at hand everywhere that connects, sends a greeting and tells what comes back: 9 for
-    // a greeting, behind the four bytes of its length, 0 for a refusal or a connection that ended, 1 for
-    // whatever else went wrong.
+    // a greeting, behind the four bytes of its length, 0 for a refusal or a connection that ended,
+    // 1 for whatever else went wrong.
     let script = "\
 import socket, sys
 s = socket.socket(socket.AF_UNIX)

@@ -1,4 +1,5 @@
-//! A configuration that changes while jobs run: what they feel of it, what is refused, what is told.
+//! A configuration that changes while jobs run: what they feel of it, what is refused, what is
+//! told.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -197,8 +198,8 @@ fn raised_source_bandwidth_frees_a_waiting_job() {
     });
 }
 
-/// Bears promises 3 and 6 for a configuration that changes under a job: every policy, limits up and down,
-/// pins, names. Each epoch has every sample once.
+/// Bears promises 3 and 6 for a configuration that changes under a job: every policy, limits up and
+/// down, pins, names. Each epoch has every sample once.
 #[test]
 fn reloads_under_a_job_lose_and_repeat_no_sample() {
     let bench = Bench::new(4, "");
@@ -410,7 +411,8 @@ fn sighup_reloads_and_mistakes_change_nothing() {
     assert!(bench.held("datasets", "new").is_some());
 }
 
-/// Bears promise 8: who put which change in force is noted, and what was refused, and why; by a signal nobody did.
+/// Bears promise 8: who put which change in force is noted, and what was refused, and why; by a
+/// signal nobody did.
 #[test]
 fn every_reload_is_in_the_audit_log() {
     let place = TempDir::new().unwrap();

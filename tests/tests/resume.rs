@@ -16,8 +16,8 @@ use forebay_wire::message::{Begin, Open};
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 const SIZES: std::ops::Range<usize> = 1_000_000..1_050_000;
 const SAMPLES: u64 = 100;
-/// What is recorded of 100 MiB when they stall at four fifths: sixteen parts, or some more that were
-/// written by then.
+/// What is recorded of 100 MiB when they stall at four fifths: sixteen parts, or some more that
+/// were written by then.
 const RECORDED: u64 = 64 << 20;
 
 /// Bytes that may be written a day: so few that what comes back while the test runs is nothing.
@@ -172,8 +172,8 @@ fn recorded_parts_stay_recorded() {
     }
 }
 
-/// An origin that goes away in mid-shard costs what was not recorded, within one daemon, too; and when
-/// room is needed the part goes before any whole shard.
+/// An origin that goes away in mid-shard costs what was not recorded, within one daemon, too; and
+/// when room is needed the part goes before any whole shard.
 #[test]
 fn partial_shard_outlives_an_outage_and_is_evicted_first() {
     let (origin, open, len) = stalling();

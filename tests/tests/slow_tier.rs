@@ -113,8 +113,8 @@ fn samples_are_served_while_the_tier_writes_them() {
     assert_eq!(bare.store.counters().corruptions, 0);
 }
 
-/// A record's first frames may be given back while its last is still being written: then the read waits
-/// for that, rather than reading what is not there.
+/// A record's first frames may be given back while its last is still being written: then the read
+/// waits for that, rather than reading what is not there.
 #[test]
 fn record_reaching_an_unwritten_part_waits_for_it() {
     // Two parts and a half each.
@@ -135,8 +135,8 @@ fn record_reaching_an_unwritten_part_waits_for_it() {
     assert_eq!(bare.store.counters().corruptions, 0);
 }
 
-/// Those who located a sample before its fill failed read it: from the frames while those are held, and then
-/// from the file, once it is written.
+/// Those who located a sample before its fill failed read it: from the frames while those are held,
+/// and then from the file, once it is written.
 #[test]
 fn served_parts_of_a_failed_fill_are_written() {
     const SIZES: Range<usize> = 100_000..110_000;

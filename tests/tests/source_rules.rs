@@ -73,7 +73,8 @@ fn patterns_keep_order_and_use_the_jobs_profile() {
     assert_eq!(none.status.code(), Some(1), "{said}");
     assert_eq!(reported_error(&said).kind(), ErrorKind::NotFound, "{said}");
     assert!(said.contains("none-*.tar"), "{said}");
-    // Without the profile, the daemon that runs has none for this job, though it had for the others.
+    // Without the profile, the daemon that runs has none for this job, though it had for the
+    // others.
     let denied = index("s3://bucket/4.tar").env_remove("AWS_PROFILE").output().unwrap();
     assert_eq!(denied.status.code(), Some(4), "{}", String::from_utf8_lossy(&denied.stderr));
 }
@@ -101,7 +102,8 @@ fn node_reads_only_stores_its_sources_name() {
     }
 }
 
-/// What only a node's own machine reaches, it reaches by a rule alone: without any, and by no way around.
+/// What only a node's own machine reaches, it reaches by a rule alone: without any, and by no way
+/// around.
 #[test]
 fn node_connects_to_itself_only_by_a_source_rule() {
     let (named, other) = (TempDir::new().unwrap(), Origin::with_shards(1, SAMPLES, &SIZES));

@@ -199,8 +199,8 @@ fn denied(source: &TestSource) {
     }
 }
 
-/// Of another length: where a version is a time in seconds and a length, as on most web servers, one
-/// second can hold two versions that nobody tells apart.
+/// Of another length: where a version is a time in seconds and a length, as on most web servers,
+/// one second can hold two versions that nobody tells apart.
 fn replaced(source: &TestSource) {
     let mut node = Node::start(source);
     source.put("replaced.tar", &shard(10, 0, &SIZES));

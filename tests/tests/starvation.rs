@@ -105,7 +105,8 @@ fn assert_sound(epoch: &Value) {
     // Sleepers oversleep, and never wake too early.
     let (computed, rest) = (number(epoch, "/au_measured"), 1.0 - total / wall);
     assert!(computed >= ideal && computed <= rest + 1e-6, "{ideal} {computed} {rest}");
-    // DLIO counts nominal time, over all but the first step, which ends when what is counted begins.
+    // DLIO counts nominal time, over all but the first step, which ends when what is counted
+    // begins.
     let of = |name: &str| number(epoch, &format!("/accelerators/0/{name}_seconds"));
     let counted = of("whole") - of("first_step");
     assert!(counted >= wall && of("first_step") >= of("first_batch") + 0.001, "{epoch}");
@@ -209,7 +210,8 @@ fn accelerators_share_an_epoch() {
     eventually("no daemon is left", || home.daemons().is_empty());
 }
 
-/// Of shards whose samples are known those that no step reaches are left out: the daemon would fetch them ahead of time.
+/// Of shards whose samples are known those that no step reaches are left out: the daemon would
+/// fetch them ahead of time.
 #[test]
 fn few_steps_need_few_shards() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
@@ -255,7 +257,8 @@ fn stalls_are_separated_by_difference() {
     assert!((of("fetch_stall") - (cold - cached)).abs() < 1e-9, "{parts}");
     assert!((of("prep_stall") - (cached - synthetic)).abs() < 1e-9, "{parts}");
 
-    // The cache is full by now: there is nothing to tell apart, but what was asked for beside that is told.
+    // The cache is full by now: there is nothing to tell apart, but what was asked for beside that
+    // is told.
     eventually("no daemon is left", || home.daemons().is_empty());
     let more = [&more[..], &["--find-most", "--trial", "1"]].concat();
     let output = starvation(&home, &origin, &more);
@@ -300,7 +303,8 @@ fn late_store_is_a_fetch_stall() {
     let parts = &document(&through(&proxy, &home, &origin, &more))["differential"];
     let of = |name: &str| number(parts, &format!("/{name}_seconds"));
     let (fetch, prep) = (of("fetch_stall"), of("prep_stall"));
-    // It was asked for while batches before it were played, which takes far less than the half of that.
+    // It was asked for while batches before it were played, which takes far less than the half of
+    // that.
     assert!(fetch * (BATCHES - 1) as f64 >= LATE.as_secs_f64() / 2.0, "{parts}");
     assert!(fetch >= 0.95 * (fetch + prep) && prep.abs() <= 0.05 * fetch, "{parts}");
     assert!((of("booked_fetch") - fetch).abs() <= 0.05 * fetch, "{parts}");
@@ -334,11 +338,13 @@ fn slow_decoding_is_a_prep_stall() {
     eventually("no daemon is left", || home.daemons().is_empty());
 }
 
-/// Of two tiers each is told what was read from it: all of what lies there, little more, and nothing where nobody reads.
+/// Of two tiers each is told what was read from it: all of what lies there, little more, and
+/// nothing where nobody reads.
 #[test]
 fn bytes_are_reported_by_tier() {
     const MEMORY: u64 = 512 << 20;
-    /// Reads of a disk are of whole sectors: a member's begin and end in some that others have, too.
+    /// Reads of a disk are of whole sectors: a member's begin and end in some that others have,
+    /// too.
     const SECTORS: u64 = 2 * 4096;
     let (origin, disk) = (Origin::with_shards(SHARDS, SAMPLES, &SIZES), Daemon::disk());
     let rest = format!(
@@ -380,7 +386,8 @@ fn bytes_are_reported_by_tier() {
     daemon.stop();
 }
 
-/// Shards are told as they were named, so that the hash of what was asked is the same wherever they lie.
+/// Shards are told as they were named, so that the hash of what was asked is the same wherever they
+/// lie.
 #[test]
 fn equal_configurations_have_equal_hashes() {
     let origin = Origin::with_shards(1, 4 * SAMPLES, &SIZES);
@@ -401,7 +408,8 @@ fn equal_configurations_have_equal_hashes() {
     eventually("no daemon is left", || home.daemons().is_empty());
 }
 
-/// What a node feeds is what it gave in a longer trial over what one accelerator takes; what none bore out is no figure.
+/// What a node feeds is what it gave in a longer trial over what one accelerator takes; what none
+/// bore out is no figure.
 #[test]
 fn find_most_finds_the_accelerators_a_node_feeds() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
@@ -560,8 +568,8 @@ fn interpreter(folder: &std::path::Path, script: &str) -> std::path::PathBuf {
     path
 }
 
-/// The contest is asked for what the command line says; one that fails, or has no other loader in it, takes nothing
-/// away of what was measured before.
+/// The contest is asked for what the command line says; one that fails, or has no other loader in
+/// it, takes nothing away of what was measured before.
 #[test]
 fn failed_contest_keeps_the_report() {
     let origin = Origin::with_shards(1, 4 * SAMPLES, &SIZES);

@@ -1,5 +1,5 @@
-//! Faults beside the bytes of shards, through a whole daemon: listings that change, certificates, names,
-//! credentials.
+//! Faults beside the bytes of shards, through a whole daemon: listings that change, certificates,
+//! names, credentials.
 //!
 //! Each ends with everything right, or with an error of its kind within the retries; and what it
 //! took is counted where an operator looks.
@@ -91,8 +91,8 @@ fn listing_changed_between_pages_keeps_stable_objects() {
     assert_eq!(counted(&daemon, "retries"), 1 + RETRIES as u64);
 }
 
-/// A program lends credentials that the store calls expired in the middle of a shard, fresh as they are: whoever
-/// lent them is not asked again for each request, and the job is told.
+/// A program lends credentials that the store calls expired in the middle of a shard, fresh as they
+/// are: whoever lent them is not asked again for each request, and the job is told.
 #[test]
 fn fresh_credentials_called_expired_are_reported() {
     let (origin, disk, home) =
@@ -124,7 +124,8 @@ fn fresh_credentials_called_expired_are_reported() {
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
     assert_eq!(error.place("code"), Some("ExpiredToken"), "{error}");
     assert_eq!(fs::read_to_string(&asked).unwrap().lines().count(), 1);
-    // Once by whoever gathers the batch, and once more if what waits for its samples beside it came first.
+    // Once by whoever gathers the batch, and once more if what waits for its samples beside it came
+    // first.
     let faults = proxy.traffic().faults;
     assert!((1..=2).contains(&faults), "{faults}");
     assert_eq!(counted(&daemon, "retries"), 0);

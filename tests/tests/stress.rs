@@ -1,9 +1,9 @@
-//! Stress that ends in invariants: many jobs that come and go on a cache far too small for them, on a bad day of
-//! their origin's, under an admin who changes his mind.
+//! Stress that ends in invariants: many jobs that come and go on a cache far too small for them, on
+//! a bad day of their origin's, under an admin who changes his mind.
 //!
-//! While it lasts no fill may wait beside an idle worker, and no budget be passed. Once the jobs are gone, every
-//! reservation is back, what counts is what lies on the disks, and the process never had more memory than it was
-//! given.
+//! While it lasts no fill may wait beside an idle worker, and no budget be passed. Once the jobs
+//! are gone, every reservation is back, what counts is what lies on the disks, and the process
+//! never had more memory than it was given.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -45,26 +45,27 @@ const PART: u64 = PART_BYTES as u64;
 /// Batches a job has ready, at most.
 const PREFETCH: u64 = 3;
 
-/// What the data set that is bound may hold: all that it has, in memory's parts, and one part more. With less, a
-/// shard that finds all the others in use is refused, as it should be.
+/// What the data set that is bound may hold: all that it has, in memory's parts, and one part more.
+/// With less, a shard that finds all the others in use is refused, as it should be.
 const BOUND: u64 = 6 * PART;
 
-/// Memory for slabs: a batch takes a huge page, and a job that left gives its own back while the next one comes.
-/// With less, a job that finds no room for one batch is refused, as it should be.
+/// Memory for slabs: a batch takes a huge page, and a job that left gives its own back while the
+/// next one comes. With less, a job that finds no room for one batch is refused, as it should be.
 const SLABS: u64 = 2 * JOBS as u64 * PREFETCH * (2 << 20);
 
 /// What the daemon is told it may have.
 const MEMORY: u64 = FRAMES as u64 + TIERS[0].2 + SLABS;
 
-/// What a process has beside the memory it is told to keep to: the program's own pages, the stacks of some
-/// twenty threads, connections' buffers, indexes of open shards. 17 to 21 MiB were seen; this is under three times
-/// that.
+/// What a process has beside the memory it is told to keep to: the program's own pages, the stacks
+/// of some twenty threads, connections' buffers, indexes of open shards. 17 to 21 MiB were seen;
+/// this is under three times that.
 const BESIDE: u64 = 56 << 20;
 
-/// Looks in a row that may find a fill waiting beside an idle worker. A turn that was given back is the next one's
-/// only when the runtime has come to it, behind whatever else is due; the answers to looks come by the same
-/// queues, one after the other, so that a turn that is lost is seen by all of them, and one that is on its way by
-/// one or two. Many more than that: other processes may have the processors between any two steps.
+/// Looks in a row that may find a fill waiting beside an idle worker. A turn that was given back is
+/// the next one's only when the runtime has come to it, behind whatever else is due; the answers to
+/// looks come by the same queues, one after the other, so that a turn that is lost is seen by all
+/// of them, and one that is on its way by one or two. Many more than that: other processes may have
+/// the processors between any two steps.
 const IDLE_LOOKS: u32 = 50;
 
 /// Looks for which a stalled origin is left alone, where nobody makes progress: some 200 ms.
@@ -433,7 +434,8 @@ fn run(seed: u64) {
     daemon.stop();
 }
 
-/// Bears promises 1 (origin bytes or nothing), 3 (budgets), 6 (exactly once) and 8 (a job hurts only itself).
+/// Bears promises 1 (origin bytes or nothing), 3 (budgets), 6 (exactly once) and 8 (a job hurts
+/// only itself).
 #[test]
 fn stress_leaves_nothing_behind() {
     for_seeds("FOREBAY_STRESS_SEED", "FOREBAY_STRESS_ROUNDS", SEEDS, run);

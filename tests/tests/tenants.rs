@@ -139,8 +139,8 @@ fn named(holdings: &[Holding], name: &str) -> Holding {
     holdings.iter().find(|of| of.name == name).unwrap().clone()
 }
 
-/// Bears promise 3 for tenants: at its max a tenant gives up its own, though others' were used longer
-/// ago, and though the tier has room.
+/// Bears promise 3 for tenants: at its max a tenant gives up its own, though others' were used
+/// longer ago, and though the tier has room.
 #[test]
 fn tenant_at_its_max_evicts_its_own_shards_only() {
     let bench = Bench::with(6, |bytes| {
@@ -189,7 +189,8 @@ fn other_tenants_do_not_evict_below_a_min() {
     assert_eq!(bench.charged("a"), 3, "others' go before its own, which are fewer");
 }
 
-/// On a tier that others filled, a policy that admits only into free room still gets a tenant its min.
+/// On a tier that others filled, a policy that admits only into free room still gets a tenant its
+/// min.
 #[test]
 fn tenant_min_is_filled_even_by_static() {
     let bench = Bench::with(4, |bytes| {
@@ -235,7 +236,8 @@ fn hit_by_another_tenant_does_not_move_the_charge() {
     assert_eq!(bench.resting(), [0, 2], "b brought it in now");
 }
 
-/// Where the limits of data set and tenant are short together, one shard of both goes, not one each.
+/// Where the limits of data set and tenant are short together, one shard of both goes, not one
+/// each.
 #[test]
 fn shards_of_both_are_evicted_where_both_are_short() {
     let bench = Bench::with(8, |bytes| {
@@ -288,8 +290,8 @@ fn tenant_error_does_not_reach_other_tenants() {
     assert_eq!((bench.charged("a"), bench.charged("b")), (0, 8));
 }
 
-/// Bears promises 3 and 4: a restart reads from the sidecars' heads who is charged; a tenant that is
-/// configured no more counts as the rest.
+/// Bears promises 3 and 4: a restart reads from the sidecars' heads who is charged; a tenant that
+/// is configured no more counts as the rest.
 #[test]
 fn restart_keeps_the_charge() {
     let bench = Bench::new(8, |bytes| vec![tenant("a", 0, Some(3 * bytes)), tenant("b", 0, None)]);
@@ -430,7 +432,8 @@ fn move_keeps_the_charge() {
     }
 }
 
-/// A limit holds over all tiers: what a tenant has on one makes room for what may only lie on another.
+/// A limit holds over all tiers: what a tenant has on one makes room for what may only lie on
+/// another.
 #[test]
 fn tenant_shards_on_another_tier_make_room() {
     let node = Node::new(|bytes| {

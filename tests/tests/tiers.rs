@@ -134,7 +134,8 @@ fn disks_of_one_class_share_new_shards() {
     assert_eq!(bench.daemon.node().store().counters().fills, 9);
 }
 
-/// Above its high watermark a disk gives to the slower one, down to its low; nothing is fetched again.
+/// Above its high watermark a disk gives to the slower one, down to its low; nothing is fetched
+/// again.
 #[test]
 fn full_disk_demotes_to_the_slower_one() {
     let bench = Bench::with(&[("nvme", Class::Nvme, 5), ("hdd", Class::Hdd, 10)], |config, _| {

@@ -1,9 +1,9 @@
 //! One cache directory through daemon after daemon, each of which ends badly, while trainers read.
 //!
-//! A round is a daemon's life. It dies in the middle of a fill, a commit, a record or an eviction, at any
-//! other moment, while a mount that it reads from hangs, by a power cut, or in order while a trainer that
-//! was stopped holds all it has. The
-//! trainers go on from one daemon to the next; each byte they get is compared with the origin's.
+//! A round is a daemon's life. It dies in the middle of a fill, a commit, a record or an eviction,
+//! at any other moment, while a mount that it reads from hangs, by a power cut, or in order while a
+//! trainer that was stopped holds all it has. The trainers go on from one daemon to the next; each
+//! byte they get is compared with the origin's.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -300,8 +300,8 @@ impl Bench {
         assert!(files.power().wait(PATIENCE), "the power never went");
         daemon.stop();
         files.cut(random.number());
-        // A removal that was lost may have put a sidecar beside other data. Nobody is served from it,
-        // but the next rounds compare the files themselves.
+        // A removal that was lost may have put a sidecar beside other data. Nobody is served from
+        // it, but the next rounds compare the files themselves.
         let daemon = Daemon::try_start(plain).unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(daemon.node().store().scrub(false, |_| ())).unwrap();
@@ -356,8 +356,8 @@ fn rounds() -> u64 {
     if text.is_empty() { ROUNDS } else { text.parse().unwrap() }
 }
 
-/// Bears promises 1 (origin bytes or nothing), 3 (budgets), 4 (crash at any instant), 6 (exactly once)
-/// and 7 (a daemon that dies does not kill a job).
+/// Bears promises 1 (origin bytes or nothing), 3 (budgets), 4 (crash at any instant), 6 (exactly
+/// once) and 7 (a daemon that dies does not kill a job).
 #[test]
 fn killed_daemons_lose_neither_bytes_nor_jobs() {
     // One seed a run: the rounds are what is many.

@@ -167,7 +167,8 @@ fn trace_follows_each_batch_and_matches_the_report() {
                 assert_eq!(slices.len(), 1, "{cat} of {batch}: {slices:?}");
                 slices[0].clone()
             };
-            // Served by the daemon, on its way, decoded, waited for, computed on: in this order, on one clock.
+            // Served by the daemon, on its way, decoded, waited for, computed on: in this order, on
+            // one clock.
             let whole = trace.for_batch("batch", &batch);
             let [served, ring] = whole[..] else { panic!("{batch}: {whole:?}") };
             assert_eq!((served.track.0, ring.track.0), (1, 2));

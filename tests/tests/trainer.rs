@@ -1,5 +1,5 @@
-//! What a trainer makes of the messages of its daemon, in orders that a real daemon keeps to only in
-//! rare moments.
+//! What a trainer makes of the messages of its daemon, in orders that a real daemon keeps to only
+//! in rare moments.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -82,8 +82,8 @@ fn batches_of_the_previous_slab_may_follow_a_new_one() {
     assert_eq!(loader.stats().reconnects, 0);
 }
 
-/// A daemon of the release before plays what it knows, and what it does not know is refused with what to
-/// do about it.
+/// A daemon of the release before plays what it knows, and what it does not know is refused with
+/// what to do about it.
 #[test]
 fn daemon_of_the_previous_release_is_supported() {
     let daemon = ScriptedDaemon::new();
@@ -128,8 +128,8 @@ fn bad_samples_are_reported_to_the_next_daemon() {
     assert!(matches!(peer.request(), Request::Bad(told) if told == bad()));
 }
 
-/// How far a consumer came, and who made its rows, is told with its first batch and at the end of its epoch, and to the
-/// daemon that comes after.
+/// How far a consumer came, and who made its rows, is told with its first batch and at the end of
+/// its epoch, and to the daemon that comes after.
 #[test]
 fn trainer_progress_is_reported_to_daemons() {
     let daemon = ScriptedDaemon::new();
@@ -166,7 +166,8 @@ fn trainer_progress_is_reported_to_daemons() {
     hears(&mut peer, 3);
 }
 
-/// A daemon that hears of a wait hears of its end, too, where that is an error: nobody is called because of it.
+/// A daemon that hears of a wait hears of its end, too, where that is an error: nobody is called
+/// because of it.
 #[test]
 fn wait_that_ends_in_an_error_is_over() {
     let daemon = ScriptedDaemon::new();

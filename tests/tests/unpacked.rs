@@ -202,7 +202,8 @@ fn indivisible_shard_arrives_in_one_reply() {
     assert_eq!(proxy.traffic().answered("GET", 200), 2, "{:?}", proxy.traffic());
 }
 
-/// Bears promise 1 for compressed shards: whatever the form, the tier holds the plain tar, byte for byte.
+/// Bears promise 1 for compressed shards: whatever the form, the tier holds the plain tar, byte for
+/// byte.
 #[test]
 fn every_compression_becomes_the_plain_tar() {
     let bench = Bench::new(1 << 30);
@@ -410,7 +411,8 @@ fn shard_larger_than_the_tier_is_rejected() {
     assert_eq!(exact.used(), tar.len() as u64);
 }
 
-/// A stream that breaks off: the samples before its end are good, and the fault is told with its place.
+/// A stream that breaks off: the samples before its end are good, and the fault is told with its
+/// place.
 #[test]
 fn truncated_shard_serves_its_samples() {
     let bench = Bench::new(1 << 30);
@@ -484,8 +486,8 @@ fn flipped_bit_in_the_stream_is_corrupt_and_not_kept() {
     }
 }
 
-/// A tar that is broken in a stream that is sound: what comes before the fault is good, and kept for those who
-/// want it.
+/// A tar that is broken in a stream that is sound: what comes before the fault is good, and kept
+/// for those who want it.
 #[test]
 fn broken_tar_in_a_sound_stream_is_fetched_once() {
     let bench = Bench::new(1 << 30);
@@ -506,8 +508,8 @@ fn broken_tar_in_a_sound_stream_is_fetched_once() {
     assert_eq!(cached_file(&bench.shards(), ".idx"), None, "it is not cached");
 }
 
-/// Bears promise 3 under growth: what a shard comes to beyond its object's length is reserved before it is
-/// written, and others go for it.
+/// Bears promise 3 under growth: what a shard comes to beyond its object's length is reserved
+/// before it is written, and others go for it.
 #[test]
 fn growing_shard_evicts_others() {
     let small = plain(7, 10, MEMBER);
@@ -544,7 +546,8 @@ fn growing_shard_evicts_others() {
     assert_eq!(counters.fills, 4);
 }
 
-/// Two that grow where only one has room: none waits for the other for ever, and every sample comes.
+/// Two that grow where only one has room: none waits for the other for ever, and every sample
+/// comes.
 #[test]
 fn growing_shards_do_not_wait_for_each_other() {
     let tars: Vec<_> = (0..4).map(|n| plain(n, 60, MEMBER)).collect();
@@ -618,8 +621,8 @@ impl Shares {
     }
 }
 
-/// Bears promise 3 for quotas under growth: their own shards go, and what is larger than they are is
-/// refused.
+/// Bears promise 3 for quotas under growth: their own shards go, and what is larger than they are
+/// is refused.
 #[test]
 fn quotas_bind_growing_shards() {
     let tenant = |name: &str, max_bytes| Tenant { name: name.to_owned(), min_bytes: 0, max_bytes };
@@ -648,7 +651,8 @@ fn quotas_bind_growing_shards() {
     assert_eq!(bench.held("(rest)", "all"), (bench.bytes, bench.bytes));
 }
 
-/// Bears promise 4: killed in mid-shard, a daemon leaves nothing that could be taken for a part of it.
+/// Bears promise 4: killed in mid-shard, a daemon leaves nothing that could be taken for a part of
+/// it.
 #[test]
 fn compressed_shard_of_a_killed_daemon_starts_over() {
     let origin = Origin::new();
@@ -809,7 +813,8 @@ fn corrupt_copy_is_unpacked_again() {
     assert_eq!(bench.used(), tar.len() as u64);
 }
 
-/// A device that dies under a shard: it is fetched anew to another; with none left, the error says so.
+/// A device that dies under a shard: it is fetched anew to another; with none left, the error says
+/// so.
 #[test]
 fn shard_of_a_lost_tier_is_unpacked_again_or_fails() {
     let (origin, disk) = (Origin::new(), Daemon::disk());

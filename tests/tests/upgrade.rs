@@ -1,7 +1,7 @@
 //! Releases that follow each other on one cache, forward and back, under a job that stays.
 //!
-//! The daemons are of this release; what another would have written is made of what they wrote, by the layout that
-//! `docs/ON_DISK.md` promises all releases.
+//! The daemons are of this release; what another would have written is made of what they wrote, by
+//! the layout that `docs/ON_DISK.md` promises all releases.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -23,8 +23,8 @@ const SIZES: std::ops::Range<usize> = 30_000..40_000;
 const SHARDS: u64 = 8;
 const SAMPLES: u64 = 40;
 
-/// Batches after which the first daemon ends: in the third shard, of which the job then has eight batches ready at
-/// most, with four shards left to fetch.
+/// Batches after which the first daemon ends: in the third shard, of which the job then has eight
+/// batches ready at most, with four shards left to fetch.
 const BEFORE: u64 = 11;
 
 /// Memory of a daemon, most of it frames.
@@ -124,8 +124,8 @@ fn finish(loader: &Loader, mut epoch: Epoch, shards: u64) {
     assert!(epoch.samples.iter().map(|sample| sample.position).is_sorted(), "the order was lost");
 }
 
-/// Bears promises 4, 6 and 7: a job begins under the release before and ends under this one. What that one
-/// cached is served as it is; what is new is written as this release writes.
+/// Bears promises 4, 6 and 7: a job begins under the release before and ends under this one. What
+/// that one cached is served as it is; what is new is written as this release writes.
 #[test]
 fn cache_is_upgraded_under_its_job() {
     let bench = Bench::new();
@@ -160,8 +160,9 @@ fn cache_is_upgraded_under_its_job() {
     bench.stop(daemon);
 }
 
-/// The same the other way: a job begins under a release to come and goes on under this one, which fetches again what it
-/// cannot read and leaves the rest alone. Rolled forward, what was left is served again.
+/// The same the other way: a job begins under a release to come and goes on under this one, which
+/// fetches again what it cannot read and leaves the rest alone. Rolled forward, what was left is
+/// served again.
 #[test]
 fn cache_is_rolled_back_and_forward_under_its_job() {
     let bench = Bench::new();

@@ -1,7 +1,7 @@
 //! Shards that turn out wrong at their end: whoever had samples of them before that is told, once.
 //!
-//! The store holds a shard's end back until the trainers have the samples that they want, so that no
-//! verdict comes before.
+//! The store holds a shard's end back until the trainers have the samples that they want, so that
+//! no verdict comes before.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -33,7 +33,8 @@ const BATCHES: u64 = SAMPLES / 8;
 /// What a job takes that wants a part of a shard: within its first part.
 const FEW: u64 = 16;
 
-/// Zeros behind each tar: more than is asked for at once, so that what is held back holds no sample.
+/// Zeros behind each tar: more than is asked for at once, so that what is held back holds no
+/// sample.
 const PADDING: usize = 5 * PART_BYTES;
 
 /// How long a job waits at its run's end: longer than any test needs.
@@ -194,7 +195,8 @@ fn assert_told(errors: &[Error], name: &str) {
     assert_eq!(error.place("samples"), Some("served"), "{error}");
 }
 
-/// Bears promise 1: jobs that have every sample before the store's checksum can be compared, two at once.
+/// Bears promise 1: jobs that have every sample before the store's checksum can be compared, two at
+/// once.
 #[test]
 fn job_with_every_sample_is_told_at_its_end() {
     for says in [Says::Wrong, Says::Right] {
@@ -223,8 +225,8 @@ fn job_with_every_sample_is_told_at_its_end() {
     }
 }
 
-/// A job with fewer samples than the shard has; what it comes back to is another copy, of which nothing is to be
-/// told.
+/// A job with fewer samples than the shard has; what it comes back to is another copy, of which
+/// nothing is to be told.
 #[test]
 fn job_with_a_part_of_the_samples_is_told_once() {
     let bench = Bench::with_tars();
@@ -332,8 +334,8 @@ fn failed_checksum_of_a_stream_is_reported() {
     assert_eq!(told[0].place("reason"), Some("damaged"), "{told:?}");
 }
 
-/// A header that changes on the way breaks a tar: the store's checksum tells that from one that is broken where it
-/// lies, and so whether what is here may stay.
+/// A header that changes on the way breaks a tar: the store's checksum tells that from one that is
+/// broken where it lies, and so whether what is here may stay.
 #[test]
 fn tar_broken_in_transit_is_fetched_again() {
     let bench = Bench::with_tars();
@@ -421,7 +423,8 @@ fn good_copy_is_not_dropped_for_a_bad_predecessor() {
     (open.order.batch_size, open.counts) = (1, Some(vec![MANY]));
     let job = bench.begin(open.clone());
     assert!(matches!(next(&job).unwrap(), Next::Batch(_)));
-    // All are known by then, and the slots are taken: one batch knows its sample, and waits for a slot.
+    // All are known by then, and the slots are taken: one batch knows its sample, and waits for a
+    // slot.
     let shard = bench.arriving(&open.urls[0], open.origin);
     eventually("the job is ahead", || {
         shard.progress().samples == MANY && bench.daemon.number("/jobs/0/lent_slots") == 1

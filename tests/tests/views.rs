@@ -83,8 +83,8 @@ fn slow_consumer_holds_at_most_its_prefetch() {
     eventually("all slots are back", || daemon.number("/jobs/0/lent_slots") == 0);
 }
 
-/// Bears promise 3: a batch that no slab can hold is refused with the figures; where memory is short
-/// but enough for one, fewer batches are kept ready.
+/// Bears promise 3: a batch that no slab can hold is refused with the figures; where memory is
+/// short but enough for one, fewer batches are kept ready.
 #[test]
 fn short_memory_cuts_prefetch_before_it_rejects_batches() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
@@ -142,9 +142,9 @@ fn slab_of_one_batch_lends_none() {
     kept.iter().for_each(|batch| assert_right(batch, &sizes));
 }
 
-/// Bears the rule of DESIGN §5 that a consumer never waits for itself: what it keeps leaves room for
-/// a batch several times larger than any before, which fits the slab, but not beside two that the
-/// consumer keeps somewhere in its midst.
+/// Bears the rule of DESIGN §5 that a consumer never waits for itself: what it keeps leaves room
+/// for a batch several times larger than any before, which fits the slab, but not beside two that
+/// the consumer keeps somewhere in its midst.
 #[test]
 fn views_of_small_batches_leave_room_for_larger_ones() {
     // Batches of 1.6, 3.2 and 6.2 MB: the first slab has room for four of 2 MiB each.
@@ -170,8 +170,8 @@ fn views_of_small_batches_leave_room_for_larger_ones() {
     }
 }
 
-/// Bears the rule of DESIGN §5 that a consumer never waits for itself: a large first batch lies in a slab of its
-/// own, which is lent whole, for ever if need be.
+/// Bears the rule of DESIGN §5 that a consumer never waits for itself: a large first batch lies in
+/// a slab of its own, which is lent whole, for ever if need be.
 #[test]
 fn large_first_batch_leaves_memory_to_later_ones() {
     let origin = Origin::new();

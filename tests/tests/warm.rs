@@ -1,4 +1,5 @@
-//! `forebay dataset warm` and `check`: what is brought in before jobs want it, and what is told of it.
+//! `forebay dataset warm` and `check`: what is brought in before jobs want it, and what is told of
+//! it.
 //!
 //! What was fetched is counted at the origin, and who waits for whom is shown by holding the
 //! origin back, never by the clock.
@@ -28,7 +29,8 @@ const SAMPLES: u64 = 20;
 /// A shard of a few parts.
 const LONG: u64 = 120;
 
-/// Below a byte a second there is nothing, and at one KiB a second no part comes while a test lasts.
+/// Below a byte a second there is nothing, and at one KiB a second no part comes while a test
+/// lasts.
 const CRAWL: &str = "1kB/s";
 
 /// What a command came to.

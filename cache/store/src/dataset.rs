@@ -1,6 +1,6 @@
 //! Data sets: rules of admins for shards, selected by their URLs.
 //!
-//! Rule: a shard belongs to the first data set whose pattern matches its URL. If none matches, it
+//! A shard belongs to the first data set whose pattern matches its URL. If none matches, it
 //! belongs to the rest of the tier.
 
 mod covers;

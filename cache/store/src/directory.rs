@@ -13,7 +13,7 @@
 //!   shards/<hash>-<name>.idx.new a sidecar being written
 //!   shards/<hash>-<name>.part    record of an unfinished shard: its synced blocks
 //! ```
-//! Rule: a commit keeps this order. The data is synced before a sidecar names it. The sidecar is
+//! A commit keeps this order. The data is synced before a sidecar names it. The sidecar is
 //! written aside and synced before the rename makes it visible. The rename is synced before the
 //! shard is announced. Eviction removes the sidecar first, so that no sidecar outlives its data.
 

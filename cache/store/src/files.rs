@@ -1,6 +1,6 @@
 //! File system calls of the store, except reads and writes of shards, which belong to the engine.
 //!
-//! Rule: every call that changes a directory goes through here. So the order of changes shows in
+//! Every call that changes a directory goes through here. So the order of changes shows in
 //! one place, and a test can use a file system that fails, fills up or loses unsynced data.
 
 use std::fmt::Debug;

@@ -1,6 +1,6 @@
 //! Forecast of a node: announced reads of jobs, by shard names and a real clock.
 //!
-//! Rule: tables report shards that arrive, are present or leave; jobs report their progress; the
+//! Tables report shards that arrive, are present or leave; jobs report their progress; the
 //! forecast answers when a shard is needed next. Nothing here waits or calls a table: a table may
 //! ask under its own lock.
 
@@ -104,7 +104,7 @@ pub struct Expected {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
-    /// Its origin did not deliver it.
+    /// Origin did not deliver it.
     Origin,
     /// There is no room: the shards that could be evicted are needed sooner, or its data set or
     /// tenant is at its limit.
@@ -305,8 +305,8 @@ impl Forecast {
         managed
     }
 
-    /// Removes a job. Returns the ids of shards that no job reads any more, for [`Self::release_ids`]
-    /// once the tables have dropped them.
+    /// Removes a job. Returns the ids of shards that no job reads any more, for
+    /// [`Self::release_ids`] once the tables have dropped them.
     pub(crate) fn remove_job(&self, job: JobId) -> Vec<Shard> {
         let mut state = self.state();
         let Some(reader) = state.readers.remove(&job) else { return Vec::new() };

@@ -1,6 +1,6 @@
 //! `fsck`: checks a cache directory and repairs it.
 //!
-//! Rule: without `repair` nothing changes. With it, `fsck` removes the files that a start would
+//! Without `repair` nothing changes. With it, `fsck` removes the files that a start would
 //! remove, and damaged sidecars that a start does not read. Bytes of shards are checked by `scrub`.
 
 use std::path::Path;

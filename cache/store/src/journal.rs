@@ -1,6 +1,6 @@
 //! Journal of arriving shards, for listeners.
 //!
-//! Rule: without listeners nothing is reported. A slow listener misses the oldest events and learns
+//! Without listeners nothing is reported. A slow listener misses the oldest events and learns
 //! their number. A fetch never waits for a listener.
 
 use std::ops::Range;

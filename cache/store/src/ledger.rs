@@ -1,6 +1,6 @@
 //! Costs of fetches since the start, by job, tenant and data set.
 //!
-//! Rule: the costs of a job outlive it. So entries are never dropped, and their number is limited:
+//! The costs of a job outlive it. So entries are never dropped, and their number is limited:
 //! later jobs are added up in one entry per tenant.
 
 use std::collections::BTreeMap;

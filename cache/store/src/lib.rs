@@ -1,8 +1,8 @@
 //! Store of shards: tiers of memory, NVMe and slower disks, filled once, read by record, recovered
 //! after a crash.
 //!
-//! The directory is the database. A shard is there when its sidecar is. All state in memory (order of
-//! use, open files, running fills) can be lost at any moment.
+//! The directory is the database. A shard is there when its sidecar is. All state in memory (order
+//! of use, open files, running fills) can be lost at any moment.
 //!
 //! ```text
 //!   Store ── chooses the tier of a shard, opens, moves      store.rs, store/
@@ -16,8 +16,8 @@
 //!   Directory ── names, lock, commit, recovery              directory.rs
 //!     └─ Files ── calls that change a directory             files.rs
 //! ```
-//! Each layer imports only layers below it. Rule above all: no byte leaves a [`Placed`] without a check
-//! against the checksum taken when the shard came from its origin.
+//! Each layer imports only layers below it. Rule above all: no byte leaves a [`Placed`] without a
+//! check against the checksum taken when the shard came from its origin.
 
 mod blocks;
 mod budget;

@@ -1,6 +1,6 @@
 //! Parts of an arriving shard that are in memory.
 //!
-//! Rule: a frame is released as soon as it is written, compared with the origin's checksum, and
+//! A frame is released as soon as it is written, compared with the origin's checksum, and
 //! [`RETAINED`] parts behind the indexer, or any number if the fill is paused. If the fill fails,
 //! all frames are released at once: nobody waits for a part of a failed fill.
 //!

@@ -1,6 +1,6 @@
 //! Pins: shards that admins keep at run time, by URL.
 //!
-//! Rule: a pin names URLs, not copies. It holds for later copies, on every tier and over restarts,
+//! A pin names URLs, not copies. It holds for later copies, on every tier and over restarts,
 //! until it is removed.
 //!
 //! # Layout

@@ -1,6 +1,6 @@
 //! An open shard, arriving or whole: its index, and reads of its records.
 //!
-//! Rule: while anybody holds a [`ShardHandle`], the file is not evicted, and tasks that wait for
+//! While anybody holds a [`ShardHandle`], the file is not evicted, and tasks that wait for
 //! room hear of its end. A handle is held for a read, never for an epoch.
 //!
 //! If the tier of an open shard fails, only the tier loses the shard. Its readers read through to

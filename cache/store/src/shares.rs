@@ -1,6 +1,6 @@
 //! Shares: limits and holdings of each data set and each tenant of a node, over all tiers.
 //!
-//! Rule: while a shard is on a tier, it is charged to one data set, by its URL, and to one tenant,
+//! While a shard is on a tier, it is charged to one data set, by its URL, and to one tenant,
 //! whose job brought it in. Both limits are as hard as the tier's own.
 //!
 //! Rules may change while shards are here. A data set or tenant that keeps its name keeps its share

@@ -1,6 +1,6 @@
 //! Store of a node: finds, fetches and shares shards.
 //!
-//! Rule: concurrent requests for the same thing are served once. A shard's identity is resolved
+//! Concurrent requests for the same thing are served once. A shard's identity is resolved
 //! once, its bytes are fetched once, and its file is opened once. All requests share the outcome,
 //! success or error.
 //!

@@ -1,6 +1,6 @@
 //! Tenants: the groups that share a node, and the limits of each.
 //!
-//! Rule: a shard that many want is charged to the tenant that brought it in, until it leaves. A use
+//! A shard that many want is charged to the tenant that brought it in, until it leaves. A use
 //! by another tenant is a hit, and is not charged to that tenant.
 
 use forebay_error::{Error, ErrorKind, Result};

@@ -1,6 +1,6 @@
 //! Tier: one storage place for shards, its device, and the state of both.
 //!
-//! Rule: a tier decides about its own bytes only. The store chooses the tier that a shard comes to
+//! A tier decides about its own bytes only. The store chooses the tier that a shard comes to
 //! or is read from. The tier decides if the shard may come in, stay, or must leave.
 //!
 //! ```text
@@ -171,7 +171,7 @@ pub struct TierReport {
     /// Report on its I/O engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineReport>,
-    /// Its memory by page size.
+    /// Memory by page size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pages: Option<PageReport>,
 }

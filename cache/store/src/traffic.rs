@@ -1,6 +1,6 @@
 //! Bytes read for batches, by source and data set.
 //!
-//! Rule: a shard learns its data set when it is opened, so counting a read is one addition. After a
+//! A shard learns its data set when it is opened, so counting a read is one addition. After a
 //! change of rules, open shards count for their old data set.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
-//! Other loaders on the same work: runs the Python scripts of `cli/bench/contest`, which this program carries.
+//! Other loaders on the same work: runs the Python scripts of `cli/bench/contest`, which this
+//! program carries.
 //!
-//! Its rule: one document goes in, one comes out, and what the scripts say meanwhile is shown as it comes.
+//! One document goes in, one comes out, and what the scripts say meanwhile is shown as it comes.
 
 mod table;
 
@@ -26,17 +27,18 @@ pub(crate) use table::{
     spread, without, work,
 };
 
-/// Whom the scripts know, Forebay among them.
+/// Contenders known to the scripts, Forebay among them.
 pub const CONTENDERS: [&str; 7] =
     ["forebay", "webdataset", "torch", "mosaic", "litdata", "spdl", "dali"];
 
-/// Of a run that failed, so many last lines are told: more than a Python traceback's innermost frames.
+/// Last lines of a failed run to report: more than a Python traceback's innermost frames.
 const LAST_LINES: usize = 12;
 
-/// What the scripts started has so long to end, before it is killed: daemons and their folders take seconds.
+/// Time for the scripts' processes to end before they are killed: daemons and their folders take
+/// seconds.
 const END_TIMEOUT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
-/// What was measured so far, in the folder for work, while a contest is played.
+/// File with the figures so far, in the work folder, during a contest.
 pub const KEPT: &str = "contest.json";
 
 macro_rules! scripts {
@@ -84,12 +86,12 @@ const SCRIPTS: &[(&str, &str)] = scripts!(
     "touch",
 );
 
-/// What is asked of them.
+/// Request to the contest.
 #[derive(Debug, Clone, Serialize)]
 pub struct Request {
     /// Local tars, by absolute path.
     pub shards: Vec<PathBuf>,
-    /// Whether samples become images; else they stay bytes.
+    /// True if samples become images; otherwise they stay bytes.
     pub images: bool,
     /// Samples per step.
     pub batch_size: u32,
@@ -99,15 +101,15 @@ pub struct Request {
     pub seconds: f64,
     /// Runs of each contender, in turns.
     pub rounds: u32,
-    /// Of [`CONTENDERS`].
+    /// A subset of [`CONTENDERS`].
     pub contenders: Vec<String>,
     /// The interpreter of each contender.
     pub pythons: BTreeMap<String, PathBuf>,
-    /// What each contender may use with all that works for it, its page cache included.
+    /// Memory limit of each contender and all its workers, its page cache included.
     pub memory_bytes: Option<u64>,
-    /// Where conversions and caches are kept.
+    /// Folder for conversions and caches.
     pub work: PathBuf,
-    /// Whether the fastest accelerator is sought that is still fed.
+    /// True to search for the fastest accelerator that is still fed.
     pub find_rate: bool,
     /// The AU_ideal at which an accelerator counts as fed.
     pub au_min: f64,
@@ -131,7 +133,7 @@ struct Progress {
     round: u32,
     of: u32,
     what: String,
-    /// Of a run that has ended.
+    /// Rate of a run that has ended.
     samples_per_second: Option<f64>,
     au_ideal: Option<f64>,
 }
@@ -139,17 +141,17 @@ struct Progress {
 /// A contest that was played, to its end or not.
 #[derive(Debug)]
 pub struct Contest {
-    /// What it came to.
+    /// Resulting document.
     pub document: Value,
-    /// Why it ended before its end, if it did.
+    /// Error that ended it early, if any.
     pub ended_by: Option<Error>,
 }
 
 /// Runs the contest with the scripts' own interpreter `python`.
 ///
 /// # Errors
-/// `NotFound` if there is no such interpreter, `Invalid` for a request that the scripts refuse, else why they failed
-/// before there was anything to tell.
+/// `NotFound` if there is no such interpreter, `Invalid` for a request that the scripts refuse,
+/// else why they failed before there was anything to tell.
 pub fn run(request: &Request, python: &Path, progress: &ProgressBar) -> Result<Contest> {
     let folder = tempfile::tempdir().doing("make a folder for the contest's scripts")?;
     for (name, text) in SCRIPTS {
@@ -158,7 +160,8 @@ pub fn run(request: &Request, python: &Path, progress: &ProgressBar) -> Result<C
     let mut command = Command::new(python);
     command.arg(folder.path().join("main.py")).stdin(Stdio::piped());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    // A Ctrl-C is for this process, which ends the scripts as they can be ended; their loaders would fail one by one of it.
+    // A Ctrl-C is for this process, which ends the scripts as they can be ended; their loaders
+    // would fail one by one of it.
     command.process_group(0);
     let started = command.spawn().doing("start the contest's scripts");
     let mut child = started.map_err(|error| {
@@ -184,8 +187,7 @@ pub fn run(request: &Request, python: &Path, progress: &ProgressBar) -> Result<C
         (Err(_), Some(by)) => return Err(by.clone()),
         (ended, _) => ended?,
     };
-    let told =
-        serde_json::from_str(&document).doing("understand what the contest's scripts printed");
+    let told = serde_json::from_str(&document).doing("parse the output of the contest's scripts");
     if status.success() {
         return told.map(|document| Contest { document, ended_by: None });
     }
@@ -198,13 +200,14 @@ pub fn run(request: &Request, python: &Path, progress: &ProgressBar) -> Result<C
         .at("status", status)
         .at("said", last.join(" | "));
     match told {
-        // What was measured until then is told all the same.
+        // Figures until then are reported all the same.
         Ok(document) => Ok(Contest { document, ended_by: Some(error) }),
         Err(_) => Err(error),
     }
 }
 
-/// Checks that a contest tells something: that anybody took part, of other loaders if there should be `rivals`.
+/// Checks that a contest tells something: that anybody took part, of other loaders if there should
+/// be `rivals`.
 ///
 /// # Errors
 /// `Unavailable`, with why each was absent.
@@ -216,12 +219,13 @@ pub fn check_took_part(document: &Value, rivals: bool) -> Result<()> {
     if of("contenders").iter().any(|one| !rivals || is_rival(one)) {
         return Ok(());
     }
-    let who = if rivals { "no other loader could take part" } else { "nobody could take part" };
+    let who = if rivals { "no other loader could take part" } else { "no loader could take part" };
     let error = Error::new(ErrorKind::Unavailable, who);
     let out = [of("absent"), of("failed")].concat();
     let told = out.iter().fold(error, |error, one| error.at(&text(one, "name"), text(one, "why")));
-    Err(told
-        .advise("install what is missing, and name its interpreter: --rival-python NAME=PYTHON"))
+    Err(told.advise(
+        "install the missing package, and name its interpreter: --rival-python NAME=PYTHON",
+    ))
 }
 
 /// Hands the request in; what came out, and the last lines beside it.
@@ -241,13 +245,14 @@ fn converse(
         let _ = stdin.write_all(request.as_bytes());
         drop(stdin);
         let mut document = String::new();
-        stdout.read_to_string(&mut document).doing("read what the contest's scripts print")?;
+        stdout.read_to_string(&mut document).doing("read the output of the contest's scripts")?;
         let last = listener.join().unwrap_or_default();
         Ok((document, last))
     })
 }
 
-/// Waits until a child has ended, which it asks for when a signal ends the benchmark: then nothing that it started is left.
+/// Waits until a child has ended, which it asks for when a signal ends the benchmark: then nothing
+/// that it started is left.
 fn ended_by_signal(child: &Child) -> Result<impl FnOnce() + Send + use<>> {
     let pid = Pid::from_child(child);
     let process = pidfd_open(pid, PidfdFlags::empty()).doing("watch the contest's scripts")?;

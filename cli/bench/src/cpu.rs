@@ -1,7 +1,7 @@
 //! CPU time of processes, as the kernel accounts it.
 //!
-//! Its rule: whoever works for a process is counted with it: those that it started and that run, theirs included, and those
-//! that it waited for.
+//! Whoever works for a process is counted with it: those that it started and that run, theirs
+//! included, and those that it waited for.
 
 use std::fs;
 
@@ -25,8 +25,8 @@ pub(crate) fn seconds(pid: u32) -> Result<f64> {
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Processes that `pid` started and that run, those that they started included. None of them is asked twice: a process
-/// has one parent.
+/// Processes that `pid` started and that run, those that they started included. None of them is
+/// asked twice: a process has one parent.
 pub(crate) fn below(pid: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let lists = threads.flatten().map(|thread| fs::read_to_string(thread.path().join("children")));
@@ -50,7 +50,7 @@ fn own_ticks(pid: u32) -> Result<u64> {
         .filter_map(|field| field.parse().ok())
         .collect();
     if ticks.len() < TIMES {
-        let error = Error::new(ErrorKind::Invalid, "a process's CPU time makes no sense");
+        let error = Error::new(ErrorKind::Invalid, "a process's CPU time is unreadable");
         return Err(error.at("path", path));
     }
     Ok(ticks.iter().sum())

@@ -1,4 +1,4 @@
-//! What a daemon has fetched from origins, so that an epoch is called cold or warm by what it cost.
+//! Fetches of a daemon from origins, which decide between a cold epoch and a warm one.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl Fetches {
         if self.daemon_pid != before.daemon_pid {
             return Err(Error::new(ErrorKind::Closed, "the daemon was replaced meanwhile")
                 .at("pid", before.daemon_pid)
-                .advise("look at its log, and measure again"));
+                .advise("read its log, and measure again"));
         }
         Ok(self.bytes - before.bytes)
     }
@@ -62,7 +62,7 @@ impl Fetches {
             Ok(done.then_some(Self { daemon_pid: pid, bytes: cache.origin_bytes }))
         })?;
         settled.ok_or_else(|| {
-            Error::new(ErrorKind::Unavailable, "the daemon goes on fetching shards")
+            Error::new(ErrorKind::Unavailable, "the daemon keeps fetching shards")
                 .at("seconds", SETTLE_TIMEOUT.as_secs())
                 .advise("end its other jobs, or measure with a daemon of its own (FOREBAY_CACHE)")
         })

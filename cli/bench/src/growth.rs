@@ -1,13 +1,12 @@
-//! How a figure grows with a size.
-//!
-//! A figure that costs a·nᵇ for n things lies on a straight line of slope b where both axes are logarithmic. The
-//! exponent told is the slope of least squares through the upper half of the points,
-//!
+//! Growth of a figure with a size.
+//! A figure that costs a·nᵇ for n things lies on a straight line of slope b where both axes are
+//! logarithmic. The
+//! reported exponent is the slope of least squares through the upper half of the points,
 //! ```text
 //! b = Σ (xᵢ − x̄)(yᵢ − ȳ) ÷ Σ (xᵢ − x̄)²     x = ln size, y = ln figure
 //! ```
-//!
-//! because constants hide the growth in the lower half. 0: it does not grow; 1: as the size does; below 1 doubling the
+//! because constants hide the growth in the lower half. 0: it does not grow; 1: as the size does;
+//! below 1 doubling the
 //! size costs less than double.
 
 use std::fmt;
@@ -17,30 +16,30 @@ use serde::Serialize;
 /// A figure at several sizes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Growth {
-    /// What is measured.
+    /// Measured figure.
     pub name: String,
-    /// What there are more and more of.
+    /// Varied quantity.
     pub size: &'static str,
-    /// What the figure is in.
+    /// Unit of the figure.
     pub unit: Unit,
     /// In the order of sizes.
     pub points: Vec<Point>,
-    /// Of the upper half; nothing of fewer than two sizes.
+    /// Slope of the upper half; none for fewer than two sizes.
     pub exponent: Option<f64>,
 }
 
-/// What a figure is in.
+/// Unit of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// Of time.
+    /// Time.
     Seconds,
 }
 
 /// A figure at one size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Point {
-    /// How many there are.
+    /// Size.
     pub size: u64,
     /// The figure; a median where there were several rounds.
     pub value: f64,
@@ -55,7 +54,8 @@ impl Growth {
     }
 }
 
-/// The exponent of the upper half of these points; of fewer than two, or where one is not positive, there is none.
+/// The exponent of the upper half of these points; of fewer than two, or where one is not positive,
+/// there is none.
 #[must_use]
 pub fn exponent(points: &[Point]) -> Option<f64> {
     // The middle one of an odd number belongs to both halves; two are needed for a slope.

@@ -1,7 +1,8 @@
 //! SIGINT and SIGTERM while a benchmark runs.
 //!
-//! Its rule: the first of them ends what is measured, not the process: what there is is told, and what was made is
-//! removed. Another one, or a minute in which that does not come to its end, ends the process.
+//! The first of them ends what is measured, not the process: what there is is told, and what was
+//! made is removed. Another one, or a minute in which that does not come to its end, ends the
+//! process.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,7 +14,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
-/// What is measured has this long to come to its end: a contest's loaders end within half of it.
+/// Time for a measurement to end: a contest's loaders end within half of it.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A signal that asked a benchmark to end.
@@ -31,11 +32,11 @@ static CAUGHT: Mutex<Option<Interrupt>> = Mutex::new(None);
 /// Wakes whoever lets time pass.
 static WAKE: Condvar = Condvar::new();
 
-/// Its other end is closed when a signal comes: for whoever waits for a process, too.
+/// A signal closes its other end, which wakes a thread that waits for a process, too.
 static LINE: OnceLock<OwnedFd> = OnceLock::new();
 
 impl Interrupt {
-    /// What a shell expects of a process that this ended.
+    /// Returns the exit code a shell expects after this signal.
     #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {
@@ -126,7 +127,7 @@ pub(crate) fn wait_until(due: Instant) -> Result<()> {
     check()
 }
 
-/// What hangs up when a signal comes; nothing where nobody listens for any.
+/// Returns the descriptor that a signal closes; none if no handler is installed.
 pub(crate) fn line() -> Option<&'static OwnedFd> {
     LINE.get()
 }

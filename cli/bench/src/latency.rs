@@ -1,8 +1,8 @@
 //! Latency: how long a batch, or a sample, takes that is asked for at a given rate.
 //!
-//! Its rule: the load is open. Requests are due at times that are fixed beforehand, and each is timed from when it was due, not
-//! from when there was somebody to make it; so what a slow one holds up counts as well, which else would go unseen
-//! (coordinated omission).
+//! The load is open. Requests are due at times that are fixed beforehand, and each is timed from
+//! when it was due, not from when there was somebody to make it; so what a slow one holds up counts
+//! as well, which else would go unseen (coordinated omission).
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -22,11 +22,11 @@ use crate::machine::Machine;
 use crate::playing;
 use crate::spread::Spread;
 
-/// Of what the loader brings at most, the rate that is offered unless another is asked for: a loader at its limit
-/// only shows its queue.
+/// Share of the loader's highest rate that is offered by default: a loader at its limit only shows
+/// its queue.
 const OFFERED_SHARE: f64 = 0.5;
 
-/// What is asked for, and how often.
+/// Request rate and number of requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Offer {
     /// Batches a second; half of what an epoch brings if not given.
@@ -37,14 +37,14 @@ pub struct Offer {
     pub requests: u64,
     /// Starts that are timed, warm and, if asked for, cold.
     pub rounds: u32,
-    /// Whether there are cold starts, for which the cache gives up the shards.
+    /// True for cold starts, for which the cache evicts the shards.
     pub cold: bool,
 }
 
-/// What was found; what it did not come to is not there.
+/// Results; a measurement that was not reached is absent.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// What it was measured on.
+    /// Machine of the measurement.
     pub machine: Machine,
     /// Samples of a batch.
     pub batch_size: u32,
@@ -79,19 +79,20 @@ pub struct FirstBatch {
 pub struct Start {
     /// Until its first batch.
     pub seconds: f64,
-    /// What the daemon fetched for it, of shards that came whole after that batch as well.
+    /// Bytes the daemon fetched for it, those of shards completed after that batch included.
     pub fetched_bytes: u64,
 }
 
-/// How long requests took from when they were due.
+/// Duration of requests from their due time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Distribution {
     /// Requests.
     pub count: u64,
     /// Requests that fell due in a second.
     pub offered_per_second: f64,
-    /// As many requests as fell due behind the first, in the time from then until the last was answered. It is never above what
-    /// was offered, and falls the further below the longer the queue gets; nothing of a single request.
+    /// As many requests as fell due behind the first, in the time from then until the last was
+    /// answered. It is never above what was offered, and falls the further below the longer the
+    /// queue gets; nothing of a single request.
     pub answered_per_second: Option<f64>,
     /// Half took less.
     pub p50_seconds: f64,
@@ -112,7 +113,7 @@ impl Report {
         Self { machine, batch_size, batch: None, sample: None, first_batch: None }
     }
 
-    /// Whether nothing was measured.
+    /// Returns true if nothing was measured.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.batch.is_none() && self.sample.is_none() && self.first_batch.is_none()
@@ -121,7 +122,8 @@ impl Report {
     /// Measures with loaders that `config` makes. What was found before something failed stays.
     ///
     /// # Errors
-    /// What a loader failed with; `Invalid` for an epoch without a full batch; `Unavailable` for a cold start that fetched nothing.
+    /// What a loader failed with; `Invalid` for an epoch without a full batch; `Unavailable` for a
+    /// cold start that fetched nothing.
     pub fn measure(
         &mut self,
         offer: &Offer,
@@ -185,16 +187,17 @@ fn starts(
     for _ in 0..if offer.cold { offer.rounds } else { 0 } {
         let found = start(playing::evict(&address, &urls)?)?;
         if found.fetched_bytes == 0 {
-            let what = "a cold start fetched nothing: its shards were somewhere all the same";
+            let what = "a cold start fetched nothing: its shards were cached somewhere";
             return Err(Error::new(ErrorKind::Unavailable, what)
-                .advise("look whether other jobs read these shards, or leave --cold out"));
+                .advise("check if other jobs read these shards, or omit --cold"));
         }
         cold.push(found);
     }
     Ok(())
 }
 
-/// Batches of one long epoch, each due at its time: none is the first of an epoch, for which the pipeline would have to fill.
+/// Batches of one long epoch, each due at its time: none is the first of an epoch, for which the
+/// pipeline would have to fill.
 fn batches(
     mut config: LoaderConfig,
     counts: Vec<u64>,
@@ -284,7 +287,7 @@ fn open_loop(
 }
 
 fn too_short() -> Error {
-    Error::new(ErrorKind::Invalid, "an epoch has not one full batch")
+    Error::new(ErrorKind::Invalid, "an epoch has no full batch")
         .advise("lower --batch-size, or name more shards")
 }
 

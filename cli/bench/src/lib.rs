@@ -1,4 +1,5 @@
-//! Benchmarks a user runs: how long an accelerator starves and why, how much comes and how soon, and how it grows.
+//! Benchmarks a user runs: how long an accelerator starves and why, how much comes and how soon,
+//! and how it grows.
 
 pub mod contest;
 mod cpu;

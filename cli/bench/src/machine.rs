@@ -1,7 +1,7 @@
-//! What figures were measured on.
+//! Machine of a measurement.
 //!
-//! Its rule: a figure without its machine and its release is not a figure. What the machine does not tell is left
-//! out, never guessed.
+//! A figure without its machine and its release is not a figure. An unknown fact is left out, never
+//! guessed.
 
 use std::fmt;
 use std::fs;
@@ -21,7 +21,7 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// The kernel's release.
     pub kernel: String,
-    /// What the measured files lie on, if any were.
+    /// Storage of the measured files, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,
     /// Forebay's release.
@@ -31,9 +31,9 @@ pub struct Machine {
 /// A file system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Storage {
-    /// What is mounted: a device, a server's export.
+    /// Mounted source: a device, a server's export.
     pub source: String,
-    /// Its type.
+    /// Type.
     pub file_system: String,
     /// Bytes it has room for, used ones included.
     pub bytes: u64,
@@ -45,8 +45,8 @@ impl Machine {
     /// # Errors
     /// Why `/proc` cannot be read.
     pub fn this() -> Result<Self> {
-        let cpuinfo = fs::read_to_string("/proc/cpuinfo").doing("read what the processor is")?;
-        let meminfo = fs::read_to_string("/proc/meminfo").doing("read how much memory there is")?;
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").doing("read the processor's name")?;
+        let meminfo = fs::read_to_string("/proc/meminfo").doing("read the amount of memory")?;
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease");
         Ok(Self {
             cpu: cpu(&cpuinfo).unwrap_or(std::env::consts::ARCH).to_owned(),
@@ -64,8 +64,8 @@ impl Machine {
     /// Why the directory cannot be looked at.
     pub fn with_storage(mut self, directory: &Path) -> Result<Self> {
         let directory = directory.canonicalize().doing("find a directory")?;
-        let mounts = fs::read_to_string("/proc/self/mountinfo").doing("read what is mounted")?;
-        let room = rustix::fs::statvfs(&directory).doing("ask a file system for its size")?;
+        let mounts = fs::read_to_string("/proc/self/mountinfo").doing("read the mounts")?;
+        let room = rustix::fs::statvfs(&directory).doing("read a file system's size")?;
         self.storage = mount_of(&mounts, &directory).map(|(file_system, source)| Storage {
             source,
             file_system,
@@ -100,8 +100,8 @@ fn memory(meminfo: &str) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
-/// Type and source of what is mounted where `path` lies: proc_pid_mountinfo(5). Of mounts over one another the
-/// last counts.
+/// Type and source of what is mounted where `path` lies: proc_pid_mountinfo(5). Of mounts over one
+/// another the last counts.
 fn mount_of(mountinfo: &str, path: &Path) -> Option<(String, String)> {
     let mounts = mountinfo.lines().filter_map(|line| {
         let (mount, device) = line.split_once(" - ")?;
@@ -114,7 +114,8 @@ fn mount_of(mountinfo: &str, path: &Path) -> Option<(String, String)> {
     mounts.max_by_key(|(depth, _)| *depth).map(|(_, kind)| kind)
 }
 
-/// A mount's path or source, in which the kernel writes spaces, tabs, line ends and backslashes as octal numbers.
+/// A mount's path or source, in which the kernel writes spaces, tabs, line ends and backslashes as
+/// octal numbers.
 fn unescaped(text: &str) -> String {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     escapes.into_iter().fold(text.to_owned(), |text, (code, plain)| text.replace(code, plain))

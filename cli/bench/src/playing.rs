@@ -1,6 +1,6 @@
 //! Epochs that are played only to be timed.
 //!
-//! Its rule: a sample that cannot be used ends a benchmark. What is timed is what was asked for.
+//! A sample that cannot be used ends a benchmark. What is timed is what was asked for.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const EVICT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Shards named in one request: some hundred KiB of it.
 const EVICTED_AT_ONCE: usize = 1000;
 
-/// What an epoch gave.
+/// Result of an epoch.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Played {
     pub(crate) batches: u64,
@@ -72,7 +72,8 @@ pub(crate) fn play(
     Ok(played)
 }
 
-/// Plays an epoch of each at once; with the seconds from the first one's start to the last one's end.
+/// Plays an epoch of each at once; with the seconds from the first one's start to the last one's
+/// end.
 pub(crate) fn play_together(
     loaders: &[Loader],
     epoch: u64,
@@ -122,8 +123,8 @@ pub(crate) fn repeat(config: &mut LoaderConfig, counts: Vec<u64>, times: f64) {
 
 /// Drops every copy of these shards, so that what follows is cold; what was fetched until then.
 ///
-/// A shard that is on its way is dropped only once it has come, and whoever asks for it meanwhile is given it: so it is done again
-/// unless nothing came since before.
+/// A shard that is on its way is dropped only once it has come, and whoever asks for it meanwhile
+/// is given it: so it is done again unless nothing came since before.
 pub(crate) fn evict(address: &Address, urls: &[String]) -> Result<Fetches> {
     let deadline = Deadline::after(EVICT_TIMEOUT);
     let dropped = deadline.retry(|| {

@@ -1,7 +1,7 @@
 //! Scale: how what Forebay does grows with samples, shards and jobs.
 //!
-//! Its rule: all that is measured is made here, so that sizes nobody has lying about can be; and a size stands for a
-//! figure's growth, not for a figure of a real data set.
+//! All that is measured is made here, so that sizes nobody has lying about can be; and a size
+//! stands for a figure's growth, not for a figure of a real data set.
 
 mod jobs;
 mod plan;
@@ -27,7 +27,7 @@ pub use start::lay;
 /// Rounds of each figure; the median is told.
 const ROUNDS: usize = 3;
 
-/// How large it gets.
+/// Largest sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Samples of the largest plan.
@@ -40,7 +40,7 @@ pub struct Limits {
     pub jobs: u64,
 }
 
-/// Where it is done, and by which program.
+/// Folder and program of the measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Ground<'a> {
     /// A folder is made there, and removed.
@@ -49,17 +49,18 @@ pub struct Ground<'a> {
     pub launcher: &'a [OsString],
 }
 
-/// What was found.
+/// Results.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// What it was measured on.
+    /// Machine of the measurement.
     pub machine: Machine,
     /// One entry per figure.
     pub growths: Vec<Growth>,
 }
 
 impl Report {
-    /// Measures all of it. What was found before something failed stays, a figure's smaller sizes as well.
+    /// Measures all of it. What was found before something failed stays, a figure's smaller sizes
+    /// as well.
     ///
     /// # Errors
     /// What the disk or a daemon refused.
@@ -132,7 +133,7 @@ fn doubles(most: u64) -> Vec<u64> {
     sizes
 }
 
-/// How long `work` took, and what came of it.
+/// Runs `work`; returns its duration and its result.
 fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let begin = Instant::now();
     let done = work();

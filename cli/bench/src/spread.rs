@@ -5,7 +5,7 @@ use serde::Serialize;
 /// The middle and the ends of what rounds gave.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Spread {
-    /// Of an even number of rounds the mean of the two in the middle.
+    /// Median; for an even number of rounds the mean of the middle two.
     pub median: f64,
     /// The lowest.
     pub lowest: f64,
@@ -14,7 +14,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of these rounds; zeros of none.
+    /// Summarizes these rounds; zeros without any.
     #[must_use]
     pub fn of(rounds: impl IntoIterator<Item = f64>) -> Self {
         let mut rounds: Vec<f64> = rounds.into_iter().collect();
@@ -33,7 +33,7 @@ impl Spread {
         }
     }
 
-    /// How far the ends lie apart, as a share of the median.
+    /// Returns the range as a share of the median.
     #[must_use]
     pub fn share(&self) -> f64 {
         if self.median > 0.0 { (self.highest - self.lowest) / self.median } else { 0.0 }

@@ -1,9 +1,9 @@
 //! Starvation: emulated accelerators take batches from the loader; how much of their time is work?
 //!
 //! AU_ideal = N · t_nominal / wall, over all steps but the first (MLPerf Storage leaves it out, as
-//! pipelines fill then). The nominal step time counts, not the measured one: a busy host oversleeps, and what
-//! is measured, which is told beside it, books that as compute (gpu-bound where the host is the limit). DLIO's
-//! own formula counts the nominal time, too.
+//! pipelines fill then). The nominal step time counts, not the measured one: a busy host
+//! oversleeps, and what is measured, which is told beside it, books that as compute (gpu-bound
+//! where the host is the limit). DLIO's own formula counts the nominal time, too.
 
 mod accelerator;
 pub mod compare;
@@ -40,8 +40,8 @@ pub use search::{Held, TARGET, Trial};
 /// Accelerators of one node at most: no server has more.
 pub const ACCELERATORS_MAX: u32 = 64;
 
-/// Trials play the shards so often within an epoch, or until it has so many samples: at its end pipelines empty, and what
-/// is made while they fill again would be counted as given away.
+/// Trials play the shards so often within an epoch, or until it has so many samples: at its end
+/// pipelines empty, and what is made while they fill again would be counted as given away.
 const REPEATS: (u64, u64) = (64, 1_000_000);
 
 /// A node's emulated accelerators, each with a loader of its own, as the ranks of one job.
@@ -78,14 +78,14 @@ impl<'a> Node<'a> {
     /// Plays the next epoch.
     ///
     /// # Errors
-    /// What a loader failed with; `Invalid` if an accelerator has fewer than two batches. Bad samples end
-    /// the run.
+    /// What a loader failed with; `Invalid` if an accelerator has fewer than two batches. Bad
+    /// samples end the run.
     pub fn epoch(&mut self, counted: Counted) -> Result<EpochReport> {
         self.epoch_at(self.step, counted)
     }
 
-    /// Finds how many accelerators' worth of batches this node sustains ([`search::search`]), each trial
-    /// `seconds` long. It ends the node's epochs.
+    /// Finds how many accelerators' worth of batches this node sustains ([`search::search`]), each
+    /// trial `seconds` long. It ends the node's epochs.
     ///
     /// What it came to, to its end or not, and why it ended before that, if it did.
     ///
@@ -96,7 +96,7 @@ impl<'a> Node<'a> {
             return (None, Err(error));
         }
         let ranks = self.loaders.len() as f64;
-        // What one accelerator of nominal speed takes.
+        // Rate of one accelerator at nominal speed.
         let nominal = f64::from(self.batch_size) / self.step.as_secs_f64();
         search::search(nominal, target, |speed, factor| {
             // All ranks together ask for `speed` accelerators' worth.
@@ -108,11 +108,8 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// How much of an epoch's time is computing, making tensors and fetching, by the difference between
-    /// epochs that lack the one or the other ([`Differential`]).
-    ///
-    /// # Errors
-    /// `Invalid` unless `cold` was cold and `cached` was warm, over as many steps.
+    /// Returns the shares of an epoch's time for computing, making tensors and fetching, from
+    /// epochs that lack one or the other ([`Differential`]).
     pub fn differential(&self, cold: &EpochReport, cached: &EpochReport) -> Result<Differential> {
         let steps = cold.steps / self.loaders.len() as u64;
         let slowest = thread::scope(|scope| {
@@ -130,8 +127,8 @@ impl<'a> Node<'a> {
         let known = self.configs.first().and_then(|config| config.session.open.counts.clone());
         let learnt = || self.loaders.first()?.learnt().map(<[u64]>::to_vec);
         let counts = known.or_else(learnt).ok_or_else(|| {
-            Error::new(ErrorKind::Invalid, "a search has to know how many samples the shards have")
-                .advise("name a manifest, which `forebay index` writes, or let it play a whole epoch before")
+            Error::new(ErrorKind::Invalid, "a search needs the shards' sample counts")
+                .advise("name a manifest, which `forebay index` writes, or run a whole epoch first")
         })?;
         let (times, samples) = REPEATS;
         let times = samples.div_ceil(counts.iter().sum::<u64>().max(1)).min(times);
@@ -148,7 +145,8 @@ impl<'a> Node<'a> {
     fn trial(&mut self, speed: Option<f64>, step: Duration, seconds: f64) -> Result<Trial> {
         let mut trial = Trial { speed, ..Trial::default() };
         let mut nominal = 0.0;
-        // As many batches as are ready, as are in the slab behind them, and are being made of either.
+        // As many batches as are ready, as are in the slab behind them, and are being made of
+        // either.
         let prefetch = self.configs.first().map_or(1, |config| config.session.open.prefetch);
         let behind = 2 * (u64::from(prefetch) + 1);
         while trial.seconds < seconds {

@@ -1,7 +1,7 @@
 //! Throughput: how much the loader brings if nobody computes.
 //!
-//! Its rule: whole epochs, from asking for the epoch to its last batch, and medians of several. Of several jobs the time is that
-//! from their common start to the end of the last.
+//! Whole epochs, from asking for the epoch to its last batch, and medians of several. Of several
+//! jobs the time is that from their common start to the end of the last.
 
 use std::fmt;
 
@@ -17,10 +17,10 @@ use crate::spread::Spread;
 use crate::starvation::Temperature;
 use crate::tier_reads::TierReads;
 
-/// What is varied.
+/// Varied settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Case {
-    /// Whether images are decoded; else bytes are delivered.
+    /// True if images are decoded; otherwise bytes are delivered.
     pub decoded: bool,
     /// Decode threads of each job.
     pub threads: usize,
@@ -30,12 +30,12 @@ pub struct Case {
     pub jobs: u32,
 }
 
-/// How each case is played.
+/// Rounds of each case.
 #[derive(Debug, Clone, Copy)]
 pub struct Rounds {
     /// Warm epochs that are timed.
     pub rounds: u32,
-    /// Whether each of them has a cold one before it, for which the cache gives up the shards.
+    /// True if each has a cold round before it, for which the cache evicts the shards.
     pub cold: bool,
     /// Batches of an epoch and job, at most.
     pub batches: Option<u64>,
@@ -44,7 +44,7 @@ pub struct Rounds {
 /// All cases.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// What they were measured on.
+    /// Machine of the measurement.
     pub machine: Machine,
     /// One entry per case.
     pub cases: Vec<CaseReport>,
@@ -53,7 +53,7 @@ pub struct Report {
 /// One case.
 #[derive(Debug, Clone, Serialize)]
 pub struct CaseReport {
-    /// What was varied.
+    /// Varied settings.
     #[serde(flatten)]
     pub case: Case,
     /// Epochs for which the cache had given up the shards, if those were asked for.
@@ -104,7 +104,8 @@ pub struct Round {
 }
 
 impl Report {
-    /// Plays every case; `config` makes the loader of one job of a case. Cases that were played before one failed stay.
+    /// Plays every case; `config` makes the loader of one job of a case. Cases that were played
+    /// before one failed stay.
     ///
     /// # Errors
     /// What a loader failed with; `Invalid` for an epoch without a sample.
@@ -146,7 +147,7 @@ impl<'a> Stage<'a> {
     fn case(&self, case: Case) -> Result<CaseReport> {
         let (mut cold, mut warm) = (Vec::new(), Vec::new());
         if !self.how.cold {
-            // What is not here comes; that is not what is asked.
+            // Missing shards are fetched first; that is not measured.
             self.round(0)?;
         }
         for round in 1..=u64::from(self.how.rounds) {
@@ -174,13 +175,13 @@ impl<'a> Stage<'a> {
         let (samples, tier_bytes) = (sum(|job| job.samples), sum(|job| job.tier_bytes));
         let origin_bytes = sum(|job| job.origin_bytes);
         if samples == 0 {
-            let what = "an epoch has not one full batch";
+            let what = "an epoch has no full batch";
             return Err(Error::new(ErrorKind::Invalid, what)
                 .advise("lower --batch-size, or name more shards"));
         }
         let first = played.iter().map(|job| job.first_batch).max().unwrap_or_default();
         Ok(Round {
-            // What all read is fetched once.
+            // A shard that all cases read is fetched once.
             temperature: Temperature::of(
                 fetched_bytes,
                 (tier_bytes + origin_bytes) / self.loaders.len() as u64,

@@ -1,6 +1,7 @@
-//! What a daemon reads from its tiers.
+//! Bytes a daemon reads from its tiers.
 //!
-//! Its rule: bytes as tiers transfer them, whole sectors and what lies between members included; payload is counted elsewhere.
+//! Bytes count as tiers transfer them, whole sectors and gaps between members included; payload is
+//! counted elsewhere.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,7 +36,7 @@ impl TierReads {
         Ok(Self(tiers.into_iter().map(|tier| (tier.name, tier.tier_read_bytes)).collect()))
     }
 
-    /// What was read since `before`.
+    /// Returns the bytes read since `before`.
     pub(crate) fn since(self, before: &Self) -> Self {
         let read = |(name, bytes): (String, u64)| {
             let before = before.0.get(&name).copied().unwrap_or(0);

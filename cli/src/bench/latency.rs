@@ -22,10 +22,9 @@ const RATE_MIN: f64 = 1.0 / 3600.0;
 /// it is known what the loader brings. At last loaders are opened anew, to time their first
 /// batches. A daemon is started if none runs.
 ///
-/// Examples:
-///   forebay bench latency 's3://bucket/{000..099}.tar'               at half of what the loader brings
-///   forebay bench latency /data/*.tar --rate 50 --batch-size 32      50 batches a second
-///   FOREBAY_CACHE=$(mktemp -d) forebay bench latency /data/*.tar --daemon embedded --cold
+/// Examples: forebay bench latency 's3://bucket/{000..099}.tar'               at half of what the
+/// loader brings forebay bench latency /data/*.tar --rate 50 --batch-size 32      50 batches a
+/// second FOREBAY_CACHE=$(mktemp -d) forebay bench latency /data/*.tar --daemon embedded --cold
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Arguments {
@@ -63,7 +62,9 @@ fn rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.parse().map_err(|error| format!("{error}"))?;
     match (RATE_MIN..=RATE_MAX).contains(&rate) {
         true => Ok(rate),
-        false => Err("a rate is one an hour (0.0003) to a million a second".to_owned()),
+        false => {
+            Err("a rate lies between one per hour (0.0003) and a million per second".to_owned())
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What `forebay bench` loads, and by which loader.
+//! Data and loader of `forebay bench`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl Loading {
         &self.urls
     }
 
-    /// Which shards are meant.
+    /// Returns the shards.
     pub(super) fn shards(&self, launcher: &Launcher) -> Done<Vec<String>> {
         shards(&self.urls, Commands::Refused, &self.target, launcher)
     }
@@ -79,7 +79,7 @@ impl Loading {
         let manifest = self.manifest.as_deref().map(Manifest::read).transpose()?;
         let listed = manifest.map(|manifest| manifest.of(&urls)).transpose()?;
         let extent = listed.as_ref().and_then(|listed| listed.bytes.clone());
-        // Whether there is a daemon at all is told apart from what the job fails with.
+        // A missing daemon is reported apart from a failing job.
         drop(self.target.connect(launcher)?);
         Ok(Job {
             name,
@@ -94,8 +94,9 @@ impl Loading {
 }
 
 impl Job {
-    /// Leaves out the shards behind the first so many samples, where it is known how many each has: a daemon fetches what a job
-    /// will read next, also if it never comes to that. Shards that are mixed stay together.
+    /// Leaves out the shards behind the first so many samples, where it is known how many each has:
+    /// a daemon fetches what a job will read next, also if it never comes to that. Shards that are
+    /// mixed stay together.
     pub(super) fn end_after(&mut self, samples: u64) {
         let Some(counts) = &mut self.counts else { return };
         let mut left = samples;
@@ -110,7 +111,7 @@ impl Job {
         self.extent.iter_mut().for_each(|extent| extent.bytes.truncate(kept));
     }
 
-    /// Its shards.
+    /// Returns the shards.
     pub(super) fn urls(&self) -> &[String] {
         &self.urls
     }

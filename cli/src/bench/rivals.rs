@@ -17,7 +17,7 @@ use super::loading::cores;
 use super::starvation::{Asked, usage};
 use crate::{Done, Failure, Launcher};
 
-/// What Forebay unpacks as it comes, by its first bytes: gzip and zstd.
+/// First bytes of compressed shards, which Forebay unpacks: gzip and zstd.
 const COMPRESSED: [&[u8]; 2] = [b"\x1f\x8b", b"\x28\xb5\x2f\xfd"];
 
 /// So many bytes tell.
@@ -32,18 +32,19 @@ const NAME: &str = "forebay";
 /// Runs of each contender at most.
 const ROUNDS_MAX: i64 = 1000;
 
-/// What other loaders are to do.
+/// Options of the comparison with other loaders.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Other loaders, and real models")]
 #[command(group(clap::ArgGroup::new("contest").args(["rivals", "model"]).multiple(true)))]
 pub(super) struct Rivals {
-    /// Play the same work through these loaders, too: names, comma-separated, or `all`. Shards must be local, uncompressed tars.
-    /// Forebay plays at its defaults there, so that --threads, --prefetch, --window, --steps, --manifest and
-    /// --accelerators are refused.
+    /// Play the same work through these loaders, too: names, comma-separated, or `all`. Shards must
+    /// be local, uncompressed tars. Forebay plays at its defaults there, so that --threads,
+    /// --prefetch, --window, --steps, --manifest and --accelerators are refused.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = names())]
     rivals: Vec<String>,
-    /// Train this model of torchvision's on this node's GPU, such as resnet50, on what Forebay and the other loaders
-    /// bring, in place of an emulated accelerator. AU_ideal is against its step on a batch that is on the GPU already.
+    /// Train this model of torchvision's on this node's GPU, such as resnet50, on what Forebay and
+    /// the other loaders bring, in place of an emulated accelerator. AU_ideal is against its step
+    /// on a batch that is on the GPU already.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["find_most", "raw"])]
     model: Option<String>,
     /// Their Python, which needs NumPy [default: the one that Forebay runs in, or python3].
@@ -60,11 +61,11 @@ pub(super) struct Rivals {
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
     #[arg(requires = "contest")]
     seconds: f64,
-    /// What each may use of memory with all that works for it, its page cache included. Only root can say so.
+    /// Memory limit of each loader and all its workers, its page cache included. Needs root.
     #[arg(long, value_name = "SIZE", requires = "contest")]
     memory: Option<ByteSize>,
-    /// A folder on a disk that keeps what they make of the shards, Forebay's cache and contest.json for another time [default: one
-    /// among temporary files, which is removed].
+    /// A folder on a disk that keeps what they make of the shards, Forebay's cache and contest.json
+    /// for another time [default: one among temporary files, which is removed].
     #[arg(long, value_name = "FOLDER", requires = "contest")]
     work: Option<PathBuf>,
 }
@@ -101,7 +102,7 @@ impl Rivals {
             return Ok(None);
         }
         let python = self.python(launcher);
-        let scratch = tempfile::tempdir().doing("make a folder for what rivals make of shards")?;
+        let scratch = tempfile::tempdir().doing("make a folder for rivals' conversions")?;
         let work = self.work.as_deref().unwrap_or(scratch.path());
         std::fs::create_dir_all(work).doing("make the folder of --work")?;
         let others = CONTENDERS.into_iter().filter(|name| self.takes_part(name));
@@ -128,11 +129,11 @@ impl Rivals {
         };
         if let Some(work) = &self.work {
             let kept = work.join(contest::KEPT);
-            // Whoever closed standard error does not want to hear it.
+            // A closed standard error is ignored.
             progress.suspend(|| {
                 let _ = writeln!(
                     std::io::stderr(),
-                    "contest: what was measured so far is in {}",
+                    "contest: the figures so far are in {}",
                     kept.display()
                 );
             });
@@ -140,7 +141,7 @@ impl Rivals {
         Ok(Some(contest::run(&request, &python, progress)?))
     }
 
-    /// What was asked of a contest, for whoever compares runs.
+    /// Returns the request to a contest, for comparisons of runs.
     pub(super) fn asked(&self) -> Option<Contested> {
         let others = CONTENDERS.into_iter().skip(1).filter(|name| self.takes_part(name));
         self.is_asked_for().then(|| Contested {
@@ -158,11 +159,11 @@ impl Rivals {
             return Ok(());
         }
         if self.model.is_some() && !asked.decode {
-            return Err(usage("a model trains on images: name a profile that has some"));
+            return Err(usage("a model trains on images: name a profile with images"));
         }
         if asked.step.is_zero() {
             return Err(usage(
-                "other loaders are held against an accelerator whose steps take time",
+                "comparing other loaders needs an accelerator whose steps take time",
             ));
         }
         for (name, _) in &self.rival_python {
@@ -180,8 +181,7 @@ impl Rivals {
         match set.iter().find(|(_, is_set)| *is_set && self.is_asked_for()) {
             None => Ok(()),
             Some((flag, _)) => Err(usage(&format!(
-                "{flag} cannot stand beside --rivals or --model: Forebay plays at its defaults there, as every other loader at \
-                 its best, one accelerator and whole runs each"
+                "{flag} conflicts with --rivals and --model: there Forebay runs at its defaults, every other loader at its best, with one accelerator and whole runs each"
             ))),
         }
     }
@@ -210,7 +210,8 @@ impl Rivals {
     }
 }
 
-/// One path that runs this very program: what takes more than a path to start gets a script in `folder`.
+/// One path that runs this very program: what takes more than a path to start gets a script in
+/// `folder`.
 fn command(launcher: &Launcher, folder: &Path) -> Result<PathBuf> {
     if let [program] = launcher {
         return Ok(program.into());
@@ -280,7 +281,7 @@ mod tests {
         }
     }
 
-    /// Whatever starts the program, one path does, with its arguments as they were.
+    /// The command that starts the program is one path, with its arguments unchanged.
     #[test]
     fn a_command_is_one_path() {
         let folder = tempfile::tempdir().unwrap();

@@ -12,11 +12,11 @@ use indicatif::ProgressBar;
 use super::{tell, writable};
 use crate::{Done, Launcher, Output, bar_style};
 
-/// What takes about a minute on two cores.
+/// About a minute on two cores.
 const USUAL: Limits =
     Limits { samples: 1_000_000_000, shards: 1_000_000, cached: 100_000, jobs: 64 };
 
-/// What takes some seconds.
+/// Some seconds.
 const QUICK: Limits = Limits { samples: 1_000_000, shards: 10_000, cached: 1000, jobs: 8 };
 
 /// Samples of the largest plan that is asked for: a million million, of a thousand million shards.
@@ -62,7 +62,7 @@ pub(crate) struct Arguments {
     /// Smaller sizes: some seconds.
     #[arg(long)]
     quick: bool,
-    /// Where to make shards; a folder is made there, and removed [default: the directory for temporary files].
+    /// Parent of a temporary folder for shards [default: the directory for temporary files].
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Draw the growth to this file, as SVG.

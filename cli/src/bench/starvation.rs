@@ -20,7 +20,7 @@ use super::trace::finish;
 use super::writable;
 use crate::{Done, Failure, Launcher, Output, print};
 
-/// What admins see it as.
+/// Name of the job for admins.
 const JOB: &str = "bench starvation";
 
 /// ImageNet's channel means and deviations, as every ResNet-50 recipe uses them.
@@ -39,13 +39,13 @@ const TRIAL_MIN: f64 = 1.0;
 /// The first step of an epoch is not counted: pipelines fill then. A daemon is started if none
 /// runs.
 ///
-/// Examples:
-///   forebay bench starvation 's3://bucket/{000..099}.tar' --profile resnet50-h100
-///   forebay bench starvation /data/*.tar --raw --find-most         how many can this node feed?
-///   FOREBAY_CACHE=$(mktemp -d) forebay bench starvation /data/*.tar --daemon embedded --differential
-///   forebay bench starvation /data/*.tar --rivals all --find-most  the same work, other loaders
-///   forebay bench starvation /data/*.tar --model resnet50          a real model on this node's GPU
-///   forebay bench starvation /data/*.tar --html report.html        figures and pictures for a browser
+/// Examples: forebay bench starvation 's3://bucket/{000..099}.tar' --profile resnet50-h100 forebay
+/// bench starvation /data/*.tar --raw --find-most         how many can this node feed?
+/// FOREBAY_CACHE=$(mktemp -d) forebay bench starvation /data/*.tar --daemon embedded --differential
+/// forebay bench starvation /data/*.tar --rivals all --find-most  the same work, other loaders
+/// forebay bench starvation /data/*.tar --model resnet50          a real model on this node's GPU
+/// forebay bench starvation /data/*.tar --html report.html        figures and pictures for a
+/// browser
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Arguments {
@@ -68,21 +68,24 @@ pub(crate) struct Arguments {
     /// Epochs: the first is cold if the cache was empty.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
-    /// Steps per epoch, at most, the first included. With --manifest, shards behind them are left out.
+    /// Steps per epoch, at most, the first included. With --manifest, shards behind them are left
+    /// out.
     #[arg(long, value_parser = clap::value_parser!(u64).range(2..))]
     steps: Option<u64>,
-    /// Tell fetch stalls from prep stalls by the difference between synthetic, cached and cold epochs. The
-    /// cache must be empty at first and have room for all shards.
+    /// Tell fetch stalls from prep stalls by the difference between synthetic, cached and cold
+    /// epochs. The cache must be empty at first and have room for all shards.
     #[arg(long)]
     differential: bool,
-    /// Find how many such accelerators this node feeds, after the epochs; with --rivals, by each loader.
+    /// Find how many such accelerators this node feeds, after the epochs; with --rivals, by each
+    /// loader.
     #[arg(long)]
     find_most: bool,
     /// The AU_ideal at which an accelerator counts as fed, for --find-most.
     #[arg(long, value_name = "SHARE", default_value_t = TARGET, value_parser = share)]
     #[arg(requires = "find_most")]
     target_au: f64,
-    /// Seconds of each trial of --find-most; those that confirm what was found are three times as long. With --rivals, --seconds rules.
+    /// Seconds of each trial of --find-most; those that confirm what was found are three times as
+    /// long. With --rivals, --seconds rules.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = trial)]
     #[arg(requires = "find_most")]
     trial: f64,
@@ -95,8 +98,8 @@ pub(crate) struct Arguments {
     /// Write a page with figures and pictures, all in one file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write what each batch went through, from its origin to its tensor, for <https://ui.perfetto.dev>. Of
-    /// several accelerators each has a file of its own.
+    /// Write what each batch went through, from its origin to its tensor, for
+    /// <https://ui.perfetto.dev>. Of several accelerators each has a file of its own.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     #[command(flatten)]
@@ -126,7 +129,7 @@ fn within(text: &str, range: std::ops::RangeInclusive<f64>, what: &str) -> Resul
     if range.contains(&number) { Ok(number) } else { Err(what.to_owned()) }
 }
 
-/// What is asked for, with what was left to the profile.
+/// Request, with the profile's defaults filled in.
 pub(super) struct Asked {
     name: &'static str,
     pub(super) batch_size: u32,
@@ -144,11 +147,11 @@ impl Asked {
         let nominal = profile.map(|profile| Duration::from_secs_f64(profile.step_seconds));
         let step = arguments.step.or(nominal);
         let (Some(batch_size), Some(step)) = (batch_size, step) else {
-            return Err(usage("a workload of one's own needs --batch-size and --step"));
+            return Err(usage("a custom workload needs --batch-size and --step"));
         };
         if arguments.accelerators > 1 && arguments.loading.manifest.is_none() {
             return Err(usage(
-                "several accelerators are ranks of one job, which needs a manifest: forebay index URLS -o m.json, --manifest m.json",
+                "several accelerators are ranks of one job and need a manifest: forebay index URLS -o m.json, --manifest m.json",
             ));
         }
         if arguments.find_most && step.is_zero() {
@@ -157,12 +160,12 @@ impl Asked {
         if arguments.find_most && arguments.steps.is_some() && arguments.loading.manifest.is_none()
         {
             return Err(usage(
-                "a search has to know how many samples the shards have: --manifest beside --steps, or whole epochs",
+                "a search needs the shards' sample counts: --manifest beside --steps, or whole epochs",
             ));
         }
         if arguments.differential && arguments.epochs < 2 {
             return Err(usage(
-                "--differential holds a cold epoch against a warm one: --epochs 2 at least",
+                "--differential compares a cold epoch with a warm one: give --epochs 2 or more",
             ));
         }
         let Loading { window, prefetch, manifest, .. } = &arguments.loading;
@@ -254,7 +257,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     if report.epochs.is_empty() {
         return ended;
     }
-    // What was measured is told, whatever failed behind it.
+    // Figures are reported even if a later step failed.
     let told = tell(arguments, &report);
     ended.and(told)
 }
@@ -312,7 +315,8 @@ fn tell(arguments: &Arguments, report: &Report) -> Done {
     Ok(())
 }
 
-/// What ResNet-50 training asks of a JPEG and its label, as the contest's trainers ask it of every loader.
+/// Returns the fields of ResNet-50 training for a JPEG and its label, the same as the contest asks
+/// of every loader.
 pub(super) fn image_fields() -> Vec<FieldSpec> {
     let image = ImageSpec {
         size: Some((224, 224)),

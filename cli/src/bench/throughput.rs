@@ -33,7 +33,7 @@ const CASES_MAX: usize = 1000;
 pub(crate) struct Arguments {
     #[command(flatten)]
     loading: Loading,
-    /// What is delivered: bytes, or images and labels as ResNet-50's training wants them.
+    /// Output: bytes, or images and labels as ResNet-50's training needs them.
     #[arg(long, value_name = "MODE", value_delimiter = ',', default_value = "raw")]
     mode: Vec<Mode>,
     /// Decode threads of each job [default: one per core].
@@ -54,14 +54,15 @@ pub(crate) struct Arguments {
     /// Batches of an epoch, at most. With --manifest, shards behind them are left out.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
-    /// Time a cold epoch before each warm one. The cache gives up its copies of these shards for that.
+    /// Time a cold epoch before each warm one. The cache gives up its copies of these shards for
+    /// that.
     #[arg(long)]
     cold: bool,
     #[command(flatten)]
     output: Output,
 }
 
-/// What is delivered.
+/// Output of the loader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Mode {
     /// Every field's bytes.

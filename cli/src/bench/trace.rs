@@ -13,7 +13,7 @@ pub(super) fn finish(trace: &Trace) -> Result<()> {
         left_out => format!(", {left_out} left out (it holds {EVENTS_MAX} at most)"),
     };
     let (path, events) = (traced.path.display(), traced.events);
-    // Whoever closed standard error does not want to hear it.
+    // A closed standard error is ignored.
     let _ = writeln!(
         std::io::stderr(),
         "trace: {path}: {events} events{left_out}; open it at https://ui.perfetto.dev"

@@ -1,6 +1,6 @@
 //! `forebay config apply`.
 //!
-//! One rule: the daemon decides. What this machine's user sees of groups and certificates may be another
+//! The daemon decides. What this machine's user sees of groups and certificates may be another
 //! thing than what the daemon does.
 
 use std::path::{Path, PathBuf};
@@ -13,25 +13,27 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 
 use crate::{Change, Done, Failure, Target, print};
 
-/// A daemon looks groups up and asks its disks how large they are, each of which may take some seconds.
+/// A daemon looks groups up and asks its disks how large they are, each of which may take some
+/// seconds.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Put a configuration in force in the running daemon, all of it or nothing.
 ///
 /// Without FILE the daemon reads its own file again, as on SIGHUP. With FILE it goes by that one's
-/// contents from now on, while its own file stays as it is: `forebay status` tells that the two differ,
-/// and after a restart the daemon's own file counts again.
+/// contents from now on, while its own file stays as it is: `forebay status` tells that the two
+/// differ, and after a restart the daemon's own file counts again.
 ///
-/// Jobs go on and feel the change at once: data sets, tenants, sources, daemon.groups, daemon.admin_group,
-/// and tiers' capacity, keep_free and watermarks. Everything else takes a restart: a configuration that differs in
-/// it is refused, and so is one with a mistake; then nothing changes.
+/// Jobs go on and feel the change at once: data sets, tenants, sources, daemon.groups,
+/// daemon.admin_group, and tiers' capacity, keep_free and watermarks. Everything else takes a
+/// restart: a configuration that differs in it is refused, and so is one with a mistake; then
+/// nothing changes.
 ///
-/// What is here beyond a lower quota or capacity goes little by little, from under no reader. Try it with
-/// --dry-run, which tells what changes and how many bytes go.
+/// What is here beyond a lower quota or capacity goes little by little, from under no reader. Try
+/// it with --dry-run, which tells what changes and how many bytes go.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The configuration; `.yaml`, `.yml` and `.json` are read as such, all else as TOML. Unset: the
-    /// daemon's own file.
+    /// The configuration; `.yaml`, `.yml` and `.json` are read as such, all else as TOML. Unset:
+    /// the daemon's own file.
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -65,7 +67,7 @@ fn read(path: &Path) -> Result<ConfigurationFile> {
     let at = |error: Error| error.at("config", path.display());
     let bytes = std::fs::read(path).doing("read the configuration").map_err(at)?;
     let text = String::from_utf8(bytes).map_err(|error| {
-        at(Error::new(ErrorKind::Invalid, format!("the file is no text: {error}")))
+        at(Error::new(ErrorKind::Invalid, format!("the file is not text: {error}")))
     })?;
     // The daemon names it to others, who are elsewhere.
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());

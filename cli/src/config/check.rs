@@ -1,6 +1,6 @@
 //! `forebay config check`.
 //!
-//! One rule: what it calls good, a daemon of this machine reads; what it does not, it tells all of.
+//! What it calls good, a daemon of this machine reads; what it does not, it tells all of.
 
 use std::path::PathBuf;
 
@@ -13,8 +13,8 @@ use crate::{Done, Output, print, print_json};
 
 /// Tell whether a configuration is right, or everything that is wrong with it.
 ///
-/// Mistakes name line and column, and what may have been meant. Groups are looked up and certificates
-/// opened on this machine, as its daemon would.
+/// Mistakes name line and column, and what may have been meant. Groups are looked up and
+/// certificates opened on this machine, as its daemon would.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// The configuration file; `.yaml`, `.yml` and `.json` are read as such, all else as TOML.
@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     output: Output,
 }
 
-/// What is told of a file.
+/// Result for a file.
 #[derive(Serialize)]
 struct Document<'a> {
     file: &'a PathBuf,
@@ -34,7 +34,7 @@ struct Document<'a> {
     mistakes: Vec<Told>,
 }
 
-/// How much there is of everything.
+/// Number of entries by section.
 #[derive(Serialize)]
 struct Counts {
     tiers: usize,

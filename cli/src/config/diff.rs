@@ -1,6 +1,6 @@
 //! `forebay config diff`.
 //!
-//! One rule: both sides must be right; what differs only in how it is written is no difference.
+//! Both sides must be right; what differs only in how it is written is no difference.
 
 use std::path::{Path, PathBuf};
 
@@ -16,8 +16,8 @@ use crate::{Done, Query, Target, print, print_json};
 
 /// Tell what changes between two configurations, in words.
 ///
-/// With one file, or none, the first is what the running daemon goes by; with none, the second is the
-/// daemon's own file: what a restart, or `forebay config apply`, would change.
+/// With one file, or none, the first is what the running daemon goes by; with none, the second is
+/// the daemon's own file: what a restart, or `forebay config apply`, would change.
 ///
 /// What is in effect is compared, defaults included. Exit code 0 whether they differ or not.
 #[derive(Debug, clap::Args)]
@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     Ok(print(&words(&changes))?)
 }
 
-/// What a file, or its own, changes for a running daemon.
+/// Returns the changes that a file, or its own, makes for a running daemon.
 pub(super) fn of_daemon(target: &Target, new: Option<&Path>) -> Done<Vec<Change>> {
     let (_, applied) = apply::ask(target, new, true)?;
     if let Some(mistake) = applied.mistakes.first() {

@@ -1,6 +1,6 @@
 //! `forebay config show`.
 //!
-//! Rule: every default is shown, and no secret.
+//! Every default is shown, and no secret.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use crate::{Done, Query, Target, print, print_json};
 
 /// Print a configuration with every default.
 ///
-/// User names, passwords and queries of URLs are masked. If FILE is the running daemon's own file and
-/// differs from the configuration in force, a line on standard error says so.
+/// User names, passwords and queries of URLs are masked. If FILE is the running daemon's own file
+/// and differs from the configuration in force, a line on standard error says so.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// The configuration file.
@@ -53,8 +53,8 @@ fn print_document(document: &Value, json: bool) -> Done {
     }
 }
 
-/// Describes the drift of the running daemon from this file, if the file is its own. Callers who may
-/// not ask the daemon get no note.
+/// Describes the drift of the running daemon from this file, if the file is its own. Callers who
+/// may not ask the daemon get no note.
 fn drift(target: &Target, file: &Path) -> Option<String> {
     let (_, applied) = apply::ask(target, None, true).ok()?;
     let is_own = std::path::absolute(file).is_ok_and(|file| file == applied.own_file);

@@ -1,6 +1,6 @@
 //! `forebay dataset check`.
 //!
-//! Its rule: each shard is told by itself, in the order it was named; one that cannot be asked for keeps
+//! Each shard is told by itself, in the order it was named; one that cannot be asked for keeps
 //! nothing of the others from being told.
 
 use std::collections::BTreeMap;
@@ -21,25 +21,25 @@ use super::distinct;
 
 /// Compare what the cache has of shards with what their origin has now.
 ///
-/// Each is whole, partial, arriving, absent (not cached), stale (the origin has another version), missing
-/// (the origin has none), broken (its archive breaks off) or unknown (the origin gives no answer). Exit code 1
-/// tells that one is stale, missing, broken, unknown, or wrong. Nothing is changed; a daemon is started if
-/// none runs.
+/// Each is whole, partial, arriving, absent (not cached), stale (the origin has another version),
+/// missing (the origin has none), broken (its archive breaks off) or unknown (the origin gives no
+/// answer). Exit code 1 tells that one is stale, missing, broken, unknown, or wrong. Nothing is
+/// changed; a daemon is started if none runs.
 #[derive(Debug, clap::Args)]
 pub(in super::super) struct Check {
-    /// Shards: URLs or paths, with braces (`{000..099}`) and globs; or a data set's name, for what its
-    /// pattern matches.
+    /// Shards: URLs or paths, with braces (`{000..099}`) and globs; or a data set's name, for what
+    /// its pattern matches.
     #[arg(required = true, value_name = "URLS")]
     urls: Vec<String>,
-    /// Also read every whole copy and compare all of its bytes, and so each member, with the checksums of
-    /// what the origin sent.
+    /// Also read every whole copy and compare all of its bytes, and so each member, with the
+    /// checksums of what the origin sent.
     #[arg(long)]
     verify: bool,
     #[command(flatten)]
     query: Query,
 }
 
-/// What is told of a shard, in a word.
+/// State of a shard, in a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
@@ -67,13 +67,13 @@ impl State {
         }
     }
 
-    /// Whether origin and cache agree, as far as both are there.
+    /// Returns true if origin and cache agree, as far as both are present.
     fn is_right(self) -> bool {
         matches!(self, Self::Whole | Self::Partial | Self::Arriving | Self::Absent)
     }
 }
 
-/// What was found of a shard.
+/// Result for a shard.
 #[derive(Debug, Serialize)]
 pub(super) struct Answer<'a> {
     #[serde(serialize_with = "without_query")]
@@ -88,10 +88,10 @@ pub(super) struct Answer<'a> {
     /// Bytes that are here of one that is not whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     here_bytes: Option<u64>,
-    /// What differs from what the origin sent.
+    /// Difference from the origin's bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     wrong: Option<String>,
-    /// Why the origin gives no version.
+    /// Reason the origin gives no version.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -100,7 +100,7 @@ fn without_query<S: Serializer>(url: &str, serializer: S) -> Result<S::Ok, S::Er
     serializer.serialize_str(&shown(url))
 }
 
-/// What is told of all.
+/// Totals.
 #[derive(Serialize)]
 struct Document<'a> {
     shards: &'a [Answer<'a>],
@@ -182,17 +182,16 @@ pub(super) fn run(arguments: &Check, launcher: &Launcher) -> Done {
         return Ok(());
     }
     let kind = if wrong > 0 { ErrorKind::Corrupt } else { ErrorKind::Invalid };
-    Err(Error::new(kind, "cache and origin do not agree on all shards")
+    Err(Error::new(kind, "cache and origin differ in some shards")
         .at("shards", differ)
         .advise(
-            "stale copies are replaced when a job next wants them, or by `forebay dataset warm`; \
-             `forebay scrub` drops wrong ones",
+            "stale copies are replaced when a job next requests them, or by `forebay dataset warm`; `forebay scrub` drops corrupt ones",
         )
         .into())
 }
 
-/// Has the daemon look for every shard, several at once, and hands each answer to `tell` in the shards'
-/// order.
+/// Has the daemon look for every shard, several at once, and hands each answer to `tell` in the
+/// shards' order.
 pub(super) fn ask<'a>(
     admin: &Admin,
     urls: &'a [String],

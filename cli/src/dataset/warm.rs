@@ -1,6 +1,6 @@
 //! `forebay dataset warm`.
 //!
-//! Its rule: what a person is told is what the daemon counts. The list travels once, in pieces; the daemon
+//! What a person is told is what the daemon counts. The list travels once, in pieces; the daemon
 //! keeps it, and fetches.
 
 use std::io::Write;
@@ -26,29 +26,31 @@ use super::distinct;
 /// A daemon that runs has a list of a million shards, and begins, within this.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often a wait goes on at another daemon: one that ends again and again needs looking after.
+/// Number of restarts of the daemon a wait survives: one that keeps ending needs attention.
 const DAEMONS: usize = 5;
 
-/// How often a line is written where there is no terminal for a bar.
+/// Interval of progress lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Fetch shards into the cache before a job wants them.
 ///
-/// The daemon fetches what is not there behind everything that jobs want, and stops where it would push
-/// out what it fetched before. Without --wait the command ends at once and the daemon goes on by itself, for
-/// as long as it runs: `forebay status` shows how far it is. Shards whose fetch has begun when a warm-up is
-/// stopped still arrive. A daemon is started if none runs.
+/// The daemon fetches what is not there behind everything that jobs want, and stops where it would
+/// push out what it fetched before. Without --wait the command ends at once and the daemon goes on
+/// by itself, for as long as it runs: `forebay status` shows how far it is. Shards whose fetch has
+/// begun when a warm-up is stopped still arrive. A daemon is started if none runs.
 #[derive(Debug, clap::Args)]
 pub(in super::super) struct Warm {
-    /// Shards: URLs or paths, with braces (`{000..099}`) and globs; or a data set's name, for what its
-    /// pattern matches.
+    /// Shards: URLs or paths, with braces (`{000..099}`) and globs; or a data set's name, for what
+    /// its pattern matches.
     #[arg(required_unless_present = "stop", value_name = "URLS")]
     urls: Vec<String>,
-    /// Fetch at this rate at most, like `2Gbit/s` or `500MB/s`; what jobs want, too, comes as they need it.
+    /// Fetch at this rate at most, like `2Gbit/s` or `500MB/s`; what jobs want, too, comes as they
+    /// need it.
     #[arg(long, value_name = "RATE")]
     bandwidth: Option<Rate>,
-    /// Wait for the end and show how far it is; Ctrl-C stops it. A daemon that is restarted meanwhile goes
-    /// on with what is missing. Exit code 1 tells that shards could not be had, and which.
+    /// Wait for the end and show how far it is; Ctrl-C stops it. A daemon that is restarted
+    /// meanwhile goes on with what is missing. Exit code 1 tells that shards could not be had, and
+    /// which.
     #[arg(long, conflicts_with = "dry_run")]
     wait: bool,
     /// Stop the warm-up of this number instead, as `forebay status` shows it.
@@ -58,7 +60,7 @@ pub(in super::super) struct Warm {
     change: Change,
 }
 
-/// What a rehearsal tells.
+/// Plan of a dry run.
 #[derive(Serialize)]
 struct Plan<'a> {
     dry_run: bool,
@@ -88,9 +90,7 @@ pub(super) fn run(arguments: &Warm, launcher: &Launcher) -> Done {
     }
     let Warming { number, shards, .. } = told;
     Ok(print(&format!(
-        "warm-up {number} of {shards} shards goes on in the daemon\n\
-         `forebay status` shows how far it is, `forebay dataset warm --stop {number}` ends it; \
-         the same command with --wait waits for it"
+        "warm-up {number} of {shards} shards continues in the daemon\n`forebay status` shows its progress, `forebay dataset warm --stop {number}` ends it; the same command with --wait waits for it"
     ))?)
 }
 
@@ -145,16 +145,17 @@ fn wait(arguments: &Warm, urls: &[String], launcher: &Launcher) -> Done<Warming>
         if !is_gone || daemons == DAEMONS {
             screen.clear();
             return Err(Failure::of_request(
-                lost.advise("what was fetched stays; the same command goes on with the rest"),
+                lost.advise("fetched shards stay; the same command continues with the rest"),
             ));
         }
         daemons += 1;
-        screen.say("the daemon is gone; looking for it again, or for another");
+        screen.say("the daemon has ended; waiting for it, or for another");
         admin = find_again(arguments, launcher)?;
     }
 }
 
-/// What was told last, by this daemon and those before it, and why no more is, if it was not the end.
+/// Follows the warm-up across restarts of the daemon; returns the last progress, and the reason if
+/// it was not the end.
 fn follow(
     admin: &Admin,
     arguments: &Warm,
@@ -177,7 +178,8 @@ fn follow(
     }
 }
 
-/// What two daemons did one after the other: what the first fetched, the second finds.
+/// Adds the progress of two daemons in sequence: shards the first one fetched are found by the
+/// second.
 fn together(before: &Warming, now: Warming) -> Warming {
     Warming {
         fetched: before.fetched + now.fetched,
@@ -219,9 +221,9 @@ fn tell(told: &Warming, json: bool) -> Done {
         return Ok(());
     }
     let advice = match told.untried {
-        0 => "the list says why; run it again when that is mended",
+        0 => "the list gives the reasons; fix them and run it again",
         _ => {
-            "so many failed in a row that the rest was not tried, or it was stopped; run it again when that is mended"
+            "too many failed in a row and the rest was skipped, or it was stopped; fix the cause and run it again"
         }
     };
     Err(Error::new(ErrorKind::Unavailable, "not all shards are in the cache")
@@ -236,7 +238,7 @@ fn summary(told: &Warming) -> String {
     let Warming { shards, fetched, cached, failed, untried, .. } = told;
     let left = if *untried > 0 { format!(", {untried} not tried") } else { String::new() };
     format!(
-        "{shards} shards: {fetched} fetched ({size}), {cached} here before, {failed} failed{left}"
+        "{shards} shards: {fetched} fetched ({size}), {cached} cached before, {failed} failed{left}"
     )
 }
 

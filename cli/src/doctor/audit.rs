@@ -1,7 +1,7 @@
-//! Whether the audit log can be kept: who may write where it lies, and whether its files have room.
+//! Checks the audit log: write access to its folder, and space for its files.
 //!
-//! One rule: what is kept is bounded by the configuration, so all of it is to fit; what no rotation ever
-//! removes is told.
+//! The configuration bounds the log, so all of it must fit; files that no rotation ever removes are
+//! reported.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,9 +18,9 @@ use super::plan::{Plan, advice, without_advice};
 
 const CHECK: &str = "audit";
 
-/// Who but the owner may write, of a mode.
+/// Write bits of all but the owner.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
-/// Of a folder in which everybody may remove only their own.
+/// Mode bit of a folder in which users may remove only their own files.
 const STICKY: u32 = 0o1000;
 
 /// The log that the daemon would keep, and where its folder lies; none without `[audit]`.
@@ -58,8 +58,9 @@ fn judge(plan: &Plan, config: &AuditConfig, ground: &Ground) -> Finding {
     let mode = ground.mode & 0o7777;
     let is_shared = mode & WRITABLE_BY_OTHERS != 0 && mode & STICKY == 0;
     let finding = if is_other {
-        let mend = format!("{}: name a file, or a path where there is nothing yet", place("path"));
-        Finding::wrong(CHECK, format!("{file} is no regular file"), mend)
+        let mend =
+            format!("{}: name a regular file, or a path that does not exist yet", place("path"));
+        Finding::wrong(CHECK, format!("{file} is not a regular file"), mend)
     } else if is_closed {
         let owner = found.map_or(0, |found| found.uid());
         Finding::wrong(
@@ -70,7 +71,7 @@ fn judge(plan: &Plan, config: &AuditConfig, ground: &Ground) -> Finding {
     } else if !ground.writable {
         Finding::wrong(
             CHECK,
-            format!("this user may put no file into {folder} (mode {mode:o})"),
+            format!("this user may not create files in {folder} (mode {mode:o})"),
             format!(
                 "run as the daemon's user, or `install -d -o USER -m 700 FOLDER`, USER being the daemon's, {}",
                 place("path")
@@ -79,7 +80,7 @@ fn judge(plan: &Plan, config: &AuditConfig, ground: &Ground) -> Finding {
     } else if ground.exists && is_shared {
         Finding::warn(
             CHECK,
-            format!("others may write to {folder} (mode {mode:o}), and remove the log"),
+            format!("other users may write to {folder} (mode {mode:o}), and so remove the log"),
             format!("`chmod go-w {folder}`"),
         )
     } else if free < most {
@@ -97,7 +98,7 @@ fn judge(plan: &Plan, config: &AuditConfig, ground: &Ground) -> Finding {
         Finding::warn(
             CHECK,
             format!(
-                "{beyond} is older than the {} files that are kept: nothing removes it",
+                "{beyond} is beyond the {} files of the rotation: nothing removes it",
                 config.keep
             ),
             format!("move away what lies there beyond `.{}`", config.keep),
@@ -110,7 +111,7 @@ fn judge(plan: &Plan, config: &AuditConfig, ground: &Ground) -> Finding {
     finding.figure("available_bytes", ground.room.available)
 }
 
-/// What lies there of the log.
+/// Existing files of the log.
 #[derive(Default)]
 struct Kept {
     /// Bytes of the files that are kept.
@@ -199,7 +200,8 @@ mod tests {
         assert_eq!(of(folder.path(), room(4 << 20)).verdict, Verdict::Ok);
         fs::write(log.join("audit.jsonl.3"), vec![0; 1 << 20]).unwrap();
         assert_eq!(of(folder.path(), room(3 << 20)).verdict, Verdict::Ok);
-        // What is no part of it is none of its business; what was, and is beyond what is kept now, is.
+        // Files that are not part of the log do not count; its files beyond the configured number
+        // do.
         fs::write(log.join("audit.jsonl.gz"), "").unwrap();
         fs::write(log.join("audit.jsonlx"), "").unwrap();
         assert_eq!(of(folder.path(), |_| {}).verdict, Verdict::Ok);

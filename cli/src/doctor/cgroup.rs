@@ -1,6 +1,6 @@
-//! What the control group leaves the daemon: memory, processors, threads.
+//! Limits of the control group on the daemon: memory, processors, threads.
 //!
-//! One rule: a limit of any group above counts as much as one of its own; the tightest decides.
+//! A limit of any group above counts as much as one of its own; the tightest decides.
 
 use std::path::{Path, PathBuf};
 
@@ -13,18 +13,19 @@ const MEMORY: &str = "cgroup_memory";
 const CPU: &str = "cgroup_cpu";
 const PIDS: &str = "cgroup_pids";
 
-/// Memory that the daemon takes beside frames and slabs: 256 MiB of indexes of open shards, as much for
-/// its heap, four shards that are unpacked and the processes that read files.
+/// Memory that the daemon takes beside frames and slabs: 256 MiB of indexes of open shards, as much
+/// for its heap, four shards that are unpacked and the processes that read files.
 const BESIDE: u64 = 512 << 20;
 
-/// Processors without which the daemon is in the way of itself: one moves bytes, one compares checksums.
+/// Processors without which the daemon is in the way of itself: one moves bytes, one compares
+/// checksums.
 const CPUS: f64 = 2.0;
 
 /// Threads and processes that a busy daemon has: 512 for calls that block, 128 where there is no
 /// io_uring, a few for each processor, 64 that read files for one user.
 const THREADS: u64 = 1024;
 
-/// What the first version of control groups says where there is no limit: the highest whole page.
+/// cgroup v1's value for no limit: the highest whole page.
 const V1_NO_LIMIT: u64 = 1 << 62;
 
 pub(super) fn check(machine: &Machine, plan: &Plan) -> Vec<Finding> {
@@ -35,9 +36,9 @@ pub(super) fn check(machine: &Machine, plan: &Plan) -> Vec<Finding> {
 /// The directories of the groups that the process is in, from its own upwards, in `/sys`.
 struct Groups<'a> {
     machine: &'a Machine,
-    /// Of the second version; empty where there is none.
+    /// Groups of version 2; empty without them.
     unified: Vec<PathBuf>,
-    /// Of the first: controller by controller.
+    /// Groups of version 1, by controller.
     first: Vec<(String, Vec<PathBuf>)>,
 }
 
@@ -70,7 +71,7 @@ impl<'a> Groups<'a> {
         groups
     }
 
-    /// Whether anything is known of a controller.
+    /// Returns true if anything is known of a controller.
     fn knows(&self, controller: &str) -> bool {
         !self.unified.is_empty() || self.first.iter().any(|(name, _)| name == controller)
     }
@@ -96,7 +97,7 @@ impl<'a> Groups<'a> {
 
     fn memory(&self, machine: &Machine, plan: &Plan) -> Finding {
         if !self.knows("memory") {
-            return Finding::skipped(MEMORY, "there is no control group to be seen");
+            return Finding::skipped(MEMORY, "no control group is visible");
         }
         let number = |file: &'static str| {
             move |machine: &Machine, group: &Path| {
@@ -144,7 +145,7 @@ impl<'a> Groups<'a> {
             ),
             (_, Some((high, group))) if *high < need.saturating_add(BESIDE) => Finding::warn(
                 MEMORY,
-                format!("{whose} is slowed down above {}: it takes {}", size(*high), size(need)),
+                format!("{whose} is throttled above {}: it takes {}", size(*high), size(need)),
                 raise(group, "MemoryHigh"),
             ),
             (Some((most, _)), _) => {
@@ -157,7 +158,7 @@ impl<'a> Groups<'a> {
 
     fn cpu(&self) -> Finding {
         if !self.knows("cpu") {
-            return Finding::skipped(CPU, "there is no control group to be seen");
+            return Finding::skipped(CPU, "no control group is visible");
         }
         let first = |machine: &Machine, group: &Path| {
             // No limit is −1, which is no number of ours.
@@ -178,7 +179,7 @@ impl<'a> Groups<'a> {
             }
             Some((cpus, group)) => Finding::warn(
                 CPU,
-                format!("{cpus:.1} processors' time: {CPUS} are the least for a busy cache"),
+                format!("{cpus:.1} processors' time: a busy cache needs at least {CPUS}"),
                 format!(
                     "systemd: `systemctl set-property UNIT CPUQuota=`; a container: `docker run \
                      --cpus`, in Kubernetes `resources.limits.cpu` (the group: {})",
@@ -191,7 +192,7 @@ impl<'a> Groups<'a> {
 
     fn pids(&self) -> Finding {
         if !self.knows("pids") {
-            return Finding::skipped(PIDS, "there is no control group to be seen");
+            return Finding::skipped(PIDS, "no control group is visible");
         }
         let read = |machine: &Machine, group: &Path| machine.sys_number(group.join("pids.max"));
         match self.tightest("pids", read) {
@@ -219,8 +220,8 @@ fn share(quota: u64, period: u64) -> Option<f64> {
     (period > 0).then(|| quota as f64 / period as f64)
 }
 
-/// The group's directory and those above it, down to the mount `root`. In a namespace of control groups the
-/// path may be one that is not to be seen: then there is the root alone.
+/// The group's directory and those above it, down to the mount `root`. In a namespace of control
+/// groups the path may be one that is not to be seen: then there is the root alone.
 fn upwards(machine: &Machine, root: &str, path: &str) -> Vec<PathBuf> {
     let root = Path::new(root);
     let group = root.join(path.trim_start_matches('/'));

@@ -1,6 +1,6 @@
-//! Whether the clock is right, and cheap to read.
+//! Checks that the clock is right, and cheap to read.
 //!
-//! One rule: a clock that is synchronised is believed; what one that is not would break is said.
+//! A synchronised clock is accepted; for another one the consequences are listed.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,11 +19,12 @@ const EARLIEST: u64 = 1_767_225_600;
 /// … nor, by all means, 2100-01-01.
 const LATEST: u64 = 4_102_444_800;
 
-/// The kernel's bound on the clock's error stops growing here, in microseconds: nobody has synchronised
-/// it for hours. `STA_UNSYNC` says less: some daemons leave it set on a clock that they keep.
+/// The kernel's bound on the clock's error stops growing here, in microseconds: nobody has
+/// synchronised it for hours. `STA_UNSYNC` says less: some daemons leave it set on a clock that
+/// they keep.
 const UNKNOWN_ERROR: i64 = 16_000_000;
 
-/// What the clock may be stepped by while the doctor looks: more is no slewing.
+/// Largest step of the clock during the check: more is not slewing.
 const STEP: Duration = Duration::from_millis(500);
 
 /// S3 refuses signatures whose time is off by more.
@@ -45,7 +46,7 @@ impl Moment {
         Self { monotonic: Instant::now(), realtime: SystemTime::now() }
     }
 
-    /// How far the clocks went apart between two moments.
+    /// Returns the difference of the clocks' progress between two moments.
     fn apart(self, later: Self) -> Duration {
         let steady = later.monotonic.duration_since(self.monotonic);
         let shown = later.realtime.duration_since(self.realtime);
@@ -54,14 +55,14 @@ impl Moment {
     }
 }
 
-/// What the clock is like now.
+/// State of the clock.
 #[derive(Debug)]
 pub(super) struct Facts {
     /// Seconds since 1970.
     seconds: u64,
-    /// How far it may be off, in microseconds, as the kernel has it.
+    /// Kernel's bound on its error, in microseconds.
     error: Result<i64>,
-    /// How far it was stepped while we looked.
+    /// Size of a step during the check.
     stepped: Duration,
 }
 
@@ -71,11 +72,7 @@ impl Facts {
         let seconds = now.realtime.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut asked = Timex::new();
         let error = adjtimex(&mut asked).map(|_state| asked.0.maxerror);
-        Self {
-            seconds,
-            error: error.doing("ask how right the clock is"),
-            stepped: began.apart(now),
-        }
+        Self { seconds, error: error.doing("read the clock's state"), stepped: began.apart(now) }
     }
 }
 
@@ -89,23 +86,25 @@ fn realtime(facts: &Facts) -> Finding {
     let now = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(facts.seconds));
     if !(EARLIEST..LATEST).contains(&facts.seconds) {
         let found = format!(
-            "it shows {now}: certificates will not hold, and stores refuse signatures that are off \
-             by {limit} minutes"
+            "it shows {now}: certificates will fail, and stores reject signatures that are off by {limit} minutes"
         );
         return Finding::wrong(CHECK, found, format!("{synchronise}, or `date -s`"));
     }
     if facts.stepped > STEP {
         let by = facts.stepped.as_secs_f64();
         let found = format!("it was stepped by {by:.1} s within the last seconds");
-        return Finding::warn(CHECK, found, format!("see who sets it; {synchronise}"));
+        return Finding::warn(
+            CHECK,
+            found,
+            format!("find the process that sets it; {synchronise}"),
+        );
     }
     match &facts.error {
         Err(error) => Finding::skipped(CHECK, format!("it shows {now}; {}", error.message())),
         Ok(error) if *error >= UNKNOWN_ERROR => Finding::warn(
             CHECK,
             format!(
-                "it shows {now}, and nobody synchronises it: stores refuse signatures once it is \
-                 off by {limit} minutes"
+                "it shows {now} and is not synchronised: stores reject signatures once it is off by {limit} minutes"
             ),
             synchronise,
         ),
@@ -120,11 +119,11 @@ fn realtime(facts: &Facts) -> Finding {
 fn source(machine: &Machine) -> Finding {
     let file = "devices/system/clocksource/clocksource0/current_clocksource";
     match machine.sys(file) {
-        None => Finding::skipped(SOURCE, "the kernel does not tell what it reads time from"),
+        None => Finding::skipped(SOURCE, "the kernel does not report its clock source"),
         Some(source) if CHEAP.contains(&source.as_str()) => Finding::ok(SOURCE, source),
         Some(source) => Finding::warn(
             SOURCE,
-            format!("{source}: each look at the clock is a system call or worse"),
+            format!("{source}: each clock read is a system call or worse"),
             "see `dmesg | grep -i tsc` for why the processor's own was dropped; where it is known \
              to be steady, boot with tsc=reliable",
         ),

@@ -1,6 +1,6 @@
-//! Whether the daemon may open as many files as it keeps open.
+//! Checks that the daemon may open enough files.
 //!
-//! One rule: the hard limit counts: the daemon raises its soft one to it when it starts.
+//! The hard limit counts: the daemon raises its soft limit to it when it starts.
 
 use forebay_store::OPEN_SHARDS;
 
@@ -13,17 +13,17 @@ const CHECK: &str = "descriptors";
 /// The limit's name in `/proc/PID/limits`.
 const LIMIT: &str = "Max open files";
 
-/// What the process has open beside shards, without any job: rings, memory, its log, its sockets, the
-/// pipes of its readers.
+/// Descriptors of the process beside shards, without any job: rings, memory, its log, its sockets,
+/// the pipes of its readers.
 const OWN: u64 = 128;
 
-/// What jobs take beside: for each of the 128 connections that one user may have, a socket, two slabs
-/// and the shards under way.
+/// Descriptors of jobs: for each of the 128 connections that one user may have, a socket, two slabs
+/// and the shards in flight.
 const JOBS: u64 = 1024;
 
 pub(super) fn check(machine: &Machine, plan: &Plan) -> Finding {
     let Some(limit) = machine.limit(LIMIT) else {
-        return Finding::skipped(CHECK, "the kernel does not tell the limit");
+        return Finding::skipped(CHECK, "the kernel does not report the limit");
     };
     let shards = (plan.tiers.len() as u64).saturating_mul(OPEN_SHARDS as u64);
     let (least, enough) = (shards + OWN, shards + OWN + JOBS);
@@ -38,9 +38,9 @@ pub(super) fn check(machine: &Machine, plan: &Plan) -> Finding {
     let finding = if limit.hard >= enough {
         Finding::ok(CHECK, found)
     } else if limit.hard >= least {
-        Finding::warn(CHECK, format!("{found}: many jobs at once will be refused"), mend)
+        Finding::warn(CHECK, format!("{found}: many concurrent jobs will be rejected"), mend)
     } else {
-        Finding::wrong(CHECK, format!("{found}: shards kept open alone take {least}"), mend)
+        Finding::wrong(CHECK, format!("{found}: open shards alone need {least}"), mend)
     };
     finding.figure("limit", (limit.hard != u64::MAX).then_some(limit.hard)).figure("enough", enough)
 }

@@ -1,6 +1,6 @@
-//! Whether a tier's disk is read past the page cache.
+//! Checks that a tier's disk supports direct I/O.
 //!
-//! One rule: a block that was written there and came back decides.
+//! A block that was written there and read back decides.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub(super) fn check(directory: &Path, tried: &Result<Direct>) -> Finding {
         Ok(tried) => tried,
         Err(error) => {
             let otherwise =
-                format!("see `dmesg` for what the disk under {} says", directory.display());
+                format!("see `dmesg` for errors of the disk under {}", directory.display());
             return Finding::wrong(CHECK, without_advice(error), advice(error, &otherwise));
         }
     };
@@ -27,7 +27,7 @@ pub(super) fn check(directory: &Path, tried: &Result<Direct>) -> Finding {
     let finding = if !direct {
         Finding::warn(
             CHECK,
-            "the file system has no O_DIRECT: each byte passes the page cache, at twice the memory",
+            "the file system has no O_DIRECT: each byte goes through the page cache, at twice the memory",
             local,
         )
     } else if alignment.memory > GRANULE {
@@ -39,7 +39,7 @@ pub(super) fn check(directory: &Path, tried: &Result<Direct>) -> Finding {
     } else if !reserves {
         Finding::warn(
             CHECK,
-            "O_DIRECT works, but the file system sets no space aside: a full disk shows late",
+            "O_DIRECT works, but the file system does not reserve space: a full disk shows late",
             local,
         )
     } else {
@@ -52,7 +52,7 @@ pub(super) fn check(directory: &Path, tried: &Result<Direct>) -> Finding {
     finding.figure("direct", *direct).figure("offset_align", alignment.offset)
 }
 
-/// What a measurement came to.
+/// Describes a measurement.
 pub(super) fn measured(speed: &Result<Speed>) -> Finding {
     match speed {
         Ok(Speed { written, read }) => {
@@ -67,7 +67,7 @@ pub(super) fn measured(speed: &Result<Speed>) -> Finding {
         Err(error) => Finding::wrong(
             PROBE,
             without_advice(error),
-            advice(error, "see `dmesg` for what the disk says, or free some of it"),
+            advice(error, "see `dmesg` for the disk's errors, or free some space"),
         ),
     }
 }

@@ -1,6 +1,6 @@
-//! Whether a tier's directory can be the daemon's: who is in it, whose it is, who may write.
+//! Checks that a tier's directory is usable: occupant, owner, write access.
 //!
-//! One rule: what a daemon would refuse at its start is wrong, and what it would accept never is.
+//! The check fails exactly where a daemon would fail at its start.
 
 use forebay_store::Occupant;
 use rustix::process::geteuid;
@@ -11,7 +11,7 @@ use super::plan::{Plan, advice, without_advice};
 
 const CHECK: &str = "directory";
 
-/// Of a mode: directories, and who but the owner may write.
+/// Mode bits: directories, and write access of all but the owner.
 const TYPE: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -25,12 +25,12 @@ pub(super) fn check(plan: &Plan, at: usize, ground: &Ground) -> Finding {
         uid => format!("uid {uid}'s"),
     };
     let finding = if ground.mode & TYPE != DIRECTORY {
-        Finding::wrong(CHECK, format!("{shown} is no directory"), format!("{place}: name one"))
+        Finding::wrong(CHECK, format!("{shown} is not a directory"), format!("{place}: name one"))
     } else if let Err(error) = &ground.occupant {
         let mend = format!("{place}: {}", advice(error, "name an empty directory"));
         Finding::wrong(CHECK, format!("{shown}: {}", without_advice(error)), mend)
     } else if !ground.writable && ground.mount.as_ref().is_some_and(|mount| mount.has("ro")) {
-        Finding::skipped(CHECK, format!("nobody may write to {shown}: it is mounted read-only"))
+        Finding::skipped(CHECK, format!("{shown} is mounted read-only"))
     } else if !ground.writable {
         let owner = of(ground.owner);
         Finding::wrong(
@@ -39,16 +39,16 @@ pub(super) fn check(plan: &Plan, at: usize, ground: &Ground) -> Finding {
             format!("run as its owner, or `chown USER {shown}`, USER being the daemon's"),
         )
     } else if !ground.exists {
-        Finding::ok(CHECK, format!("not there yet: a daemon makes it below {shown}"))
+        Finding::ok(CHECK, format!("does not exist yet: a daemon makes it below {shown}"))
     } else if mode & WRITABLE_BY_OTHERS != 0 {
         Finding::warn(
             CHECK,
-            format!("others may write to {shown} (mode {mode:o}), and put files in shards' place"),
+            format!("other users may write to {shown} (mode {mode:o}), and so replace shards"),
             format!("`chmod 700 {shown}`"),
         )
     } else {
         let what = match ground.occupant {
-            Ok(Occupant::Cache) => "a cache of ours",
+            Ok(Occupant::Cache) => "a Forebay cache",
             _ => "empty",
         };
         Finding::ok(CHECK, format!("{shown} is {what}, {}, mode {mode:o}", of(ground.owner)))

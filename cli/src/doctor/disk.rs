@@ -1,6 +1,6 @@
 //! The block device under a tier: whether it is what the tier says it is, and how it is driven.
 //!
-//! One rule: only the kernel's own words count, device by device down a stack of volumes; how worn a
+//! Only the kernel's own words count, device by device down a stack of volumes; how worn a
 //! drive is, is for its maker's tools to say.
 
 use std::fs;
@@ -61,12 +61,16 @@ pub(super) fn check(machine: &Machine, plan: &Plan, at: usize, ground: &Ground) 
             true => format!("{}: set class = \"hdd\"", plan.place("tier", at, "class")),
             false => "set FOREBAY_CACHE to a directory on a solid-state drive".to_owned(),
         };
-        Finding::warn(CHECK, format!("{whole} spins: a few hundred reads a second"), mend)
+        Finding::warn(
+            CHECK,
+            format!("{whole} is a spinning disk: a few hundred reads a second"),
+            mend,
+        )
     } else if let Some((drive, scheduler)) = slow.filter(|_| is_nvme || !spins) {
         let name = &drive.name;
         Finding::warn(
             CHECK,
-            format!("{whole}: {name} is driven by {scheduler}, which costs a fast drive requests"),
+            format!("{whole}: {name} uses the scheduler {scheduler}, which slows a fast drive"),
             format!(
                 "`echo none > /sys/block/{name}/queue/scheduler`; to keep it, in \
                  /etc/udev/rules.d/60-forebay.rules: ACTION==\"add|change\", KERNEL==\"{name}\", \
@@ -75,20 +79,20 @@ pub(super) fn check(machine: &Machine, plan: &Plan, at: usize, ground: &Ground) 
         )
     } else {
         let kind = match (spins, is_nvme) {
-            (true, _) => "spins, as its class says",
+            (true, _) => "a spinning disk, as its class says",
             (_, true) => "an NVMe drive",
             _ if LENT.iter().any(|lent| names.iter().any(|name| name.starts_with(lent))) => {
-                "lent by a host"
+                "provided by a host"
             }
-            _ => "does not spin",
+            _ => "a solid-state disk",
         };
         Finding::ok(CHECK, format!("{whole}: {kind}"))
     };
     finding.figure("device", device.name.as_str()).figure("rotational", spins)
 }
 
-/// The scheduler of a drive that is better off without: NVMe ones sort requests by themselves, and the
-/// fair one is too dear for any that does not spin.
+/// The scheduler of a drive that is better off without: NVMe ones sort requests by themselves, and
+/// the fair one is too dear for any that does not spin.
 fn slow_scheduler(drive: &Device) -> Option<String> {
     let text = read(&drive.directory.join("queue/scheduler"))?;
     let (_, rest) = text.split_once('[')?;
@@ -100,8 +104,8 @@ fn slow_scheduler(drive: &Device) -> Option<String> {
     dear.then(|| chosen.to_owned())
 }
 
-/// The device of a file system: by its number, or, where that stands for no device (btrfs, overlay), by
-/// what is mounted.
+/// The device of a file system: by its number, or, where that stands for no device (btrfs,
+/// overlay), by what is mounted.
 fn find(machine: &Machine, ground: &Ground) -> Option<Device> {
     let (major, minor) = ground.device;
     let by_number = machine.sys_path(format!("dev/block/{major}:{minor}"));

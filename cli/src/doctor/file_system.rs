@@ -1,6 +1,6 @@
-//! What kind of file system a tier's directory is on, and how it is mounted.
+//! File system of a tier's directory, and its mount options.
 //!
-//! One rule: it is called what it is; the same few words say what that means for a cache.
+//! It is called by its name; the same few words say the consequence for a cache.
 
 use super::finding::Finding;
 use super::ground::Ground;
@@ -38,16 +38,16 @@ const NETWORK: [(&str, &str); 22] = [
 const POOR: [(&str, &str, &str); 3] = [
     (
         "btrfs",
-        "it copies on write and sums every block once more",
+        "it copies on write and checksums every block again",
         "`chattr +C DIR` while DIR is empty, or a file system like ext4 or xfs",
     ),
     ("zfs", "it keeps a cache of its own in memory", "`zfs set primarycache=metadata DATASET`"),
-    ("f2fs", "it moves data on its own account", "a file system like ext4 or xfs"),
+    ("f2fs", "it moves data by itself", "a file system like ext4 or xfs"),
 ];
 
 pub(super) fn check(plan: &Plan, at: usize, ground: &Ground) -> Finding {
     let Some(mount) = &ground.mount else {
-        return Finding::skipped(CHECK, "the kernel does not tell what is mounted");
+        return Finding::skipped(CHECK, "the kernel does not list the mounts");
     };
     let (kind, point) = (mount.kind.as_str(), mount.at.display());
     let place = plan.place("tier", at, "path");
@@ -55,7 +55,7 @@ pub(super) fn check(plan: &Plan, at: usize, ground: &Ground) -> Finding {
     let finding = if let Some(name) = network(kind) {
         Finding::wrong(
             CHECK,
-            told(&format!("{name}: what is read from there came over a network already")),
+            told(&format!("{name}: its reads cross a network already")),
             format!("{place}: name a directory on a local disk"),
         )
     } else if mount.has("ro") {
@@ -67,13 +67,13 @@ pub(super) fn check(plan: &Plan, at: usize, ground: &Ground) -> Finding {
     } else if kind == "overlay" {
         Finding::warn(
             CHECK,
-            told("overlay: what a container writes, gone with it, and often small"),
+            told("overlay: a container's own layer, lost with it, and often small"),
             format!("mount a disk there: `docker run -v /mnt/nvme0:{}`", ground.nearest.display()),
         )
     } else if mount.is_in_memory() {
         Finding::warn(
             CHECK,
-            told(&format!("{kind}: memory, which counts as the daemon's and is lost at a restart")),
+            told(&format!("{kind}: memory, charged to the daemon and lost at a restart")),
             format!(
                 "{place}: name a directory on a disk, or make it `class = \"memory\"`, no path"
             ),
@@ -82,7 +82,7 @@ pub(super) fn check(plan: &Plan, at: usize, ground: &Ground) -> Finding {
         Finding::warn(
             CHECK,
             format!(
-                "the directory is not there, and would be made on the root file system ({kind})"
+                "the directory does not exist, and would be made on the root file system ({kind})"
             ),
             format!(
                 "mount the disk below {} first (`lsblk -f` names them), or {place}: name another \
@@ -97,17 +97,17 @@ pub(super) fn check(plan: &Plan, at: usize, ground: &Ground) -> Finding {
         Finding::warn(CHECK, told(&format!("{kind} with `sync`: each write waits")), mend)
     } else if !mount.has("relatime") && !mount.has("noatime") {
         let mend = format!("`mount -o remount,noatime {point}`, and in /etc/fstab");
-        Finding::warn(CHECK, told(&format!("{kind} that notes the time of each read")), mend)
+        Finding::warn(CHECK, told(&format!("{kind} without noatime: it writes on each read")), mend)
     } else {
         Finding::ok(CHECK, told(kind))
     };
     finding.figure("type", kind).figure("mounted_at", point.to_string())
 }
 
-/// What a file system is called that lies elsewhere.
+/// Returns the name of a network file system.
 fn network(kind: &str) -> Option<&'static str> {
     let known = NETWORK.iter().find(|(known, _)| *known == kind);
-    // What is behind FUSE and not known is FUSE; `fuseblk` is a local disk's.
+    // An unknown file system behind FUSE is FUSE; `fuseblk` is a local disk.
     let known = known.or_else(|| NETWORK.last().filter(|_| kind.starts_with("fuse.")));
     known.map(|(_, name)| *name)
 }

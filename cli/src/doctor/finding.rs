@@ -1,6 +1,6 @@
-//! What one check came to.
+//! Result of one check.
 //!
-//! One rule: whatever is not in order says what mends it, as a command or as a file's line; no other
+//! A finding that is not in order names its remedy, as a command or as a file's line; no other
 //! finding does.
 
 use std::fmt::{self, Write as _};
@@ -9,7 +9,7 @@ use bytesize::ByteSize;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// How a check ended, the best first.
+/// Verdict of a check, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
@@ -24,7 +24,7 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    /// Its name, the same in text and JSON.
+    /// Returns the name, the same in text and JSON.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -38,14 +38,14 @@ impl Verdict {
 /// One line of the report.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Finding {
-    /// What was looked at.
+    /// Subject of the check.
     pub(super) check: &'static str,
-    /// Of which tier, if of one.
+    /// Tier, if it concerns one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tier: Option<String>,
-    /// How it is.
+    /// Verdict.
     pub(super) verdict: Verdict,
-    /// What there is, with figures; or why it was not looked at.
+    /// Facts, with figures; or the reason the check was skipped.
     pub(super) found: String,
     /// The command that mends it, or the file and line to change.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +96,7 @@ impl Finding {
         self
     }
 
-    /// What was looked at, and of which tier.
+    /// Returns the subject, and its tier.
     fn subject(&self) -> String {
         match &self.tier {
             Some(tier) => format!("{} of {tier}", self.check),
@@ -116,7 +116,7 @@ pub(super) struct Report {
     pub(super) checks: Vec<Finding>,
 }
 
-/// How many findings there are of each verdict.
+/// Number of findings by verdict.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Counts {
     pub(super) ok: usize,
@@ -148,7 +148,7 @@ impl fmt::Display for Report {
             let (verdict, subject) = (finding.verdict.name(), finding.subject());
             writeln!(f, "{verdict:<7}  {subject:<width$}  {}", finding.found)?;
             if let Some(mend) = &finding.mend {
-                writeln!(f, "{:<7}  {:<width$}  mend: {mend}", "", "")?;
+                writeln!(f, "{:<7}  {:<width$}  fix: {mend}", "", "")?;
             }
         }
         let Counts { ok, warn, wrong, skipped } = self.counts;

@@ -1,7 +1,7 @@
-//! Where a tier's directory lies: its file system, mount, owner, room.
+//! Facts about the mount of a tier's directory: file system, mount, owner, space.
 //!
-//! One rule: it is looked at once, within a time limit, and judged elsewhere: a mount that hangs costs
-//! its own tier's checks and no others.
+//! They are read once, within a time limit, and judged elsewhere: a hanging mount affects only its
+//! own tier's checks.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -23,9 +23,9 @@ const IN_MEMORY: [&str; 3] = ["tmpfs", "ramfs", "devtmpfs"];
 /// A mounted file system, as `/proc/self/mountinfo` has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mount {
-    /// Where.
+    /// Path.
     pub(super) at: PathBuf,
-    /// Its type; of FUSE, with what is behind it where that is said.
+    /// Type; for FUSE, with the program behind it if that is known.
     pub(super) kind: String,
     /// The device, or what stands for one.
     pub(super) source: String,
@@ -56,12 +56,12 @@ pub(super) struct Room {
     pub(super) held: u64,
 }
 
-/// What there is at a directory.
+/// Facts about a directory.
 #[derive(Debug, Clone)]
 pub(super) struct Ground {
     /// The directory, or the nearest one above it, links followed.
     pub(super) nearest: PathBuf,
-    /// Whether it is the directory itself.
+    /// True if it is the directory itself.
     pub(super) exists: bool,
     /// The mount it lies on, if the kernel tells.
     pub(super) mount: Option<Mount>,
@@ -71,9 +71,9 @@ pub(super) struct Ground {
     pub(super) owner: u32,
     pub(super) mode: u32,
     pub(super) room: Room,
-    /// Whether this user may write there.
+    /// True if this user may write there.
     pub(super) writable: bool,
-    /// Whether a daemon would take it for its cache.
+    /// The directory's fitness as a daemon's cache.
     pub(super) occupant: Result<Occupant>,
 }
 
@@ -86,7 +86,7 @@ impl Ground {
         let (sender, looked) = mpsc::channel();
         let (machine, of) = (machine.clone(), directory.to_owned());
         let look = move || {
-            // Whoever asked may have stopped waiting; a thread that hangs ends with the process.
+            // The caller may have stopped waiting; a hanging thread ends with the process.
             let _unheard = sender.send(Self::of(&machine, &of));
         };
         let thread = std::thread::Builder::new().name("fb-look".to_owned()).spawn(look);
@@ -104,9 +104,9 @@ impl Ground {
         let nearest = embedded::existing(directory);
         let exists = nearest == directory;
         let nearest = std::fs::canonicalize(nearest).doing("find the directory")?;
-        let stat = rustix::fs::stat(&nearest).doing("look at the directory")?;
-        let space = rustix::fs::statvfs(&nearest).doing("ask for the room on a disk")?;
-        // Where files are not counted, there are none in all.
+        let stat = rustix::fs::stat(&nearest).doing("stat the directory")?;
+        let space = rustix::fs::statvfs(&nearest).doing("read a disk's free space")?;
+        // A file system that does not count files reports a total of zero.
         let files_left = (space.f_files > 0).then_some(space.f_favail);
         let room = Room {
             total: space.f_blocks.saturating_mul(space.f_frsize),
@@ -139,7 +139,7 @@ impl Ground {
 fn mount_of(mountinfo: &str, path: &Path) -> Option<Mount> {
     let mounts = mountinfo.lines().filter_map(parse);
     let over = mounts.filter(|mount| path.starts_with(&mount.at));
-    // Of equals the last: it hides those before it.
+    // The last of several mounts in one place hides those before it.
     over.max_by_key(|mount| mount.at.components().count())
 }
 

@@ -1,6 +1,6 @@
 //! The API over TCP: whether the daemon can have its port, and what admins show there.
 //!
-//! One rule: the port is taken for an instant, and nobody is listened to on it.
+//! The port is taken for an instant, and nobody is listened to on it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::plan::{Plan, advice, without_advice};
 
 const CHECK: &str = "http";
 
-/// What is found of it; nothing without `[daemon] http`.
+/// Returns the findings; none without `[daemon] http`.
 pub(super) fn check(machine: &Machine, plan: &Plan) -> Vec<Finding> {
     let Some((address, config)) = plan.config().and_then(|all| Some((all.daemon.http?, all)))
     else {
@@ -32,11 +32,11 @@ pub(super) fn check(machine: &Machine, plan: &Plan) -> Vec<Finding> {
     found
 }
 
-/// Whether a daemon could have it: as it takes it, but that it listens.
+/// Binds the address as the daemon does, without listening.
 fn try_bind(address: SocketAddr) -> rustix::io::Result<()> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // What was connected to it a moment ago is in nobody's way.
+    // Recently closed connections are no obstacle.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     bind(&socket, &address)
 }
@@ -52,19 +52,19 @@ fn port(machine: &Machine, plan: &Plan, address: SocketAddr, tried: Result<(), E
                 CHECK,
                 format!("{address} is taken, and not by the daemon"),
                 format!(
-                    "`ss -ltnp 'sport = :{number}'` names who has it; or {place}: choose another"
+                    "`ss -ltnp 'sport = :{number}'` shows the process that has it; or {place}: choose another"
                 ),
             ),
             None => Finding::skipped(
                 CHECK,
                 format!(
-                    "{address} is taken, by whom this user may not see: run as the daemon's user"
+                    "{address} is taken by a process this user cannot see: run as the daemon's user"
                 ),
             ),
         },
         Err(Errno::ACCESS) => Finding::wrong(
             CHECK,
-            format!("this user may not have port {number}"),
+            format!("this user may not bind port {number}"),
             format!(
                 "{place}: choose one from 1024 on; or under systemd: `systemctl edit UNIT`, [Service] \
                  AmbientCapabilities=CAP_NET_BIND_SERVICE"
@@ -72,12 +72,14 @@ fn port(machine: &Machine, plan: &Plan, address: SocketAddr, tried: Result<(), E
         ),
         Err(Errno::ADDRNOTAVAIL) => Finding::wrong(
             CHECK,
-            format!("{} is no address of this machine", address.ip()),
-            format!("see `ip address`, and {place}: name one of its own, or 0.0.0.0"),
+            format!("{} is not an address of this machine", address.ip()),
+            format!(
+                "see `ip address`, and {place}: name one of this machine's addresses, or 0.0.0.0"
+            ),
         ),
         Err(errno) => Finding::wrong(
             CHECK,
-            format!("{address} cannot be had: {errno}"),
+            format!("{address} cannot be bound: {errno}"),
             format!("{place}: choose another"),
         ),
     };
@@ -91,10 +93,10 @@ fn token(plan: &Plan, path: &Path, read: Result<Token>, is_open: bool) -> Findin
     match read {
         Ok(_) if is_open => Finding::warn(
             CHECK,
-            "the token crosses the network as it is",
+            "the token crosses the network in plain text",
             format!("{place}: set http_tls beside it, or have `http` listen on 127.0.0.1"),
         ),
-        Ok(_) => Finding::ok(CHECK, format!("nobody else may read {path}")),
+        Ok(_) => Finding::ok(CHECK, format!("no other user may read {path}")),
         Err(error) => {
             let otherwise = match error.kind() {
                 ErrorKind::NotFound => format!(
@@ -111,7 +113,9 @@ fn token(plan: &Plan, path: &Path, read: Result<Token>, is_open: bool) -> Findin
 fn certificates(plan: &Plan, read: Result<Tls>) -> Finding {
     const CHECK: &str = "tls";
     match read {
-        Ok(_) => Finding::ok(CHECK, "certificate and key fit, and nobody else may read the key"),
+        Ok(_) => {
+            Finding::ok(CHECK, "certificate and key match, and no other user may read the key")
+        }
         Err(error) => {
             let place = plan.place("daemon", 0, "http_tls");
             let otherwise = "name PEM files that the daemon's user may read";
@@ -155,7 +159,7 @@ mod tests {
         let elsewhere = of(&Machine::this(), "http = '192.0.2.1:9480'").remove(0);
         assert_eq!(elsewhere.verdict, Verdict::Wrong);
         assert!(elsewhere.mend.unwrap().contains("forebay.toml:2"));
-        // Whose descriptors nobody may see.
+        // A process whose descriptors are unreadable.
         let mut hidden = Recorded::new().machine.clone();
         hidden.is_daemon(7);
         assert_eq!(of(&hidden, &http)[0].verdict, Verdict::Skipped);

@@ -1,6 +1,6 @@
 //! The sockets of `[[listen]]`: whether the daemon can make them, and who can then connect.
 //!
-//! One rule: as for the daemon's own socket nothing is made; who may be served is the configuration's word,
+//! As for the daemon's own socket nothing is made; who may be served is the configuration's word,
 //! who may connect the file's.
 
 use std::fs;
@@ -15,7 +15,7 @@ use super::socket;
 
 const CHECK: &str = "listen";
 
-/// Whom a mode lets connect: its user, its group, anybody.
+/// Write bits of a mode: its user, its group, anybody.
 const WRITABLE: u32 = 0o222;
 const WRITABLE_BY_GROUP: u32 = 0o020;
 
@@ -27,7 +27,7 @@ pub(super) fn check(plan: &Plan) -> Vec<Finding> {
         match listen.node() {
             Ok(config) => judge(&config, place),
             Err(error) => {
-                // What else may be wrong with one of them, the configuration's own check has refused.
+                // The configuration's own check rejects all other mistakes.
                 let mend = format!("{}: {}", place("group"), advice(&error, "mend it"));
                 Finding::wrong(CHECK, without_advice(&error), mend)
             }
@@ -54,7 +54,7 @@ fn judge(config: &ListenConfig, place: impl Fn(&'static str) -> String) -> Findi
         let mend = format!("{}: set mode = \"0660\"", place("mode"));
         return Finding::wrong(
             CHECK,
-            format!("nobody may connect to {shown} (mode {mode:o})"),
+            format!("no user may connect to {shown} (mode {mode:o})"),
             mend,
         );
     }
@@ -66,9 +66,9 @@ fn judge(config: &ListenConfig, place: impl Fn(&'static str) -> String) -> Findi
     if let Some(tenant) = door.tenant.as_deref().filter(|_| is_open(&door.path, *mode)) {
         return Finding::warn(
             CHECK,
-            format!("every user of this machine can come by {shown}, and is tenant {tenant} then"),
+            format!("every user of this machine can connect to {shown} as tenant {tenant}"),
             format!(
-                "{}: give it a group, or lay it in a folder that only root enters",
+                "{}: give it a group, or put it in a folder that only root can enter",
                 place("mode")
             ),
         );
@@ -79,13 +79,13 @@ fn judge(config: &ListenConfig, place: impl Fn(&'static str) -> String) -> Findi
     match folder {
         Some(finding) => finding,
         None if is_there => {
-            Finding::ok(CHECK, format!("{shown} is there, mode {mode:o} by its rule"))
+            Finding::ok(CHECK, format!("{shown} exists, mode {mode:o} by its rule"))
         }
         None => Finding::ok(CHECK, format!("{shown} can be made, mode {mode:o}")),
     }
 }
 
-/// Whether this user may give a file to a group: root, or a member.
+/// Returns true if this user may give a file to a group: root, or a member.
 fn may_give_to(gid: u32) -> bool {
     geteuid().is_root()
         || getegid().as_raw() == gid
@@ -163,7 +163,7 @@ mod tests {
         let open = with("mode = '0666'");
         assert_eq!(open.verdict, Verdict::Warn);
         assert!(open.found.contains("tenant pods"), "{open:?}");
-        // Where everybody is who he is, anybody may knock.
+        // A socket without a tenant identifies each peer, so anybody may connect.
         let door = Door { path: socket.clone(), tenant: None, admin: false };
         let jobs = judge(&ListenConfig { door, group: None, mode: 0o666 }, str::to_owned);
         assert_eq!(jobs.verdict, Verdict::Ok, "{jobs:?}");

@@ -1,17 +1,18 @@
-//! What the kernel tells of this machine, in `/proc` and `/sys`.
+//! Facts of this machine in `/proc` and `/sys`.
 //!
-//! One rule: checks read those two only through here, so that a test can lay a recorded machine
-//! under them. What a machine does not tell is `None`, never an error: no two kernels tell the same.
+//! Checks read those two only through here, so that a test can put a recorded machine under them.
+//! An unknown fact is `None`, never an error: kernels differ.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel tells what, and of which process.
+/// Roots of the kernel's files, and the process to ask about.
 #[derive(Debug, Clone)]
 pub(super) struct Machine {
     proc: PathBuf,
     sys: PathBuf,
-    /// The daemon that runs, if one does; else limits are those that one started here would inherit.
+    /// The daemon that runs, if one does; else limits are those that one started here would
+    /// inherit.
     daemon: Option<u32>,
 }
 
@@ -25,7 +26,7 @@ pub(super) struct Limit {
 /// The capability that spares a process the limit on locked memory, by its bit.
 const CAP_IPC_LOCK: u32 = 14;
 
-/// What `uid_map` says in the machine's own user namespace: every user is itself.
+/// Content of `uid_map` in the machine's own user namespace: every user is itself.
 const EVERY_USER: [&str; 3] = ["0", "0", "4294967295"];
 
 impl Machine {
@@ -34,8 +35,8 @@ impl Machine {
         Self { proc: "/proc".into(), sys: "/sys".into(), daemon: None }
     }
 
-    /// The same with the limits of a daemon that runs, if this is its process: who listens may have been
-    /// given the socket by another, and have ended.
+    /// The same with the limits of a daemon that runs, if this is its process: who listens may have
+    /// been given the socket by another, and have ended.
     pub(super) fn with_daemon(mut self, pid: u32) -> Self {
         let command = fs::read(self.proc.join(format!("{pid}/cmdline"))).unwrap_or_default();
         let is_daemon = command.split(|byte| *byte == 0).any(|word| word == b"daemon");
@@ -43,12 +44,12 @@ impl Machine {
         self
     }
 
-    /// Whether a daemon runs, whose limits these are and who has its memory already.
+    /// Returns true if a daemon runs: the limits are then its own, and it holds its memory already.
     pub(super) fn has_daemon(&self) -> bool {
         self.daemon.is_some()
     }
 
-    /// Whose the limits are.
+    /// Returns the owner of the limits.
     pub(super) fn whose(&self) -> String {
         match self.daemon {
             Some(pid) => format!("the daemon (pid {pid})"),
@@ -74,7 +75,7 @@ impl Machine {
         read(&self.sys.join(path))
     }
 
-    /// Where something of `/sys` lies.
+    /// Returns the path of an entry of `/sys`.
     pub(super) fn sys_path(&self, path: impl AsRef<Path>) -> PathBuf {
         self.sys.join(path)
     }
@@ -89,7 +90,7 @@ impl Machine {
         self.proc("sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
     }
 
-    /// Whether the kernel is older than this, as far as it tells.
+    /// Returns true if the kernel is known to be older than this.
     pub(super) fn kernel_is_before(&self, major: u32, minor: u32) -> bool {
         let release = self.kernel();
         let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
@@ -110,14 +111,16 @@ impl Machine {
         Some(Limit { soft: columns.next()??, hard: columns.next()?? })
     }
 
-    /// Whether the daemon listens on a TCP port; none where this user may not look. Without a daemon nobody of ours does.
+    /// Returns true if the daemon listens on a TCP port; none where this user may not look. False
+    /// without a daemon.
     pub(super) fn listens_on(&self, port: u16) -> Option<bool> {
         const LISTENS: &str = "0A";
         let Some(pid) = self.daemon else { return Some(false) };
         let mut sockets = Vec::new();
         for file in ["net/tcp", "net/tcp6"] {
             let table = self.process(file).unwrap_or_default();
-            // `sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode`, numbers in hexadecimal.
+            // `sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode`, numbers
+            // in hexadecimal.
             for line in table.lines().skip(1) {
                 let columns: Vec<_> = line.split_whitespace().collect();
                 let [_, local, _, LISTENS, _, _, _, _, _, inode, ..] = columns[..] else {
@@ -136,8 +139,8 @@ impl Machine {
         Some(open.any(|to| sockets.contains(&to)))
     }
 
-    /// Whether the limit on locked memory does not count: the capability does only where it is one of
-    /// the machine, not of a user namespace.
+    /// Returns true if the limit on locked memory does not apply: the capability counts only if it
+    /// is one of the machine, not of a user namespace.
     pub(super) fn may_lock_any(&self) -> bool {
         let effective = self.process("status").and_then(|status| {
             let hex = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
@@ -149,7 +152,7 @@ impl Machine {
         effective.is_some_and(|bits| bits >> CAP_IPC_LOCK & 1 == 1) && !in_namespace
     }
 
-    /// Whether system calls of this process are filtered, as in containers.
+    /// Returns true if system calls of this process are filtered, as in containers.
     pub(super) fn is_filtered(&self) -> bool {
         const FILTER: &str = "2";
         self.process("status").is_some_and(|status| {
@@ -183,7 +186,7 @@ impl Machine {
 /// A recorded machine, for tests.
 #[cfg(test)]
 pub(super) struct Recorded {
-    /// Where it is recorded, until it drops.
+    /// Folder of the recording, until it drops.
     _root: tempfile::TempDir,
     /// It, as checks see it.
     pub(super) machine: Machine,

@@ -1,7 +1,7 @@
-//! Whether the engines may register the daemon's memory.
+//! Checks that the engines may register the daemon's memory.
 //!
-//! One rule: what counts is what the kernel counts: every engine's registration by itself, against the
-//! soft limit of its process, unless a capability of the machine's spares it.
+//! The check counts as the kernel does: every engine's registration by itself, against the soft
+//! limit of its process, unless a capability of the machine exempts it.
 
 use forebay_error::Result;
 use forebay_store::FRAME_BYTES;
@@ -27,14 +27,14 @@ pub(super) fn check(machine: &Machine, plan: &Plan, engine: &Result<EngineReport
     let need = plan.registered().saturating_mul(disks);
     let whose = machine.whose();
     let wanted = match disks {
-        1 => format!("{} are to be registered", size(need)),
-        _ => format!("{} are to be registered, for {disks} disks", size(need)),
+        1 => format!("{} to register", size(need)),
+        _ => format!("{} to register, for {disks} disks", size(need)),
     };
     let finding = if machine.may_lock_any() {
-        Finding::ok(CHECK, format!("{whose} has CAP_IPC_LOCK: no limit counts; {wanted}"))
+        Finding::ok(CHECK, format!("{whose} has CAP_IPC_LOCK: no limit applies; {wanted}"))
     } else {
         let Some(limit) = machine.limit(LIMIT) else {
-            return Finding::skipped(CHECK, "the kernel does not tell the limit");
+            return Finding::skipped(CHECK, "the kernel does not report the limit");
         };
         let told = finding_of(limit.soft, need, &format!("{whose} may lock"), &wanted, disks);
         told.figure("limit_bytes", (limit.soft != u64::MAX).then_some(limit.soft))

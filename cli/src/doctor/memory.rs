@@ -1,6 +1,6 @@
-//! Whether the machine has the memory that the daemon may take.
+//! Checks that the machine has the memory the daemon may take.
 //!
-//! One rule: the daemon backs what it maps at once, so what counts is all of it, not what is used today.
+//! The daemon backs its memory at once, so all of it counts, not its present use.
 
 use super::finding::{Finding, size};
 use super::machine::Machine;
@@ -13,13 +13,13 @@ pub(super) fn check(machine: &Machine, plan: &Plan, in_memory: u64) -> Finding {
     let (Some(total), Some(available)) =
         (machine.meminfo("MemTotal"), machine.meminfo("MemAvailable"))
     else {
-        return Finding::skipped(CHECK, "the kernel does not tell how much there is");
+        return Finding::skipped(CHECK, "the kernel does not report the amount");
     };
     let need = plan.memory;
     let place = plan.place("daemon", 0, "memory");
     let least = plan.least().saturating_add(in_memory);
     let found = format!(
-        "{} may be taken of {}, of which {} are available",
+        "the daemon may take {} of {}, of which {} are available",
         size(need),
         size(total),
         size(available)
@@ -29,10 +29,10 @@ pub(super) fn check(machine: &Machine, plan: &Plan, in_memory: u64) -> Finding {
         Finding::wrong(CHECK, format!("{found}: more than there is"), mend)
     } else if in_memory > 0 && need <= least {
         let mend = format!("{place}: set memory to {} at least", size(least + SLABS_LEAST));
-        Finding::wrong(CHECK, format!("{found}; tiers on tmpfs and frames take it all"), mend)
+        Finding::wrong(CHECK, format!("{found}; tiers on tmpfs and frames use all of it"), mend)
     } else if need > available && !machine.has_daemon() {
         let mend = format!("free some memory, or {place}: set memory below {}", size(available));
-        Finding::warn(CHECK, format!("{found}: others have it"), mend)
+        Finding::warn(CHECK, format!("{found}: other programs have it"), mend)
     } else {
         Finding::ok(CHECK, found)
     };

@@ -1,6 +1,6 @@
 //! On which pages the daemon's memory comes to lie.
 //!
-//! One rule: the pages that a piece of memory got decide; what the kernel is set to only explains why.
+//! The pages that a piece of memory got decide; what the kernel is set to only explains why.
 
 use forebay_error::Result;
 use forebay_uring::{CHUNK, PageReport};
@@ -14,7 +14,7 @@ const CHECK: &str = "huge_pages";
 /// The pool of reserved pages of 2 MiB.
 const POOL: &str = "kernel/mm/hugepages/hugepages-2048kB";
 
-/// What the kernel does about huge pages of shared memory, which a memfd is.
+/// Kernel's setting for huge pages of shared memory, which includes memfds.
 const SHARED: &str = "kernel/mm/transparent_hugepage/shmem_enabled";
 
 /// `need`: bytes that the daemon would map.
@@ -39,7 +39,7 @@ pub(super) fn check(machine: &Machine, need: u64, tried: &Result<PageReport>) ->
         Finding::warn(
             CHECK,
             format!(
-                "reserved pages hold {} of the {} to be mapped; the rest lies on ordinary memory",
+                "reserved huge pages hold {} of the {} to map; the rest is on ordinary memory",
                 size(usable),
                 size(need)
             ),
@@ -58,7 +58,7 @@ pub(super) fn check(machine: &Machine, need: u64, tried: &Result<PageReport>) ->
             ("MADV_COLLAPSE came with Linux 6.1", reserve(need))
         } else {
             let compact = "`sysctl -w vm.compact_memory=1`, or reserve them at boot:";
-            ("memory is in small pieces", format!("{compact} {}", reserve(need)))
+            ("memory is fragmented", format!("{compact} {}", reserve(need)))
         };
         Finding::warn(
             CHECK,

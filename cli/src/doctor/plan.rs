@@ -1,7 +1,7 @@
-//! What the daemon of this machine would be: its tiers, its memory, its socket.
+//! The daemon this machine would run: tiers, memory, socket.
 //!
-//! One rule: it comes from where the daemon takes it (the configuration, or what a private daemon
-//! decides for itself), so that no check knows of a daemon that would never run.
+//! It comes from the daemon's own source (the configuration, or an embedded daemon's defaults), so
+//! that the checks describe a daemon that would really run.
 
 use std::path::{Path, PathBuf};
 
@@ -18,24 +18,24 @@ use crate::daemon::{CONFIG, wanted_capacity};
 /// The check's name.
 const CHECK: &str = "config";
 
-/// What the daemon would be.
+/// The daemon that would run.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// The file it goes by, and where that says what; none for a private daemon.
     file: Option<(PathBuf, Places)>,
-    /// What that says; none for a private daemon.
+    /// Configuration; none for an embedded daemon.
     config: Option<Config>,
-    /// Where shards rest.
+    /// Tiers.
     pub(super) tiers: Vec<NodeTier>,
     /// Bytes of frames, slabs and tiers in memory together.
     pub(super) memory: u64,
-    /// Where trainers connect, if there is a place.
+    /// Socket for trainers, if there is a place.
     pub(super) socket: Option<PathBuf>,
 }
 
 impl Plan {
-    /// What was asked for: a configuration, a private daemon with its cache in `cache`, or what there
-    /// is on this machine. Without a usable one, the rest of the machine can be looked at all the same.
+    /// Returns the requested plan: a configuration, an embedded daemon with its cache in `cache`,
+    /// or the daemon of this machine. Without a usable one the machine can be checked all the same.
     pub(super) fn make(config: Option<&Path>, cache: Option<&Path>) -> (Self, Finding) {
         match (config, cache) {
             (Some(config), _) => Self::of_node(config),
@@ -92,11 +92,11 @@ impl Plan {
                 return (plan, Finding::wrong(CHECK, without_advice(&error), mend));
             }
         }
-        let finding = plan.told("no configuration: a private daemon, as a job starts it");
+        let finding = plan.told("no configuration: an embedded daemon, as a job starts it");
         (plan, finding)
     }
 
-    /// What it comes to, unless its memory cannot hold even the daemon's own.
+    /// Describes the plan, unless its memory is too small for the daemon itself.
     fn told(&self, of: &str) -> Finding {
         let least = self.least();
         let (memory, names) = (size(self.memory), self.tiers.iter().map(|tier| &tier.name));
@@ -107,7 +107,7 @@ impl Plan {
             Finding::wrong(
                 CHECK,
                 format!(
-                    "{of}: {memory} of memory do not hold frames and tiers in memory ({})",
+                    "{of}: {memory} of memory are too small for frames and memory tiers ({})",
                     size(least)
                 ),
                 format!(
@@ -142,18 +142,18 @@ impl Plan {
         self.memory.saturating_sub(self.memory_tiers())
     }
 
-    /// What a node's daemon goes by; none for a private one.
+    /// Returns a node daemon's configuration; none for an embedded one.
     pub(super) fn config(&self) -> Option<&Config> {
         self.config.as_ref()
     }
 
-    /// Whether it is a node's daemon, which goes by a file.
+    /// Returns true for a node's daemon, which has a configuration file.
     pub(super) fn is_node(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Where a key of the `at`-th table `section` stands: `file:line`, of the key if it is written, else
-    /// of its table, else of the file.
+    /// Returns the place of a key of the `at`-th table `section`: `file:line` of the key if it is
+    /// written, else of its table, else of the file.
     pub(super) fn place(&self, section: &str, at: usize, key: &str) -> String {
         let Some((path, places)) = &self.file else {
             return match key {
@@ -169,7 +169,7 @@ impl Plan {
     }
 }
 
-/// What the daemon advises to have beside frames and tiers in memory, for slabs.
+/// Memory for slabs that the daemon recommends beside frames and memory tiers.
 pub(super) const SLABS_LEAST: u64 = 512 << 20;
 
 /// A configuration that cannot be gone by.
@@ -179,7 +179,7 @@ fn refused(path: &Path, error: &Error) -> Finding {
         _ => {
             let line = error.place("line").map(|line| format!(":{line}")).unwrap_or_default();
             let path = path.display();
-            format!("edit {path}{line}; `forebay config check {path}` tells all that is wrong")
+            format!("edit {path}{line}; `forebay config check {path}` lists all mistakes")
         }
     };
     Finding::wrong(CHECK, without_advice(error), advice(error, &otherwise))

@@ -1,6 +1,6 @@
-//! Which I/O engine the daemon would run, and what keeps it from io_uring.
+//! I/O engine the daemon would run, and the obstacles to io_uring.
 //!
-//! One rule: the engine that was started decides; what the kernel says about itself only explains.
+//! The started engine decides; the kernel's settings only explain.
 
 use forebay_error::Result;
 use forebay_uring::{EngineKind, EngineReport};
@@ -57,7 +57,8 @@ pub(super) fn check(machine: &Machine, engine: &Result<EngineReport>) -> Finding
 
 const NEWER: &str = "use Linux 5.19 or newer";
 
-/// What lets io_uring be used here; `otherwise` where the kernel does not tell what forbids it.
+/// Returns the remedy that makes io_uring usable; `otherwise` if the kernel does not tell the
+/// obstacle.
 fn mend(machine: &Machine, otherwise: &str) -> String {
     let disabled = machine.proc("sys/kernel/io_uring_disabled");
     match disabled.as_deref() {

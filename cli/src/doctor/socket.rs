@@ -1,6 +1,6 @@
-//! Where trainers find the daemon: the socket's folder, and whether one answers.
+//! Socket for trainers: its folder, and the daemon that answers.
 //!
-//! One rule: no daemon is started for it, and no folder made.
+//! The check starts no daemon and makes no folder.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -25,23 +25,23 @@ const CHECK: &str = "socket";
 /// The kernel takes paths up to here, an end included.
 const PATH_MAX: usize = 108;
 
-/// Of a folder's mode: anybody may write; unless it is sticky, anybody may put a socket of their own in
-/// the daemon's place.
+/// Mode bit that lets anybody write to a folder; unless it is sticky, anybody may replace the
+/// daemon's socket.
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// Who listens.
+/// Listener of the socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Listener {
-    /// Its process, if this namespace knows it.
+    /// Process, if this namespace knows it.
     pub(super) pid: Option<u32>,
-    /// Its user.
+    /// User.
     uid: u32,
-    /// What it said of itself; nothing, if it is another user's.
+    /// The daemon's answer; none if it is another user's.
     told: Option<Told>,
 }
 
-/// What a daemon says of itself.
+/// A daemon's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Told {
     release: String,
@@ -49,10 +49,7 @@ struct Told {
     jobs: usize,
 }
 
-/// Who listens at `path`, if anybody does.
-///
-/// # Errors
-/// If the socket cannot be reached, or a daemon of this user's does not answer.
+/// Returns the listener at `path`, if any.
 pub(super) fn ask(path: &Path) -> Result<Option<Listener>> {
     let Some(credentials) = peer(path).map_err(|error| error.at("socket", path.display()))? else {
         return Ok(None);
@@ -63,7 +60,7 @@ pub(super) fn ask(path: &Path) -> Result<Option<Listener>> {
     Ok(Some(Listener { pid: pid.filter(|pid| *pid > 0), uid, told }))
 }
 
-/// Who listens, by the kernel's word.
+/// Returns the listener's credentials from the kernel.
 fn peer(path: &Path) -> Result<Option<UnixCredentials>> {
     let doing = "connect to the daemon";
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -72,14 +69,14 @@ fn peer(path: &Path) -> Result<Option<UnixCredentials>> {
     let address = SocketAddrUnix::new(path).doing(doing)?;
     match connect(&socket, &address) {
         Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => return Ok(None),
-        // Its line is full, and stays so: one that is well takes everybody at once.
+        // The backlog is full and stays so: a healthy daemon accepts at once.
         Err(Errno::AGAIN) => {
-            return Err(Error::new(ErrorKind::Unavailable, "the daemon takes nobody: it hangs"));
+            return Err(Error::new(ErrorKind::Unavailable, "the daemon accepts no connections"));
         }
         tried => tried.doing(doing)?,
     }
     let credentials = getsockopt(&socket, PeerCredentials).map_err(std::io::Error::from);
-    credentials.doing("ask who listens").map(Some)
+    credentials.doing("read the listener's credentials").map(Some)
 }
 
 /// Asks this user's own daemon what it is.
@@ -95,14 +92,14 @@ pub(super) fn check(plan: &Plan, asked: Option<&Result<Option<Listener>>>) -> Fi
     let (Some(path), Some(asked)) = (&plan.socket, asked) else {
         return Finding::wrong(
             CHECK,
-            "there is no runtime directory that is this user's alone",
+            "this user has no private runtime directory",
             "set XDG_RUNTIME_DIR to a directory of mode 0700 that is this user's",
         );
     };
     let place = || plan.place("daemon", 0, "socket");
     let shown = path.display();
     if path.as_os_str().len() >= PATH_MAX {
-        let found = format!("{shown} is longer than the {PATH_MAX} bytes that a socket's path has");
+        let found = format!("{shown} is longer than the {PATH_MAX} bytes of a socket's path");
         return Finding::wrong(CHECK, found, format!("{}: choose a shorter path", place()));
     }
     match asked {
@@ -110,7 +107,7 @@ pub(super) fn check(plan: &Plan, asked: Option<&Result<Option<Listener>>>) -> Fi
         Ok(None) => nobody(path, &place()),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Finding::skipped(
             CHECK,
-            format!("this user may not reach it: {}", without_advice(error)),
+            format!("this user has no access to it: {}", without_advice(error)),
         ),
         Err(error) => {
             let hold = "`ss -xlp` names the process that holds the socket: end that one";
@@ -127,7 +124,7 @@ fn somebody(path: &Path, listener: &Listener) -> Finding {
     let finding = match told {
         None => Finding::ok(
             CHECK,
-            format!("uid {uid}'s daemon listens at {shown}, {whose}; it tells only its user more"),
+            format!("uid {uid}'s daemon listens at {shown}, {whose}; only that user gets details"),
         ),
         Some(Told { release, jobs }) => {
             let ours = env!("CARGO_PKG_VERSION");
@@ -154,18 +151,18 @@ fn nobody(path: &Path, place: &str) -> Finding {
     }
     let above = path.parent().unwrap_or(path).display();
     match path.parent().and_then(|folder| fs::metadata(folder).ok()) {
-        None => Finding::ok(CHECK, format!("no daemon runs; one that starts makes {above}")),
-        Some(found) => Finding::ok(CHECK, format!("no daemon runs; {above} takes its socket"))
+        None => Finding::ok(CHECK, format!("no daemon runs; a new one makes {above}")),
+        Some(found) => Finding::ok(CHECK, format!("no daemon runs; {above} can hold its socket"))
             .figure("folder_mode", format!("{:o}", found.mode() & 0o7777)),
     }
 }
 
-/// What stands in the way of a socket at `path`, if anything does.
+/// Returns the obstacle to a socket at `path`, if any.
 pub(super) fn folder(check: &'static str, path: &Path, place: &str) -> Option<Finding> {
     let shown = path.display();
     // A daemon that starts takes the place of a socket whose daemon is gone, and of nothing else.
     if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
-        let found = format!("{shown} is there and is no socket");
+        let found = format!("{shown} exists and is not a socket");
         return Some(Finding::wrong(
             check,
             found,
@@ -183,7 +180,7 @@ pub(super) fn folder(check: &'static str, path: &Path, place: &str) -> Option<Fi
         return Some(Finding::wrong(
             check,
             format!(
-                "anybody may put a socket of their own into {} (mode {:o})",
+                "any user may put a socket into {} (mode {:o})",
                 folder.display(),
                 mode & 0o7777
             ),
@@ -193,7 +190,7 @@ pub(super) fn folder(check: &'static str, path: &Path, place: &str) -> Option<Fi
     if rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).is_err() {
         return Some(Finding::warn(
             check,
-            format!("this user may make no socket in {}", folder.display()),
+            format!("this user may not create a socket in {}", folder.display()),
             format!("run as the daemon's user, or `chown USER {}`", folder.display()),
         ));
     }
@@ -209,7 +206,7 @@ fn unmade(check: &'static str, folder: &Path) -> Option<Finding> {
     }
     Some(Finding::wrong(
         check,
-        format!("{shown} is not there, and this user may not make it in {}", parent.display()),
+        format!("{shown} does not exist, and this user may not create it in {}", parent.display()),
         format!(
             "`install -d -o USER {shown}` as root; under systemd: `systemctl edit UNIT`, [Service] \
              RuntimeDirectory=forebay"
@@ -301,7 +298,7 @@ mod tests {
         assert_eq!(unmade.verdict, Verdict::Ok);
         assert!(unmade.found.contains("makes"), "{unmade:?}");
         assert!(!folder.path().join("a").exists());
-        // What a daemon that was killed leaves is in nobody's way.
+        // The socket of a killed daemon is no obstacle.
         let left = folder.path().join("left.sock");
         drop(UnixListener::bind(&left).unwrap());
         assert_eq!(of(&left).verdict, Verdict::Ok);

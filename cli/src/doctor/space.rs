@@ -1,6 +1,6 @@
-//! Whether a disk has room for what its tier may hold.
+//! Checks that a disk has space for its tier.
 //!
-//! One rule: what the cache holds already counts as free; what others hold never does.
+//! Space the cache already uses counts as free; space of others never does.
 
 use forebay_config::settings::NodeTier;
 use forebay_store::KeepFree;
@@ -67,7 +67,7 @@ pub(super) fn check(
     } else if wanted > free {
         Finding::warn(
             CHECK,
-            format!("{found}: others hold so much that it will never be full"),
+            format!("{found}: other data takes so much that the tier never fills"),
             format!("free some of it, or {}", lower(free.saturating_sub(keep))),
         )
     } else if files_left.is_some_and(|left| left < files) {

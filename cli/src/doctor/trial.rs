@@ -1,7 +1,7 @@
-//! What the daemon would do, tried small: its I/O engine, its memory, a block on a disk.
+//! Small trials of the daemon's work: its I/O engine, its memory, a block on a disk.
 //!
-//! One rule: it is the daemon's own code that tries, and nothing stays: files have no name, memory
-//! ends with the process.
+//! The trials run the daemon's own code, and nothing remains: files have no name, memory ends with
+//! the process.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -17,7 +17,8 @@ use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open, unlink};
 use rustix::io::Errno;
 use tokio::runtime::Runtime;
 
-/// Memory to try with: enough for the writes of a measurement side by side, too little to be missed.
+/// Memory to try with: enough for the writes of a measurement side by side, too little to be
+/// missed.
 const REGION: usize = 4 * CHUNK;
 
 /// One block is written and read back within this time, or the disk hangs.
@@ -26,10 +27,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A measurement that takes longer is of a disk that needs none.
 const MEASURE_PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a measurement writes and reads back, at most.
+/// Most bytes that a measurement writes and reads back.
 pub(super) const MEASURED: u64 = 256 << 20;
 
-/// What one request of a measurement moves: a part of a shard, as the daemon writes them.
+/// Bytes of one request of a measurement: a part of a shard, as the daemon writes them.
 const PIECE: usize = CHUNK;
 
 /// The byte that is written: not zero, which a file has by itself.
@@ -42,18 +43,18 @@ pub(super) struct Trial {
     region: Result<Arc<Region>>,
 }
 
-/// What a file system makes of direct I/O.
+/// A file system's support for direct I/O.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Direct {
-    /// Whether files go past the page cache.
+    /// True if files bypass the page cache.
     pub(super) direct: bool,
-    /// What offsets, lengths and memory must be multiples of.
+    /// Alignment of offsets, lengths and memory.
     pub(super) alignment: Alignment,
-    /// Whether disk space is set aside when a file is made.
+    /// True if disk space is reserved when a file is created.
     pub(super) reserves: bool,
 }
 
-/// What a disk did, in bytes a second.
+/// Speed of a disk, in bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Speed {
     pub(super) written: f64,
@@ -73,7 +74,7 @@ impl Trial {
         Ok(Self { runtime, engine, region })
     }
 
-    /// Which engine it came to, and why.
+    /// Returns the engine that started, and the reason.
     pub(super) fn engine(&self) -> Result<EngineReport> {
         self.engine.as_ref().map(Engine::report).map_err(Clone::clone)
     }
@@ -86,7 +87,8 @@ impl Trial {
     /// Writes a block in `directory` and reads it back.
     ///
     /// # Errors
-    /// Whatever keeps a file from being made, written or read there; `Corrupt` if other bytes come back.
+    /// Whatever keeps a file from being made, written or read there; `Corrupt` if other bytes come
+    /// back.
     pub(super) fn direct(&self, directory: &Path) -> Result<Direct> {
         let (fd, direct, reserves) = unnamed(directory, GRANULE as u64)?;
         let tried = self.bounded(PATIENCE, self.block(fd));
@@ -125,7 +127,10 @@ impl Trial {
         let len = read.result?;
         match len == GRANULE && read.span.iter().all(|byte| *byte == MARK) {
             true => Ok(file.alignment()),
-            false => Err(Error::new(ErrorKind::Corrupt, "a block came back other than written")),
+            false => Err(Error::new(
+                ErrorKind::Corrupt,
+                "a block read back differs from the written one",
+            )),
         }
     }
 
@@ -181,7 +186,7 @@ fn unnamed(directory: &Path, len: u64) -> Result<(OwnedFd, bool, bool)> {
             let path = directory.join(format!(".forebay-doctor-{}", std::process::id()));
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
             let fd = open(&path, flags, mode).doing(doing).map_err(at)?;
-            unlink(&path).doing("take a file's name away").map_err(at)?;
+            unlink(&path).doing("unlink a file").map_err(at)?;
             fd
         }
         tried => tried.doing(doing).map_err(at)?,

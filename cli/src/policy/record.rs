@@ -25,10 +25,10 @@ const RECORD_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Arguments {
-    /// Where to write it, as JSON; `-` prints it.
+    /// File to write, as JSON; `-` prints it.
     #[arg(value_name = "FILE", default_value = "-")]
     file: PathBuf,
-    /// How often each job reads its shards in it.
+    /// Number of rounds in which each job reads its shards.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=100))]
     rounds: u64,
     #[command(flatten)]

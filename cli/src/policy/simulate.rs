@@ -36,9 +36,9 @@ const SHARDS_MAX: u32 = 10_000_000;
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Arguments {
-    /// A trace as JSON: `capacity` (bytes), `bandwidth` (bytes a second), `shards` (bytes of each), `jobs` (`name`, `shards`,
-    /// `rate` in bytes a second, `epochs`, `order`, `window`, `seed`, `joins`), `warm_epochs`, `jitter`; or as `forebay policy record`
-    /// wrote it.
+    /// A trace as JSON: `capacity` (bytes), `bandwidth` (bytes a second), `shards` (bytes of each),
+    /// `jobs` (`name`, `shards`, `rate` in bytes a second, `epochs`, `order`, `window`, `seed`,
+    /// `joins`), `warm_epochs`, `jitter`; or as `forebay policy record` wrote it.
     trace: Option<PathBuf>,
     /// Bytes of the data set that all jobs read.
     #[arg(long, value_name = "SIZE", default_value = "320GiB")]
@@ -49,28 +49,30 @@ pub(crate) struct Arguments {
     /// Bytes of the cache. Unset: half of the data.
     #[arg(long, value_name = "SIZE")]
     cache: Option<ByteSize>,
-    /// What the link brings.
+    /// Bandwidth of the link.
     #[arg(long, value_name = "RATE", default_value = "2Gbit/s")]
     bandwidth: Rate,
-    /// How many jobs read the data.
+    /// Number of jobs that read the data.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     jobs: u16,
-    /// What each job reads while it does not wait. An H100 that trains a ResNet-50 reads 205 MB/s.
+    /// Read rate of each job while it does not wait. An H100 that trains a ResNet-50 reads 205
+    /// MB/s.
     #[arg(long, value_name = "RATE", default_value = "205MB/s")]
     rate: Rate,
-    /// How often each job reads the data, twice before it counts.
+    /// Number of epochs of each job, after two that are not counted.
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u64).range(3..=10_000))]
     epochs: u64,
     /// Whole shards that a job mixes at once, as `window=` of its loader.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     window: u32,
-    /// Streams that a job's order consists of, as `lanes=` of its loader. Unset: the loader's default for as many shards.
+    /// Streams that a job's order consists of, as `lanes=` of its loader. Unset: the loader's
+    /// default for as many shards.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     lanes: Option<u32>,
     /// Bytes of a sample. ImageNet's have 115 kB.
     #[arg(long, value_name = "SIZE", default_value = "115kB")]
     sample: ByteSize,
-    /// Of so many shards each epoch draws one; 1: it reads all.
+    /// Read one in K shards per epoch (1 = all).
     #[arg(long, value_name = "K", default_value_t = 1)]
     one_in: u32,
     /// Read in the same order in every epoch.
@@ -82,8 +84,8 @@ pub(crate) struct Arguments {
     /// The policies to play. Unset: all.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     policy: Vec<Name>,
-    /// Compare what `clairvoyant` decides with what the node did that TRACE was recorded on, as it stands in a trace that was
-    /// recorded on it later.
+    /// Compare what `clairvoyant` decides with what the node did that TRACE was recorded on, as it
+    /// stands in a trace that was recorded on it later.
     #[arg(long, value_name = "LATER", requires = "trace")]
     against: Option<PathBuf>,
     /// Draw the result to this file, as SVG.
@@ -168,7 +170,7 @@ fn read(path: &PathBuf) -> Result<Trace> {
     let trace: Trace = serde_json::from_str(&text).map_err(|error| {
         Error::new(ErrorKind::Invalid, format!("the trace cannot be read: {error}"))
             .at("file", path.display())
-            .advise("`forebay policy simulate --help` lists what a trace has")
+            .advise("`forebay policy simulate --help` describes a trace")
     })?;
     trace.check().map_err(|error| error.at("file", path.display()))?;
     Ok(trace)
@@ -272,7 +274,7 @@ impl Arguments {
     }
 }
 
-/// What is said of the node before the table.
+/// Returns a summary of the node, for the line before the table.
 fn summary(trace: &Trace) -> String {
     let all: u64 = trace.shards.iter().sum();
     let demand: f64 = trace.jobs.iter().map(|job| job.rate).sum();
@@ -322,7 +324,7 @@ fn table(trace: &Trace, reports: &[(Evict, Report)], remedy: Option<Remedy>) -> 
     text
 }
 
-/// What would make every job busy, in an administrator's words.
+/// Returns the remedy that would keep every job busy, in an administrator's words.
 fn advice(remedy: Option<Remedy>) -> String {
     let Some(remedy) = remedy else {
         return "with clairvoyant no job waits".to_owned();
@@ -331,8 +333,9 @@ fn advice(remedy: Option<Remedy>) -> String {
     let bandwidth = remedy.bandwidth.map(|bytes| format!("+{} of link", rate(bytes)));
     let all: Vec<_> = cache.into_iter().chain(bandwidth).collect();
     match all.is_empty() {
-        true => "jobs wait with clairvoyant, too, and neither cache nor link would help".to_owned(),
-        false => format!("no job would wait with clairvoyant and {}", all.join(" or ")),
+        true => "jobs wait with clairvoyant, too; neither more cache nor more bandwidth would help"
+            .to_owned(),
+        false => format!("with clairvoyant and {} no job would wait", all.join(" or ")),
     }
 }
 

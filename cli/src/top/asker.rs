@@ -1,6 +1,6 @@
 //! Asks a daemon for its state, in a thread of its own.
 //!
-//! Rule: nothing waits for this thread. A daemon may hang while its viewer scrolls, or leaves.
+//! Nothing waits for this thread. A daemon may hang while its viewer scrolls, or leaves.
 
 use std::sync::mpsc;
 
@@ -25,7 +25,8 @@ impl<'a> Asking<'a> {
         Self { target, admin: None }
     }
 
-    /// Returns the daemon's state. After a failure the daemon is looked for again: another may be there.
+    /// Returns the daemon's state. After a failure the daemon is looked for again: another may be
+    /// there.
     pub(super) fn ask(&mut self) -> Done<Status> {
         self.get()
     }

@@ -1,6 +1,6 @@
 //! A daemon's state as lines of a terminal: the contents of the status page, in the same order.
 //!
-//! Rule: jobs that wait most come first, and no line is wider than the terminal: names are cut before
+//! Jobs that wait most come first, and no line is wider than the terminal: names are cut before
 //! figures.
 
 mod jobs;
@@ -20,8 +20,8 @@ use self::jobs::named;
 /// Width below which names are never cut.
 const NAME_MIN: usize = 12;
 
-/// Width of the last column for which names are cut: two causes and their shares. The terminal's edge
-/// cuts the rest of it.
+/// Width of the last column for which names are cut: two causes and their shares. The terminal's
+/// edge cuts the rest of it.
 const LAST_MIN: usize = 26;
 
 /// Share of the time above which a job starves.
@@ -353,8 +353,8 @@ impl Screen<'_> {
         self.table(&columns, rows.collect())
     }
 
-    /// Returns an empty line, a head, and a line for each row; nothing without rows. The first column
-    /// is cut for the others, down to a few letters.
+    /// Returns an empty line, a head, and a line for each row; nothing without rows. The first
+    /// column is cut for the others, down to a few letters.
     fn table(&self, columns: &[Column], rows: Vec<Row>) -> Vec<Line<'static>> {
         if rows.is_empty() {
             return Vec::new();

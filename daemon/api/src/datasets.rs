@@ -45,7 +45,7 @@ pub struct DatasetReport {
     pub bandwidth: Option<u64>,
     /// Bytes it holds.
     pub used_bytes: u64,
-    /// Its shards, arriving ones included.
+    /// Shards, arriving ones included.
     pub shards: usize,
 }
 

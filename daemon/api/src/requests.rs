@@ -169,6 +169,6 @@ pub struct WarmUp {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TierUse {
-    /// Its mode.
+    /// Mode.
     pub mode: Mode,
 }

@@ -1,4 +1,4 @@
-//! Which daemon a trainer talks to.
+//! Address of the daemon that a trainer uses.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use crate::connection::{Connection, Found};
 use crate::deadline::Deadline;
 use crate::launch::Launch;
 
-/// Where a node daemon listens unless its configuration says otherwise.
+/// Default socket of a node daemon.
 pub const NODE_SOCKET: &str = "/run/forebay/forebayd.sock";
 
-/// Which daemon a trainer talks to.
+/// Address of the daemon that a trainer uses.
 #[derive(Debug, Clone)]
 pub enum Address {
     /// The node daemon if it answers, else this user's own, started if need be.
@@ -37,10 +37,7 @@ impl Address {
         }
     }
 
-    /// Whether [`Address::parse`] will read `text`.
-    ///
-    /// # Errors
-    /// As [`Address::parse`].
+    /// Returns true if [`Address::parse`] accepts `text`.
     pub fn check(text: &str) -> Result<()> {
         if text.is_empty() { Ok(()) } else { socket(text).map(drop) }
     }
@@ -78,7 +75,7 @@ fn socket(text: &str) -> Result<Option<PathBuf>> {
     }
     let path = text.strip_prefix("unix:").filter(|path| !path.is_empty());
     path.map(|path| Some(path.into())).ok_or_else(|| {
-        Error::new(ErrorKind::Invalid, "this is no daemon address")
+        Error::new(ErrorKind::Invalid, "invalid daemon address")
             .at("daemon", text)
             .advise("use 'embedded' or 'unix:/path/to/forebayd.sock', or leave it unset")
     })

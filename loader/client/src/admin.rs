@@ -1,7 +1,7 @@
-//! What admins ask a daemon: HTTP and JSON, over the socket that trainers use.
+//! Client of the admin API: HTTP and JSON, over the socket that trainers use.
 //!
-//! One rule: each request is a connection of its own, so that none is found closed by the other side. A
-//! greeted one stays beside them: it says which daemon it is, and that somebody needs it.
+//! Each request is a connection of its own, so that none is found closed by the other side. A
+//! greeted connection stays open beside them: it identifies the daemon, and keeps it alive.
 
 use bytes::Bytes;
 use forebay_error::{Doing, Error, ErrorKind, Problem, Result};
@@ -25,7 +25,7 @@ const ANSWER_MAX: usize = 256 << 20;
 /// Bytes of a line: a thousand errors with their places, many times over.
 const LINE_MAX: usize = 16 << 20;
 
-/// Who answers at a Unix socket has no name, and HTTP wants one.
+/// A Unix socket has no host name, and HTTP needs one.
 const NOBODYS_NAME: &str = "localhost";
 
 /// A daemon, for admins.
@@ -44,44 +44,29 @@ enum Line<T> {
 }
 
 impl Admin {
-    /// Of the daemon that a connection leads to.
-    ///
-    /// # Errors
-    /// If the machine lacks what a runtime takes.
+    /// Creates the client of the daemon behind a connection.
     pub fn of(connection: Connection) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         Ok(Self { connection, runtime: runtime.doing("start an async runtime")? })
     }
 
-    /// What is at `path`, as in `/api/v1/status`.
-    ///
-    /// # Errors
-    /// What the daemon answered, `Closed` if it went away, `Unavailable` if it does not answer by `deadline`.
+    /// Returns the document at `path`, as in `/api/v1/status`.
     pub fn get<T: DeserializeOwned>(&self, path: &str, deadline: &Deadline) -> Result<T> {
         self.ask(Method::GET, path, None::<&()>, deadline)
     }
 
-    /// What is at `path` and no JSON, as in `/metrics`.
-    ///
-    /// # Errors
-    /// As [`Admin::get`].
+    /// Returns the text at `path`, as in `/metrics`.
     pub fn text(&self, path: &str, deadline: &Deadline) -> Result<String> {
         let answer = self.answer(Method::GET, path, None::<&()>, deadline)?;
         String::from_utf8(answer.into()).map_err(|error| unreadable(&error.to_string()))
     }
 
-    /// What comes of a request without a body to end what is at `path`.
-    ///
-    /// # Errors
-    /// As [`Admin::get`].
+    /// Sends DELETE to `path`, and returns the answer.
     pub fn delete<T: DeserializeOwned>(&self, path: &str, deadline: &Deadline) -> Result<T> {
         self.ask(Method::DELETE, path, None::<&()>, deadline)
     }
 
-    /// What comes of `body`, put to `path`.
-    ///
-    /// # Errors
-    /// As [`Admin::get`].
+    /// Puts `body` to `path`, and returns the answer.
     pub fn put<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -91,10 +76,7 @@ impl Admin {
         self.ask(Method::PUT, path, Some(body), deadline)
     }
 
-    /// What comes of `body`, posted to `path`.
-    ///
-    /// # Errors
-    /// As [`Admin::get`].
+    /// Posts `body` to `path`, and returns the answer.
     pub fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -104,8 +86,8 @@ impl Admin {
         self.ask(Method::POST, path, Some(body), deadline)
     }
 
-    /// Has work begun by `body`, posted to `path`, and hands each step of it to `each`, to its end. It ends
-    /// with this call, however that comes.
+    /// Has work begun by `body`, posted to `path`, and hands each step of it to `each`, to its end.
+    /// It ends with this call, however that comes.
     ///
     /// # Errors
     /// As [`Admin::get`], and what `each` fails with.
@@ -185,7 +167,7 @@ impl Admin {
             .header(HOST, NOBODYS_NAME)
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body)))
-            .map_err(|error| Error::new(ErrorKind::Invalid, format!("this is no path: {error}")))?;
+            .map_err(|error| Error::new(ErrorKind::Invalid, format!("invalid path: {error}")))?;
         let socket = dial(self.connection.path(), deadline)?.map_err(|nobody| self.at(nobody))?;
         let socket = UnixStream::from_std(socket).doing("use a socket")?;
         let (mut sender, connection) =
@@ -213,7 +195,7 @@ impl Admin {
 async fn whole(body: Incoming) -> Result<Bytes> {
     match Limited::new(body, ANSWER_MAX).collect().await {
         Ok(whole) => Ok(whole.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(unreadable("more than it may be")),
+        Err(error) if error.is::<LengthLimitError>() => Err(unreadable("more than the limit")),
         Err(error) => Err(gone(&*error)),
     }
 }
@@ -228,5 +210,5 @@ fn unreadable(why: &str) -> Error {
 }
 
 fn gone(error: &dyn std::error::Error) -> Error {
-    Error::new(ErrorKind::Closed, format!("the daemon went away: {error}"))
+    Error::new(ErrorKind::Closed, format!("the daemon disconnected: {error}"))
 }

@@ -1,7 +1,8 @@
 //! Commands that this process runs for its daemon, with its own rights.
 //!
-//! Its rule: it runs what its own job names, after somebody allowed that, and nothing else. A command that
-//! nobody reads any more is ended, with all that it started, and so is every one when the connection ends.
+//! It runs what its own job names, after somebody allowed that, and nothing else. A command that
+//! nobody reads any more is ended, with all that it started, and so is every one when the
+//! connection ends.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,16 +17,16 @@ use forebay_wire::message::Request;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-/// What reads a command: the shell that `subprocess` and WebDataset take.
+/// Shell for commands: the one `subprocess` and WebDataset use.
 const SHELL: &str = "/bin/sh";
 
 /// Commands that run at once for one daemon. It asks for one or two; more is no daemon of ours.
 const AT_ONCE: usize = 8;
 
-/// How long a command that nobody reads may take to end by itself, before it is killed.
+/// Time for a command without a reader to end by itself, before it is killed.
 const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// What a shell ends with where there is no such command, and where it may not be run.
+/// A shell's exit codes for a missing command, and for one that may not be run.
 const NOT_FOUND: i32 = 127;
 const NOT_ALLOWED: i32 = 126;
 
@@ -91,10 +92,10 @@ impl Commands {
         let (number, mut child) = self.start(url, output)?;
         let waited = wait(&child, line);
         if !matches!(waited, Ok(Waited::Ended)) {
-            // What it started may not have listened either.
+            // Its children may have ignored the signal as well.
             let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         }
-        // Its number is nobody else's before it is waited for.
+        // The pid is not reused before it is waited for.
         self.lock().running.remove(&number);
         let status = child.wait().doing("wait for a command")?;
         waited?;
@@ -105,7 +106,7 @@ impl Commands {
     fn start(&self, url: &str, output: OwnedFd) -> Result<(u64, Child)> {
         let mut state = self.lock();
         let Some(script) = command(url) else {
-            return Err(Error::new(ErrorKind::PermissionDenied, "this names no command"));
+            return Err(Error::new(ErrorKind::PermissionDenied, "the URL names no command"));
         };
         match &state.named {
             None => {
@@ -114,13 +115,13 @@ impl Commands {
                     .advise("if you trust its list of shards, give allow_pipe=True"));
             }
             Some(named) if !named.contains(url) => {
-                let what = "the daemon asks for a command that this job does not name";
+                let what = "the daemon requested a command that this job does not name";
                 return Err(Error::new(ErrorKind::PermissionDenied, what));
             }
             Some(_) => {}
         }
         if state.over || state.running.len() >= AT_ONCE {
-            let what = "this job runs no more commands at once";
+            let what = "this job's limit on concurrent commands is reached";
             return Err(Error::new(ErrorKind::Unavailable, what).at("limit", AT_ONCE));
         }
         let child = Command::new(SHELL)
@@ -141,7 +142,7 @@ impl Commands {
     }
 }
 
-/// Why a command is waited for no longer.
+/// Reason a command is no longer waited for.
 enum Waited {
     /// It is over.
     Ended,
@@ -178,11 +179,11 @@ fn until_any(watched: &mut [PollFd<'_>], limit: Option<&Timespec>) -> Result<()>
     }
 }
 
-/// Whether a command brought all that it had to.
+/// Returns an error unless a command delivered everything.
 fn succeeded(status: ExitStatus) -> Result<()> {
     let failed = |kind, what: &str| {
         let error = Error::new(kind, what).at("status", status);
-        Err(error.advise("see what it wrote to the job's standard error, or run it by hand"))
+        Err(error.advise("read its output on the job's standard error, or run it by hand"))
     };
     match (status.code(), status.signal()) {
         (Some(0), _) => Ok(()),
@@ -213,7 +214,7 @@ mod tests {
         commands
     }
 
-    /// What a command says, and how it ended.
+    /// Runs a command; returns its output and its result.
     fn run(commands: &Arc<Commands>, url: &str) -> (Vec<u8>, Result<()>) {
         let (output, theirs) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let (near, far) = UnixStream::pair().unwrap();
@@ -284,7 +285,7 @@ mod tests {
             let (near, far) = UnixStream::pair().unwrap();
             commands.run(url, theirs, far.into());
             drop(near);
-            // Whoever holds its other end is gone.
+            // The holder of the other end is gone.
             let mut said = Vec::new();
             std::fs::File::from(output).read_to_end(&mut said).unwrap();
         }

@@ -1,6 +1,6 @@
 //! One socket to one daemon: handshake, requests out, replies and descriptors in.
 //!
-//! One rule: any thread may send; one thread receives.
+//! Any thread may send; one thread receives.
 
 use std::collections::BTreeMap;
 use std::net::Shutdown;
@@ -33,17 +33,17 @@ pub struct Connection {
     path: PathBuf,
     /// Held for one frame at a time.
     sending: Mutex<()>,
-    /// What this process opens for the daemon,
+    /// Files this process opens for the daemon,
     files: Arc<Files>,
     /// and what it runs.
     commands: Arc<Commands>,
     /// The daemon's process.
     pub daemon_pid: u32,
-    /// What both sides speak.
+    /// Protocol version of both sides.
     protocol: u32,
 }
 
-/// What there is at a socket.
+/// State of a socket.
 pub(crate) enum Found {
     /// A daemon that greeted back.
     Daemon(Connection),
@@ -103,7 +103,7 @@ impl Connection {
                     .advise("install the same release on both sides"))
             }
             Reply::Failed { error, .. } => Err(error),
-            _ => Err(Error::new(ErrorKind::Invalid, "the daemon did not greet back")),
+            _ => Err(Error::new(ErrorKind::Invalid, "the daemon did not answer the greeting")),
         }
     }
 
@@ -123,7 +123,7 @@ impl Connection {
             Begin { epoch, base: 0, batch, step: 1 } => {
                 self.send(&Request::Start { run, epoch, batch })
             }
-            _ => Err(self.is_older("goes on only from where its own batches begin")),
+            _ => Err(self.is_older("resumes only at the start of its own batches")),
         }
     }
 
@@ -133,7 +133,7 @@ impl Connection {
     /// `Invalid` if the daemon's release gives none so, else as [`Connection::send`].
     pub(crate) fn pick(&self, run: u64, samples: &[Picked]) -> Result<()> {
         if self.protocol < PROTOCOL_POSITIONS {
-            return Err(self.is_older("gives no samples by their places"));
+            return Err(self.is_older("does not give samples by position"));
         }
         self.send(&Request::Pick { run, samples: samples.to_vec() })
     }
@@ -295,8 +295,8 @@ impl Connection {
         }
     }
 
-    /// Asks which shards a pattern of a remote store means, on a connection used for nothing else so
-    /// far.
+    /// Asks which shards a pattern of a remote store means, on a connection used for nothing else
+    /// so far.
     ///
     /// # Errors
     /// As [`Connection::ask`].
@@ -385,12 +385,13 @@ impl Connection {
         self.socket.set_nonblocking(!may).doing("set the socket's mode")
     }
 
-    /// Lets the daemon have commands run that are named from now on, as in `pipe:cat /data/000.tar`.
+    /// Lets the daemon have commands run that are named from now on, as in `pipe:cat
+    /// /data/000.tar`.
     pub fn allow_commands(&self) {
         self.commands.allow();
     }
 
-    /// Where its daemon listens.
+    /// Returns the path of its daemon's socket.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -415,7 +416,7 @@ pub(crate) fn dial(
     let socket: OwnedFd = socket.doing("make a socket")?;
     let address = SocketAddrUnix::new(path).doing(doing).map_err(at)?;
     let tried = deadline.retry(|| match connect(&socket, &address) {
-        // Its line is full: it takes nobody, or more come at once than it takes.
+        // The backlog is full: the daemon accepts no connections, or not as many at once.
         Err(Errno::AGAIN | Errno::INTR) => Ok(None),
         tried => Ok(Some(tried)),
     });
@@ -430,6 +431,6 @@ pub(crate) fn dial(
 
 pub(crate) fn silent() -> Error {
     Error::new(ErrorKind::Unavailable, "the daemon does not answer").at("reason", "silent").advise(
-        "it hangs or was stopped: look at its log, end its process, and the next one starts fresh",
+        "it hangs or was stopped: read its log and end its process; the next one starts cleanly",
     )
 }

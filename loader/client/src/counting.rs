@@ -1,4 +1,4 @@
-//! How large shards are and how many samples they have, as the daemon finds out.
+//! Sizes and sample counts of shards, as the daemon reports them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,8 +12,8 @@ use crate::connection::Connection;
 const UNDER_WAY: usize = 8;
 
 impl Connection {
-    /// Has the daemon count shards, several at once, on a connection used for nothing else meanwhile: bytes
-    /// and samples of each, in the list's order. `counted` is called after each.
+    /// Has the daemon count shards, several at once, on a connection used for nothing else
+    /// meanwhile: bytes and samples of each, in the list's order. `counted` is called after each.
     ///
     /// # Errors
     /// The first that a shard has, or `Closed` once the daemon is gone.

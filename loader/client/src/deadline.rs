@@ -1,6 +1,6 @@
 //! Until when a wait may last, and who may end it sooner.
 //!
-//! One rule: every wait on the way to a daemon goes through a [`Deadline`], so that none outlasts
+//! Every wait on the way to a daemon goes through a [`Deadline`], so that none outlasts
 //! the caller's time limit or the close of its loader.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,8 +14,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 /// The longest time limit: a year is far beyond any job, and small enough to be added to any clock.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// First pause between two looks at what notifies nobody (a lock, a full socket, a daemon's return),
-/// doubled each time …
+/// First pause between two looks at what notifies nobody (a lock, a full socket, a daemon's
+/// return), doubled each time …
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 
 /// … up to this, so that the change is seen soon after.
@@ -40,7 +40,7 @@ impl Deadline {
         Self { at: self.at.min(Self::after(timeout).at), closing: self.closing.clone() }
     }
 
-    /// How long it is until then.
+    /// Returns the time left.
     pub(crate) fn left(&self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
@@ -49,7 +49,7 @@ impl Deadline {
         Instant::now() >= self.at
     }
 
-    /// Whether the loader closes.
+    /// Returns true if the loader closes.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.as_ref().is_some_and(|closing| closing.is_closed())
     }

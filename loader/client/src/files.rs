@@ -1,8 +1,8 @@
 //! Files that this process opens for its daemon, with its own rights.
 //!
-//! Its rule: it opens what it asked the daemon to read, and nothing else, for reading and no more. Each
-//! process that reads for the daemon is answered by a thread of its own, so that a file system that hangs
-//! keeps nobody waiting but who asked for its files.
+//! It opens what it asked the daemon to read, and nothing else, for reading and no more. Each
+//! process that reads for the daemon is answered by a thread of its own, so that a file system that
+//! hangs keeps nobody waiting but who asked for its files.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -34,7 +34,7 @@ impl Files {
         let (files, socket) = (self.clone(), UnixStream::from(socket));
         let serving = std::thread::Builder::new().name("fb-files".into()).spawn(move || {
             if let Err(error) = answer(&socket, |path| files.open(path)) {
-                tracing::warn!(%error, "a daemon's reader is answered no more");
+                tracing::warn!(%error, "a daemon's reader gets no more answers");
             }
         });
         if let Err(error) = serving {
@@ -45,7 +45,7 @@ impl Files {
 
     fn open(&self, path: &str) -> Result<OwnedFd> {
         if !self.lock().contains(path) {
-            let what = "the daemon asks for a file that this job does not name";
+            let what = "the daemon requested a file that this job does not name";
             return Err(Error::new(ErrorKind::PermissionDenied, what).at("path", path));
         }
         // A pipe must not make us wait for its writer.

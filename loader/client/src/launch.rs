@@ -1,6 +1,6 @@
 //! The embedded daemon: a private one per user, started by whoever comes first.
 //!
-//! One rule: a lock decides, not luck. A client that finds nobody listening takes `start.lock`,
+//! A lock decides, not luck. A client that finds nobody listening takes `start.lock`,
 //! looks again, and only then starts a daemon and waits until it listens; eight ranks at once make
 //! one daemon. The daemon itself holds `daemon.lock` for its life and leaves at once if another
 //! holds it.
@@ -26,7 +26,8 @@ use crate::deadline::Deadline;
 /// saturated by the job's own start.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Daemons started one after the other before giving up: more than a batch system kills by accident.
+/// Daemons started one after the other before giving up: more than a batch system kills by
+/// accident.
 const STARTS: usize = 5;
 
 /// An embedded daemon's log starts anew beyond this many bytes: years of normal lines, and no more
@@ -39,7 +40,7 @@ const LOG_TAIL: u64 = 4 << 10;
 /// Lines of it that are quoted.
 const LAST_LINES: usize = 3;
 
-/// Where a user's embedded daemon keeps its socket, locks and log.
+/// Folder of a user's embedded daemon: socket, locks and log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeDirectory(PathBuf);
 
@@ -97,7 +98,7 @@ impl RuntimeDirectory {
         self.0.join("daemon.lock")
     }
 
-    /// What the daemon logs.
+    /// Returns the path of the daemon's log.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.0.join("forebayd.log")
@@ -114,12 +115,12 @@ impl RuntimeDirectory {
     }
 }
 
-/// How to start this user's daemon.
+/// Settings to start this user's daemon.
 #[derive(Debug, Clone)]
 pub struct Launch {
     /// Program and arguments; the daemon writes a line to its standard output once it listens.
     pub command: Vec<OsString>,
-    /// Where it lives.
+    /// Folder of the daemon.
     pub directory: RuntimeDirectory,
 }
 
@@ -170,7 +171,7 @@ impl Launch {
             Some(()) => Ok(lock),
             None => Err(Error::new(
                 ErrorKind::Unavailable,
-                "another process starts the daemon and does not come to an end",
+                "another process is starting the daemon and hangs",
             )
             .at("lock", path.display())
             .advise("end the process that holds the lock (`fuser` names it), or wait for it")),
@@ -190,7 +191,7 @@ impl Launch {
             .doing("open the daemon's log")?;
         // We hold the start lock: no daemon that would miss its lines runs yet.
         if log.metadata().doing("measure the daemon's log")?.len() > LOG_MAX {
-            log.set_len(0).doing("start the daemon's log anew")?;
+            log.set_len(0).doing("start a new log of the daemon")?;
         }
         let mut command = Command::new(program);
         command
@@ -198,8 +199,8 @@ impl Launch {
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            // The daemon makes a session of its own as its first act, so that a Ctrl-C meant for the
-            // trainer does not reach it. It could not if it led a process group already.
+            // The daemon makes a session of its own as its first act, so that a Ctrl-C meant for
+            // the trainer does not reach it. It could not if it led a process group already.
             .stderr(log);
         let mut child = command
             .spawn()
@@ -227,7 +228,7 @@ impl Launch {
         }
         Err(Error::new(ErrorKind::Unavailable, "the daemon did not start")
             .at("log", self.directory.log().display())
-            .advise(format!("its last words: {}", self.last_words())))
+            .advise(format!("its last lines: {}", self.last_words())))
     }
 
     fn last_words(&self) -> String {
@@ -261,9 +262,9 @@ fn open_lock(path: &Path) -> Result<File> {
         .map_err(|error| error.at("path", path.display()))
 }
 
-/// What a daemon just started said of itself.
+/// First message of a daemon just started.
 enum Heard {
-    /// That it listens.
+    /// It listens.
     Line,
     /// Nothing, and it will say nothing any more.
     End,
@@ -275,7 +276,7 @@ fn wait_for_line(from: &mut (impl Read + std::os::fd::AsFd), limit: &Deadline) -
     if !limit.wait_for(&*from, PollFlags::IN)? {
         return Ok(Heard::Nothing);
     }
-    match from.read(&mut [0; 16]).doing("hear from the daemon")? {
+    match from.read(&mut [0; 16]).doing("receive from the daemon")? {
         0 => Ok(Heard::End),
         _ => Ok(Heard::Line),
     }

@@ -1,7 +1,7 @@
-//! What a trainer knows of the shards that it leases, so that it can go on at another daemon.
+//! A trainer's state of its leased shards, so that it can continue at another daemon.
 //!
-//! One rule: a batch's samples are delivered when the consumer says so, and not noted before a daemon says
-//! that it noted them; what is in between is told to the next daemon.
+//! A batch's samples are delivered once the consumer acknowledges them, and recorded once a daemon
+//! confirms; acknowledgements in between are sent to the next daemon.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ pub(crate) struct Leased {
     sharing: Sharing,
     /// Batches that came and are not acknowledged, with their numbers.
     received: VecDeque<(u64, Vec<Mark>)>,
-    /// What was acknowledged and is not noted, each with the acknowledgement's number.
+    /// Acknowledged but not recorded marks, each with the acknowledgement's number.
     acknowledged: VecDeque<(u64, Vec<Mark>)>,
     number: u64,
     noted: u64,
@@ -35,7 +35,7 @@ impl Leased {
         Self { sharing, received, acknowledged, number, noted: 0, place: None }
     }
 
-    /// What a daemon is asked for that is to go on with it.
+    /// Returns the request to a daemon that continues the run.
     pub(crate) fn sharing(&self) -> Sharing {
         let all = |batches: &VecDeque<(u64, Vec<Mark>)>| {
             batches.iter().flat_map(|(_, marks)| marks).copied().collect()
@@ -56,7 +56,8 @@ impl Leased {
         self.received.push_back((batch.index, Mark::of(batch)));
     }
 
-    /// The consumer is done with the batches before number `before`: what is to be told, under which number.
+    /// The consumer is done with the batches before number `before`: what is to be told, under
+    /// which number.
     pub(crate) fn acknowledge(&mut self, before: u64) -> (u64, Vec<Mark>) {
         self.sharing.done = self.sharing.done.max(before);
         let done = self.received.partition_point(|(index, _)| *index < before);
@@ -73,7 +74,7 @@ impl Leased {
         self.place = Some(place);
     }
 
-    /// Where the log stands, once what was acknowledged under that number is in it.
+    /// Returns the log's position once the acknowledgement with that number is recorded.
     pub(crate) fn place(&self, number: u64) -> Option<Place> {
         self.place.clone().filter(|_| self.noted >= number)
     }

@@ -14,7 +14,7 @@
 //!               ├─ Address   which daemon; starts one if none    address.rs, launch.rs
 //!               └─ Deadline  until when a wait may last           deadline.rs
 //! ```
-//! One rule: the job outlives the daemon. Whatever happens to the other side, a call here returns
+//! The job outlives the daemon. Whatever happens to the other side, a call here returns
 //! a batch, or an error that says what to do, within its time limit.
 
 mod address;

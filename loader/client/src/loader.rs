@@ -1,8 +1,9 @@
 //! Batches of tensors, a few ahead of the consumer.
 //!
 //! One thread decodes batch after batch (on the decoder's own threads); the consumer takes them out
-//! of a bounded queue. A batch is with that thread from when it came, though it may wait for its turn there. A slot is returned the moment its last byte was decoded; only fields handed
-//! out as views keep it, and only while that leaves the daemon room to go on.
+//! of a bounded queue. A batch is with that thread from when it came, though it may wait for its
+//! turn there. A slot is returned the moment its last byte was decoded; only fields handed out as
+//! views keep it, and only while that leaves the daemon room to go on.
 
 mod lending;
 mod retiring;
@@ -35,19 +36,19 @@ use retiring::{Busy, Retiring};
 pub use rows::{Batch, Rows, View};
 use telling::Telling;
 
-/// How often a waiting consumer looks whether it should stop (Ctrl-C).
+/// Interval at which a waiting consumer checks for an interrupt (Ctrl-C).
 const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
 
 /// Idle output buffers kept for reuse: six batches of 256 float32 images of 224 pixels, which is
 /// the default `prefetch` and one each being decoded and in use.
 const IDLE_BUFFERS: usize = 1 << 30;
 
-/// What a loader is made of.
+/// Settings of a loader.
 #[derive(Debug, Clone)]
 pub struct LoaderConfig {
     /// Daemon, job and time limit.
     pub session: SessionConfig,
-    /// What becomes of each field; `None` hands every field out as bytes.
+    /// Decoding of each field; `None` delivers every field as bytes.
     pub fields: Option<Vec<FieldSpec>>,
     /// Fields handed out as views of the slab rather than copies.
     pub views: Vec<String>,
@@ -55,11 +56,11 @@ pub struct LoaderConfig {
     pub threads: usize,
     /// The GPU that decodes, of this process; `None` leaves all to the CPU.
     pub device: Option<Arc<Device>>,
-    /// Where its batches are followed, if they are.
+    /// Trace of its batches, if any.
     pub trace: Option<Trace>,
 }
 
-/// What [`Loader::next`] found.
+/// Result of [`Loader::next`].
 #[derive(Debug)]
 pub enum Next {
     /// A batch.
@@ -75,7 +76,7 @@ pub enum Next {
     },
 }
 
-/// What a loader counted since it was opened.
+/// Counters of a loader since it was opened.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Stats {
     /// Batches handed out.
@@ -121,28 +122,28 @@ pub struct Loader {
     run: Arc<AtomicU64>,
     epoch: Arc<AtomicU64>,
     lending: Arc<Lending>,
-    /// When the GPU that decodes was busy.
+    /// Busy times of the decoding GPU.
     device_busy: Option<Arc<Busy>>,
     tally: Tally,
     trace: Option<Trace>,
     timeout: Duration,
     telling: Telling,
-    /// Whether its runs lease their shards.
+    /// True if its runs lease their shards.
     leases: bool,
     decoding: Option<std::thread::JoinHandle<()>>,
     made_in: Generation,
 }
 
-/// What a job's loaders count, one after the other.
+/// Counters of a job's loaders, one after the other.
 #[derive(Clone, Default)]
 pub struct Tally(Arc<Mutex<Counts>>);
 
 #[derive(Default)]
 struct Counts {
-    /// Of copies and reconnects those of loaders that are gone.
+    /// Copies and reconnects of closed loaders.
     stats: Stats,
     waits: Waits,
-    /// What was taken and waited for before they were last forgotten.
+    /// Progress before the last reset.
     before: Progress,
 }
 
@@ -272,7 +273,8 @@ impl Loader {
         self.session.opened()
     }
 
-    /// Samples of each shard, once a run without a manifest has passed them all and none was broken.
+    /// Samples of each shard, once a run without a manifest has passed them all and none was
+    /// broken.
     #[must_use]
     pub fn learnt(&self) -> Option<&[u64]> {
         self.session.learnt()
@@ -294,8 +296,8 @@ impl Loader {
         self.begin(0, Rest::Pick(samples.into()))
     }
 
-    /// Starts a run of leased shards; whatever an earlier one had ready is dropped. One that begins the same
-    /// epoch again, as often begun before, goes on in its log.
+    /// Starts a run of leased shards; whatever an earlier one had ready is dropped. One that begins
+    /// the same epoch again, as often begun before, goes on in its log.
     ///
     /// # Errors
     /// `Invalid` if the daemon's release leases no shards.
@@ -309,11 +311,12 @@ impl Loader {
         self.session.acknowledge(batches);
     }
 
-    /// The same, and where the lease log stands with it; `interrupted` is asked now and then while waiting.
+    /// The same, and where the lease log stands with it; `interrupted` is asked now and then while
+    /// waiting.
     ///
     /// # Errors
-    /// What `interrupted` returned, `Invalid` without a run of leased shards, `Unavailable` after the time
-    /// limit, or why the log cannot be known.
+    /// What `interrupted` returned, `Invalid` without a run of leased shards, `Unavailable` after
+    /// the time limit, or why the log cannot be known.
     pub fn place<E: From<Error>>(
         &self,
         batches: u64,
@@ -329,10 +332,10 @@ impl Loader {
             }
             interrupted()?;
             if deadline.has_passed() {
-                let what = "where the lease log stands was not told in time";
+                let what = "the lease log's position was not reported in time";
                 return Err(Error::new(ErrorKind::Unavailable, what)
                     .at("timeout_s", self.timeout.as_secs())
-                    .advise("look whether the server that keeps leases can be reached")
+                    .advise("check that the lease server is reachable")
                     .into());
             }
         }
@@ -361,7 +364,8 @@ impl Loader {
     ) -> Result<Next, E> {
         let next = self.wait(interrupted);
         if next.is_err() {
-            // It waits no more: were that untold, its wait would grow at the daemon for as long as the loader is there.
+            // It waits no more: were that untold, its wait would grow at the daemon for as long as
+            // the loader is there.
             self.telling.waits_no_more();
             self.telling.at_once();
         }
@@ -394,7 +398,7 @@ impl Loader {
             self.telling.waits_no_more();
             return match ready {
                 Ready::Batch { mut batch, mut stages, followed, .. } => {
-                    // What cannot be lent is copied.
+                    // A batch that cannot be lent is copied.
                     let copying_ns = now_ns();
                     batch.hand_out(&self.lending);
                     stages.extend(decoding(copying_ns..now_ns(), []));
@@ -404,7 +408,8 @@ impl Loader {
                     if let (Some(trace), Some(followed)) = (&self.trace, followed) {
                         trace.handed(followed, wait);
                     }
-                    // Of the first at once: a job may take no other for long.
+                    // The first one is reported at once: a job must not be mistaken for another for
+                    // long.
                     match batches {
                         1 => self.telling.soon(),
                         _ => self.telling.now_and_then(),
@@ -420,7 +425,7 @@ impl Loader {
         }
     }
 
-    /// Whether [`Loader::next`] would find something without a wait.
+    /// Returns true if [`Loader::next`] would not wait.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         !self.ready.is_empty()
@@ -432,19 +437,19 @@ impl Loader {
         self.ready.len()
     }
 
-    /// What was waited for since the counts were last forgotten, in nanoseconds, in the order of [`Cause::ALL`].
+    /// Returns the waits since the last reset, in nanoseconds, in the order of [`Cause::ALL`].
     #[must_use]
     pub fn waited_ns(&self) -> [u64; Cause::ALL.len()] {
         self.counts().waits.by_cause()
     }
 
-    /// Tells the daemon, for whoever looks at its status, what of the job could not be used so far: all of
-    /// it, in place of what was told before.
+    /// Tells the daemon, for whoever looks at its status, what of the job could not be used so far:
+    /// all of it, in place of what was told before.
     pub fn tell(&self, bad: Bad) {
         self.session.tell(bad);
     }
 
-    /// What was counted so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         // First: whoever counts a batch must not wait for who talks to the daemon.
@@ -466,7 +471,8 @@ impl Loader {
         *counts = Counts { before: counts.progress(), ..Counts::default() };
     }
 
-    /// Counts a batch that was waited for since then, until now; with how many there were, and what became of the wait.
+    /// Counts a batch that was waited for since then, until now; with how many there were, and what
+    /// became of the wait.
     fn count(
         &self,
         batch: &Batch,
@@ -490,12 +496,11 @@ impl Loader {
         (counts.stats.batches, Handed { wait, parts })
     }
 
-    /// Why the decode thread is gone though nobody closed the loader.
+    /// Returns the reason the decode thread ended although the loader is open.
     fn ended(&self) -> Error {
         self.session.lost().cloned().unwrap_or_else(|| {
             Error::new(ErrorKind::Closed, "a thread of the loader died").advise(
-                "this is a bug in Forebay: report it with the panic on standard error; a new \
-                 loader goes on from the last state_dict()",
+                "this is a bug in Forebay: report it with the panic on standard error; a new loader resumes from the last state_dict()",
             )
         })
     }
@@ -505,11 +510,10 @@ impl Loader {
             .at("timeout_s", self.timeout.as_secs());
         match self.leases {
             false => late.advise(
-                "`forebay status` shows what the daemon waits for; raise timeout= if it is slow",
+                "`forebay status` shows the cause of the wait; raise timeout= if the origin is slow",
             ),
             true => late.advise(
-                "other ranks may hold what is left of the epoch: look for one that hangs, or left its loop \
-                 without closing its loader; raise timeout= if one takes that long for a batch",
+                "other ranks may hold the rest of the epoch: find one that hangs, or that left its loop without closing its loader; raise timeout= if a batch takes that long",
             ),
         }
     }
@@ -536,7 +540,7 @@ impl Drop for Loader {
         while self.ready.recv().is_ok() {}
         // The thread's own panics were reported when they happened.
         let _ = decoding.join();
-        // Whoever closed it may read what became of it, though loaders after it go on with the trace.
+        // The trace is readable after a close, though later loaders continue it.
         if let Some(trace) = &self.trace {
             trace.settle();
         }
@@ -555,7 +559,7 @@ struct Work {
     seed: u64,
     run: Arc<AtomicU64>,
     epoch: Arc<AtomicU64>,
-    /// Whether what batches go through is noted.
+    /// True if batches are traced.
     follows: bool,
 }
 
@@ -598,8 +602,8 @@ impl Work {
     }
 }
 
-/// The stages of a batch that was with the decode thread for so long, of which its bytes were `brought` to a GPU in
-/// these stretches, in their order.
+/// The stages of a batch that was with the decode thread for so long, of which its bytes were
+/// `brought` to a GPU in these stretches, in their order.
 fn decoding(
     during: Range<u64>,
     brought: impl IntoIterator<Item = Range<u64>>,
@@ -616,7 +620,7 @@ fn decoding(
 }
 
 impl Work {
-    /// What a trace needs to know of a batch, before it is decoded.
+    /// Collects a trace's facts about a batch, before it is decoded.
     fn follow(&self, batch: &message::Batch, offsets: &[u64], arrived_ns: u64) -> Box<Followed> {
         let mut shards: Vec<(u32, u64, u64)> = Vec::new();
         for (sample, offset) in batch.samples.iter().zip(offsets) {

@@ -29,25 +29,26 @@ use crate::trace::Trace;
 /// Daemons tried when a job is opened and each goes away before it answers.
 const OPENINGS: usize = 5;
 
-/// Which daemon, which job, and how long any wait may take.
+/// Daemon, job and time limits of a session.
 #[derive(Debug, Clone)]
 pub struct SessionConfig {
-    /// Which daemon.
+    /// Address of the daemon.
     pub address: Address,
     /// The job.
     pub open: Open,
-    /// Its data sets, if it mixes several.
+    /// Streams, if it mixes several data sets.
     pub streams: Vec<Stream>,
-    /// How large its shards are, where that is known: a job that the cache has no room for is refused.
+    /// Sizes of its shards, if known: a job that does not fit into the cache is rejected.
     pub extent: Option<Extent>,
     /// Limit on every wait, [`TIMEOUT_MAX`] at most.
     pub timeout: Duration,
-    /// Whether commands that the job names (`pipe:…`) are run, in this process and with its rights.
+    /// True if the job's commands (`pipe:…`) are run, in this process and with its rights.
     pub allow_pipe: bool,
 }
 
 impl SessionConfig {
-    /// The job, with a daemon's waits for a store cut to what leaves it time to say so before the limit.
+    /// The job, with a daemon's waits for a store cut to what leaves it time to say so before the
+    /// limit.
     fn job(&self) -> Open {
         let limit = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX) / 10 * 8;
         Open { patience_ms: self.open.patience_ms.min(limit), ..self.open.clone() }
@@ -59,13 +60,13 @@ impl SessionConfig {
 pub enum RawBatch {
     /// A batch and the lease on its slot.
     Batch {
-        /// Where everything lies.
+        /// Offsets of all members.
         batch: Box<message::Batch>,
-        /// Where each sample begins in its shard, in bytes, if the daemon's release says so.
+        /// Start of each sample in its shard, in bytes, if the daemon's release reports it.
         offsets: Vec<u64>,
         /// The slot.
         lease: Arc<Lease>,
-        /// When it came, in nanoseconds of the node's monotonic clock.
+        /// Arrival, in nanoseconds of the node's monotonic clock.
         arrived_ns: u64,
     },
     /// The run delivered everything.
@@ -83,29 +84,28 @@ pub enum RawBatch {
     Failed {
         /// The run.
         run: u64,
-        /// Why.
+        /// Reason.
         error: Error,
     },
 }
 
-/// What is wanted now, for a daemon that comes later.
+/// Present request, for a daemon that comes later.
 #[derive(Debug, Default)]
 struct Wanted {
     run: u64,
-    /// What of it did not come yet; nothing once it is over.
+    /// Part that has not arrived; none once it is over.
     rest: Option<Rest>,
-    /// Of a run that leases its shards, what is known of them; kept when it is over, for what its consumer
-    /// acknowledges then.
+    /// State of a run that leases its shards; kept after its end, for late acknowledgements.
     leased: Option<Leased>,
     connection: Option<Arc<Connection>>,
     reconnects: u64,
-    /// What could not be used so far.
+    /// Skipped samples so far.
     bad: Bad,
-    /// How far its consumer came.
+    /// Progress of its consumer.
     progress: Progress,
 }
 
-/// What is left of a run.
+/// Remaining part of a run.
 #[derive(Debug, Clone)]
 pub(crate) enum Rest {
     /// Batches, from the first that was not received yet.
@@ -134,7 +134,7 @@ impl Wanted {
 #[derive(Debug)]
 struct Shared {
     config: SessionConfig,
-    /// What hears of what comes in of its shards.
+    /// Receiver of its shards' arrivals.
     trace: Option<Trace>,
     wanted: Mutex<Wanted>,
     /// Something was acknowledged, or will not be any more.
@@ -142,7 +142,7 @@ struct Shared {
     closing: Arc<Closing>,
     /// Samples of each shard, once a run has passed them all.
     learnt: OnceLock<Vec<u64>>,
-    /// Why the receiving thread gave up, if it did.
+    /// Reason the receiving thread ended, if it did.
     lost: OnceLock<Error>,
 }
 
@@ -201,8 +201,8 @@ impl Session {
         }
         let (connection, opened) = registered?;
         let (batches, queue) = match leases {
-            // Acknowledgements come behind batches, and must not wait for whoever waits for them. No
-            // more batches come than are to be ready beyond what is acknowledged.
+            // Acknowledgements come behind batches, and must not wait for whoever waits for them.
+            // No more batches come than are to be ready beyond what is acknowledged.
             true => unbounded(),
             false => bounded(config.open.prefetch as usize),
         };
@@ -245,7 +245,8 @@ impl Session {
         }
     }
 
-    /// Tells the daemon what of the job could not be used so far; the one after it hears of it, too.
+    /// Tells the daemon what of the job could not be used so far; the one after it hears of it,
+    /// too.
     pub(crate) fn tell(&self, bad: Bad) {
         let mut wanted = self.shared.wanted();
         wanted.bad = bad;
@@ -255,7 +256,7 @@ impl Session {
         }
     }
 
-    /// Who tells the daemon how far the job's consumer came.
+    /// Returns the sender of the consumer's progress.
     pub(crate) fn teller(&self) -> Teller {
         Teller(self.shared.clone())
     }
@@ -283,11 +284,8 @@ impl Session {
         Some(number)
     }
 
-    /// Where the lease log stands once it has what was acknowledged under `number`; `None` if it does not
-    /// within `limit`.
-    ///
-    /// # Errors
-    /// Why it never will.
+    /// Returns the lease log's position once it holds the acknowledgement `number`; `None` after
+    /// `limit`.
     pub(crate) fn place(&self, number: u64, limit: Duration) -> Result<Option<Place>> {
         let wanted = self.shared.wanted();
         let place =
@@ -315,7 +313,7 @@ impl Session {
         self.shared.wanted().connection.as_ref().map(|connection| connection.daemon_pid)
     }
 
-    /// Why no batch will come any more, once the receiving thread has given up.
+    /// Returns the reason no further batch will come, once the receiving thread has ended.
     pub(crate) fn lost(&self) -> Option<&Error> {
         self.shared.lost.get()
     }
@@ -382,7 +380,7 @@ fn register(
             connection.limit_sends(config.timeout)?;
             Ok((connection, opened))
         }
-        _ => Err(Error::new(ErrorKind::Invalid, "the daemon did not answer to a job")),
+        _ => Err(Error::new(ErrorKind::Invalid, "the daemon did not answer a job")),
     }
 }
 
@@ -527,14 +525,14 @@ fn reconnect(shared: &Shared) -> Result<Option<Arc<Connection>>> {
         Err(error) => Some(error),
     };
     let kind = error.as_ref().map_or(ErrorKind::Unavailable, Error::kind);
-    let gone = Error::new(kind, "the daemon is gone and no other came in its place");
+    let gone = Error::new(kind, "the daemon has ended and no other replaced it");
     let gone = error.iter().fold(gone, |gone, error| gone.at("last", error));
     Err(gone
         .at("timeout_s", shared.config.timeout.as_secs())
-        .advise("look at its log, start it again, and resume from the last state_dict()"))
+        .advise("read its log, start it again, and resume from the last state_dict()"))
 }
 
-/// Whether the next daemon would say the same.
+/// Returns true if another daemon would give the same error.
 fn is_lasting(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Invalid | ErrorKind::PermissionDenied | ErrorKind::Full)
 }

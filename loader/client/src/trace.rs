@@ -1,11 +1,12 @@
-//! Batches followed from their origin to their tensor, as a file for Perfetto (<https://ui.perfetto.dev>).
+//! Batches followed from their origin to their tensor, as a file for Perfetto
+//! (<https://ui.perfetto.dev>).
 //!
 //! ```text
 //!   consumer, receiving thread ──Told, bounded──▶ fb-trace ── Picture ──▶ File
 //!                                                             picture.rs  file.rs
 //! ```
-//! One rule: whoever trains never waits for the trace; only closing a loader does. What does not fit the queue, or the file, is left out, and the file
-//! says how much that was.
+//! Whoever trains never waits for the trace; only closing a loader does. What does not fit the
+//! queue, or the file, is left out, and the file says how much that was.
 
 mod file;
 mod picture;
@@ -26,20 +27,21 @@ use serde::Serialize;
 use file::File;
 use picture::Picture;
 
-/// Where a job's environment names its trace.
+/// Environment variable with the path of a job's trace.
 pub const TRACE: &str = "FOREBAY_TRACE";
 
-/// What may wait for the thread that writes: some hundred bytes each, and seconds of the fastest consumers.
+/// Events waiting for the writing thread: some hundred bytes each, and seconds of the fastest
+/// consumers.
 const WAITING: usize = 4096;
 
-/// Events in one file. An event is some 150 bytes, and viewers read a few hundred megabytes of them; a batch
-/// makes about twenty, so this follows some 50,000.
+/// Events in one file. An event is some 150 bytes, and viewers read a few hundred megabytes of
+/// them; a batch makes about twenty, so this follows some 50,000.
 pub const EVENTS_MAX: u64 = 1 << 20;
 
 /// Bytes that are written at once, at most, while more is told.
 const WRITE: usize = 1 << 20;
 
-/// What a batch went through.
+/// History of a batch.
 #[derive(Debug)]
 pub(crate) struct Followed {
     pub(crate) epoch: u64,
@@ -48,11 +50,11 @@ pub(crate) struct Followed {
     pub(crate) index: u64,
     pub(crate) samples: usize,
     pub(crate) bytes: Bytes,
-    /// Of which shards it is, and from which byte of each on to which its samples begin.
+    /// Shards of its samples, and the byte range in each.
     pub(crate) shards: Vec<(u32, u64, u64)>,
-    /// What the daemon did for it.
+    /// Stages in the daemon.
     pub(crate) stages: Vec<Stage>,
-    /// When its message came,
+    /// Arrival of its message,
     pub(crate) arrived_ns: u64,
     /// and how long it was decoded.
     pub(crate) decode: Stage,
@@ -60,7 +62,7 @@ pub(crate) struct Followed {
     pub(crate) brought: Vec<Range<u64>>,
 }
 
-/// How a consumer got a batch.
+/// Delivery of a batch to the consumer.
 #[derive(Debug)]
 pub(crate) struct Handed {
     /// From when it asked to when it had it,
@@ -82,25 +84,26 @@ enum Told {
     End,
 }
 
-/// Whose trace it is.
+/// Owner of a trace.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Heading {
     /// The job's name.
     pub(crate) job: String,
     /// The trainer's process.
     pub(crate) pid: u32,
-    /// What times count from, on `CLOCK_MONOTONIC`, in nanoseconds.
+    /// Zero of its times, on `CLOCK_MONOTONIC`, in nanoseconds.
     pub(crate) begin_ns: u64,
 }
 
-/// What became of a trace.
+/// Result of a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Traced {
-    /// Its file.
+    /// File.
     pub path: PathBuf,
     /// Events in it.
     pub events: u64,
-    /// What is not: events beyond [`EVENTS_MAX`], and batches and fetches that came faster than they could be written.
+    /// Dropped events: beyond [`EVENTS_MAX`], and batches and fetches faster than they could be
+    /// written.
     pub left_out: u64,
 }
 
@@ -149,7 +152,7 @@ impl Trace {
         })))
     }
 
-    /// Its file.
+    /// Returns the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0.path
@@ -162,7 +165,7 @@ impl Trace {
     pub fn finish(&self) -> Result<Traced> {
         self.0
             .finish()
-            .unwrap_or_else(|| Err(Error::new(ErrorKind::Closed, "the trace was finished before")))
+            .unwrap_or_else(|| Err(Error::new(ErrorKind::Closed, "the trace is already finished")))
     }
 
     /// Waits until what was told so far is in the file. It goes on after it.
@@ -196,8 +199,8 @@ impl Inner {
             return;
         }
         let (settled, written) = bounded(0);
-        // Nothing is ever sent through it: the thread drops its end once it has written, and so does a
-        // thread that failed, or a queue that nobody reads any more.
+        // Nothing is ever sent through it: the thread drops its end once it has written, and so
+        // does a thread that failed, or a queue that nobody reads any more.
         let _ = self.told.send(Told::Settle(settled));
         let _ = written.recv();
     }
@@ -229,7 +232,7 @@ struct Writing {
     picture: Picture,
     file: File,
     left_out: Arc<AtomicU64>,
-    /// Who waits until what is drawn is written: whoever is dropped is let go.
+    /// Callers waiting until everything is written: dropping a sender releases its caller.
     settling: Vec<Sender<()>>,
     path: PathBuf,
 }

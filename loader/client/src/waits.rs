@@ -1,14 +1,15 @@
-//! Where a trainer's waiting time went: every nanosecond of a wait is booked to one cause.
+//! Waiting time of a trainer by cause: every nanosecond of a wait has one cause.
 //!
-//! A batch comes with the stretches of time in which stages worked on it. A wait is cut along them:
-//! the part of the wait during which the origin was waited for belongs to `origin`, and so on. What they
-//! leave is cut along the stretches in which a device still worked on batches before: it held their slots.
-//! What nobody was busy in belongs to `ring_empty` (messages under way, or no slot). The parts sum to the wait
-//! by construction.
+//! A batch comes with the time intervals of its stages. A wait is split along them: the part during
+//! which the origin was waited for belongs to `origin`, and so on. The rest is split along the
+//! intervals in which a device still worked on earlier batches, which held their slots. Time in
+//! which nothing was busy belongs to `ring_empty` (messages in transit, or no slot). The parts sum
+//! to the wait by construction.
 //!
-//! A batch is in one place at a time, so its stages follow one another. Where two overlap all the same, as those of
-//! two shards that are waited for at once, the one that began first has the time until it ends: had it
-//! been shorter, the other would have been the reason. So no nanosecond is booked twice.
+//! A batch is in one place at a time, so its stages follow one another. If two overlap all the
+//! same, as those of two shards that are waited for at once, the one that began first has the time
+//! until it ends: had it been shorter, the other would have been the reason. So no nanosecond is
+//! counted twice.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -64,7 +65,8 @@ impl Default for Waits {
 }
 
 impl Waits {
-    /// Books a wait for a batch worked on in `stages`, behind others that a device worked on during `device`; to what.
+    /// Books a wait for a batch worked on in `stages`, behind others that a device worked on during
+    /// `device`; to what.
     pub fn book(
         &mut self,
         wait: Range<u64>,
@@ -86,7 +88,7 @@ impl Waits {
         self.by_cause
     }
 
-    /// How long each wait was, by bucket.
+    /// Returns the waits by bucket.
     pub(crate) fn times(&self) -> &Times {
         &self.times
     }
@@ -120,8 +122,8 @@ impl Waits {
     }
 }
 
-/// A wait for a batch worked on in `stages`, behind others that a device worked on during `device`, cut along them:
-/// every nanosecond is in one part.
+/// A wait for a batch worked on in `stages`, behind others that a device worked on during `device`,
+/// cut along them: every nanosecond is in one part.
 pub(crate) fn cut(wait: Range<u64>, stages: &[Stage], device: &[Range<u64>]) -> Vec<Stage> {
     let busy = device.iter().map(|busy| Stage {
         cause: Cause::H2d,
@@ -142,7 +144,8 @@ pub(crate) fn cut(wait: Range<u64>, stages: &[Stage], device: &[Range<u64>]) -> 
     parts
 }
 
-/// What `stages` cover of `wait`, and what they leave. Of two that overlap the one that began first has the time.
+/// Returns the parts of `wait` that `stages` cover, and the rest. Of two overlapping stages the
+/// first one has the time.
 fn along(wait: Range<u64>, mut stages: Vec<Stage>) -> (Vec<Stage>, Vec<Range<u64>>) {
     stages.sort_by_key(|stage| stage.start_ns);
     let (mut parts, mut gaps, mut covered) = (Vec::new(), Vec::new(), wait.start);
@@ -195,8 +198,8 @@ mod tests {
         assert_eq!((waits.total_ns(), waits.report().count), (30, 2));
     }
 
-    /// A device that is busy with batches before is an upstream stage, too, but what the batch's own stages say goes
-    /// first. One that is busy still has no end.
+    /// A device that is busy with batches before is an upstream stage, too, but what the batch's
+    /// own stages say goes first. One that is busy still has no end.
     #[test]
     fn what_a_device_holds_up_is_not_the_rings() {
         let mut waits = Waits::default();

@@ -229,7 +229,8 @@ pub extern "C" fn cuMemHostUnregister(at: u64) -> Status {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, len: usize, stream: usize) -> Status {
     let mut device = device();
-    // A real driver would copy it aside, and the caller would wait for that: Forebay never asks for it.
+    // A real driver would copy it aside, and the caller would wait for that: Forebay never asks for
+    // it.
     if !device.is_pinned(from, len) {
         return INVALID_VALUE;
     }
@@ -247,7 +248,8 @@ pub extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, len: usize, stream: u
 /// What each copy to the device takes beyond itself.
 static COPIES_LATE_MS: AtomicU64 = AtomicU64::new(0);
 
-/// A slow bus, for tests: copies that are put in line from now on take so much longer. No driver has this.
+/// A slow bus, for tests: copies that are put in line from now on take so much longer. No driver
+/// has this.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_emulator_delay_copies(milliseconds: u64) {
     COPIES_LATE_MS.store(milliseconds, Ordering::Relaxed);

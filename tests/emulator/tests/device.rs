@@ -1,5 +1,5 @@
-//! A GPU's batches, on a machine without one: the real kernels and the real decoder on the emulator, which does
-//! everything as late as it may.
+//! A GPU's batches, on a machine without one: the real kernels and the real decoder on the
+//! emulator, which does everything as late as it may.
 
 #![allow(unsafe_code, reason = "frameworks' memory and streams are addresses")]
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
@@ -523,8 +523,8 @@ fn bad_samples_leave_no_gap_and_absent_images_are_black() {
     }
 }
 
-/// What a consumer has put in line reads a tensor's bytes, though it has let go of the tensor since and further
-/// batches have come.
+/// What a consumer has put in line reads a tensor's bytes, though it has let go of the tensor since
+/// and further batches have come.
 #[test]
 fn memory_in_use_by_a_late_consumer_is_not_reused() {
     if !is_emulated("memory_in_use_by_a_late_consumer_is_not_reused", &[]) {

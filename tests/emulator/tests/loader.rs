@@ -98,8 +98,8 @@ fn bytes(batch: Batch) -> Vec<Vec<u8>> {
     batch.columns.into_iter().map(column).collect()
 }
 
-/// Nobody takes what is on the device until the end: slots go back to the daemon all the same, when the device is
-/// done with them, and what it holds is right.
+/// Nobody takes what is on the device until the end: slots go back to the daemon all the same, when
+/// the device is done with them, and what it holds is right.
 #[test]
 fn slots_return_when_the_device_is_done_with_them() {
     if !is_emulated("slots_return_when_the_device_is_done_with_them", &[]) {
@@ -141,7 +141,8 @@ fn restarted_run_and_dropped_loader_leave_nothing_behind() {
     eventually("the job is over", || daemon.status()["jobs"] == serde_json::json!([]));
 }
 
-/// A bus that is slow holds up batches that have no slot but those which the device still reads from.
+/// A bus that is slow holds up batches that have no slot but those which the device still reads
+/// from.
 #[test]
 fn late_copies_are_charged_to_h2d() {
     if !is_emulated("late_copies_are_charged_to_h2d", &[]) {

@@ -1,6 +1,6 @@
 //! The GPU's kernels compiled for the CPU, and image planes to test them on.
 //!
-//! Rule: the source is the one that the GPU runs; no part of it is copied.
+//! The source is the one that the GPU runs; no part of it is copied.
 
 #![allow(unsafe_code, reason = "C, and libjpeg-turbo's planes, which have no safe interface")]
 
@@ -15,14 +15,15 @@ unsafe extern "C" {
     /// Runs `forebay_pixels` of the kernels' source on one view.
     ///
     /// # Safety
-    /// `view` is one of the source's `View`s, whose pointers are all good, and `table` has three times 256 elements
-    /// of `element` (1, 2 or 4) bytes.
+    /// `view` is one of the source's `View`s, whose pointers are all good, and `table` has three
+    /// times 256 elements of `element` (1, 2 or 4) bytes.
     pub fn forebay_pixels(view: *const c_void, table: *const u8, element: u32);
 
     /// Runs `forebay_gather` of the kernels' source on one move, spread over this many threads.
     ///
     /// # Safety
-    /// `of` is one of the source's `Move`s: from where `length` bytes are to where there is room for them.
+    /// `of` is one of the source's `Move`s: from where `length` bytes are to where there is room
+    /// for them.
     pub fn forebay_gather(of: *const c_void, length: u64, threads: u64);
 }
 
@@ -45,8 +46,8 @@ pub struct Plane {
 /// If it cannot be decoded.
 #[must_use]
 pub fn planes(jpeg: &[u8]) -> Vec<Plane> {
-    // SAFETY: a handle that is checked, ended once and known to nobody else; each plane has the bytes that the
-    // library says it needs.
+    // SAFETY: a handle that is checked, ended once and known to nobody else; each plane has the
+    // bytes that the library says it needs.
     unsafe {
         let handle = turbo::tj3Init(turbo::TJINIT_TJINIT_DECOMPRESS as c_int);
         assert!(!handle.is_null());

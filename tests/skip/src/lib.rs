@@ -1,6 +1,6 @@
 //! Skips of tests that need what a machine may lack: root, mounts, FUSE.
 //!
-//! Rule: a test is skipped only where `FOREBAY_TESTS_MAY_SKIP` names its requirement; anywhere else
+//! A test is skipped only where `FOREBAY_TESTS_MAY_SKIP` names its requirement; anywhere else
 //! it fails. Each skip is a line of the file `FOREBAY_SKIPS`, which `make test` lists at its end.
 
 use std::fs::OpenOptions;

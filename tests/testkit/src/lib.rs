@@ -1,6 +1,6 @@
 //! Real servers, real shards and power cuts for tests.
 //!
-//! Rule: nothing here imitates a protocol. `s3s` over `hyper` answers requests, faults are injected
+//! Nothing here imitates a protocol. `s3s` over `hyper` answers requests, faults are injected
 //! where a network has them, and tests wait for conditions, never for time.
 //!
 //! Only tests, benches and the example depend on this crate.

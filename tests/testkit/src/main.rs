@@ -1,6 +1,6 @@
 //! `forebay-origin`: a directory as an S3 and HTTP server, for demonstrations, tests and benches.
 //!
-//! Rule: the first line on standard output is the address, printed once it listens. The server runs
+//! The first line on standard output is the address, printed once it listens. The server runs
 //! until it is interrupted, terminated, or its standard input ends.
 
 use std::io::{Read, Write};

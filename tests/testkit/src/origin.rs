@@ -1,6 +1,6 @@
 //! An object store on loopback that counts what it serves and fails on demand.
 //!
-//! Rule: signed requests go to `s3s` and `s3s-fs`, which check signatures and speak S3. Plain GET
+//! Signed requests go to `s3s` and `s3s-fs`, which check signatures and speak S3. Plain GET
 //! and HEAD are answered from the same directory as by a web server. Counts and faults apply to
 //! both.
 //!

@@ -1,6 +1,6 @@
 //! Simulated power: cut at a chosen call, for good.
 //!
-//! Rule: the call at the cut may be done, in part or whole, and reports an error. Every later call
+//! The call at the cut may be done, in part or whole, and reports an error. Every later call
 //! fails and changes nothing.
 
 use std::fmt;

@@ -1,6 +1,6 @@
 //! A proxy in front of any HTTP server that injects faults of networks and stores.
 //!
-//! Rule: requests without a planned fault pass unchanged, so signatures stay valid and ETags are
+//! Requests without a planned fault pass unchanged, so signatures stay valid and ETags are
 //! the server's. A planned fault meets a known request at a known byte, and chance comes from a
 //! seed. Requests, bytes and faults are counted.
 //!

@@ -1,6 +1,6 @@
 //! Random numbers from a seed.
 //!
-//! Rule: a randomised test prints its seed when it fails and takes one from its environment, so
+//! A randomised test prints its seed when it fails and takes one from its environment, so
 //! that a failure can be repeated.
 
 use std::fmt::Debug;

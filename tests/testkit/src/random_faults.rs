@@ -1,6 +1,6 @@
 //! A disk with random faults.
 //!
-//! Rule: faults are errors that kernels return, with a set chance and at random moments.
+//! Faults are errors that kernels return, with a set chance and at random moments.
 
 use std::fmt;
 use std::io;

@@ -1,6 +1,6 @@
 //! Third-party servers that tests start.
 //!
-//! Rule: each server runs on free ports of 127.0.0.1 and writes into a folder of its own. It ends
+//! Each server runs on free ports of 127.0.0.1 and writes into a folder of its own. It ends
 //! with its children when it is dropped, or when the test's process ends in any way. A missing
 //! server is an error with advice, never a skipped test.
 

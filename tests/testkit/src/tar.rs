@@ -1,6 +1,6 @@
 //! Shards with predictable contents.
 //!
-//! Rule: the contents of a sample follow from its number and the seed, so a test knows them without
+//! The contents of a sample follow from its number and the seed, so a test knows them without
 //! keeping a copy.
 
 use std::ops::Range;
@@ -37,8 +37,8 @@ pub fn label(seed: u64, i: u64) -> String {
     (mix(seed.wrapping_add(i)) % CLASSES).to_string()
 }
 
-/// A WebDataset tar of `samples` samples, keys `000000`, `000001`, …: each a `jpg` field with a length
-/// in `sizes` ([`image`]) and a `cls` field ([`label`]).
+/// A WebDataset tar of `samples` samples, keys `000000`, `000001`, …: each a `jpg` field with a
+/// length in `sizes` ([`image`]) and a `cls` field ([`label`]).
 #[must_use]
 pub fn shard(samples: u64, seed: u64, sizes: &Range<usize>) -> Vec<u8> {
     let mut builder = Builder::new(Vec::new());

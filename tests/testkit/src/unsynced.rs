@@ -1,6 +1,6 @@
 //! Writes that a power cut may undo: all since the last sync of their file.
 //!
-//! Rule: a write is durable once a sync succeeded that began after the write ended. Until then each
+//! A write is durable once a sync succeeded that began after the write ended. Until then each
 //! of its sectors may be found old or new, independently of the others.
 //!
 //! Only bytes are undone here. [`UnsyncedFiles`](crate::UnsyncedFiles) undoes lengths and names.

@@ -1,6 +1,6 @@
 //! Names and lengths of files that a power cut may undo.
 //!
-//! Rule: POSIX orders changes only by syncs. A change of a directory is durable once a sync of that
+//! POSIX orders changes only by syncs. A change of a directory is durable once a sync of that
 //! directory succeeded that began after the change; a file's length, once a sync of the file did.
 //! Any other change may be lost, independently; the rest apply in their order. A rename is one
 //! change.

@@ -1,6 +1,6 @@
 //! Power cuts: unsynced writes are lost in some cut, synced ones in none.
 //!
-//! Rule: each claim is tested over many seeds, because one cut shows one outcome.
+//! Each claim is tested over many seeds, because one cut shows one outcome.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 

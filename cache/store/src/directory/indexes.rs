@@ -1,6 +1,6 @@
 //! Indexes of shards that are not stored here: those of data sets that are never cached.
 //!
-//! Rule: an index is a hint that saves one pass over a shard. If it is missing, damaged or of
+//! An index is a hint that saves one pass over a shard. If it is missing, damaged or of
 //! another release, only that pass is lost. All indexes together stay below [`INDEXES_BYTES`].
 
 use std::fs::{self, File};

@@ -1,6 +1,6 @@
 //! Order in which shards were last used, saved for the next start.
 //!
-//! Rule: it is a hint. A missing, damaged or old file costs some order, never a shard. Nothing else
+//! It is a hint. A missing, damaged or old file costs some order, never a shard. Nothing else
 //! depends on it, and it is replaced whole.
 //!
 //! # Layout (all integers little-endian)

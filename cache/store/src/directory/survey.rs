@@ -1,6 +1,6 @@
 //! Survey of a cache directory: whole shards, leftovers of unfinished work, and foreign files.
 //!
-//! Rule: a shard is whole only if the head of its sidecar is valid, the head names this file, and
+//! A shard is whole only if the head of its sidecar is valid, the head names this file, and
 //! the data has exactly the length in the head. A survey changes nothing. Files with foreign names
 //! are never removed.
 

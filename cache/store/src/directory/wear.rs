@@ -1,6 +1,6 @@
 //! Rest of a drive's daily write allowance, saved for the next start.
 //!
-//! Rule: it is a hint, as the order of use. If the file is missing or damaged, a whole day's
+//! It is a hint, as the order of use. If the file is missing or damaged, a whole day's
 //! allowance is given.
 //!
 //! # Layout

@@ -1,6 +1,6 @@
 //! Comparison of a shard's bytes with the checksum of its origin.
 //!
-//! Rule: a shard that differs is not kept, and its waiting readers get the reason. The origin is
+//! A shard that differs is not kept, and its waiting readers get the reason. The origin is
 //! asked for the checksum when the first bytes are there. So only the end of the shard waits for
 //! the answer.
 

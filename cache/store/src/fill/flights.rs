@@ -1,6 +1,6 @@
 //! Turns of fills, and pauses in which they let others go first.
 //!
-//! Rule: samples that somebody waits for come first, sample by sample and not shard by shard. A
+//! Samples that somebody waits for come first, sample by sample and not shard by shard. A
 //! fill none of whose samples is waited for lets awaited fills go first, and goes on after them.
 //! Running and waiting fills are counted apart from the queue, so that waiting work beside an idle
 //! worker shows in reports.

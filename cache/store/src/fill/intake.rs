@@ -4,7 +4,7 @@
 //! ```text
 //!   origin ──pieces, several at once──▶ one frame ──in order──▶ unpacker ──▶ frame ──▶ as any part
 //! ```
-//! Rule: the first bytes decide whether a shard is unpacked. The name only decides how they are
+//! The first bytes decide whether a shard is unpacked. The name only decides how they are
 //! requested.
 //!
 //! # Memory

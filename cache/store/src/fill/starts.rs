@@ -1,6 +1,6 @@
 //! Jobs that wait for their first batch.
 //!
-//! Rule: until its first batch is there, only awaited samples of a job are fetched. A network that
+//! Until its first batch is there, only awaited samples of a job are fetched. A network that
 //! carries only those brings them several times sooner than one shared with the rest of the same
 //! shards.
 

@@ -1,6 +1,6 @@
 //! Unpacking of a compressed stream to the bytes of a tar, piece by piece.
 //!
-//! Rule: a stream is whole only if the usual tools accept it. Gzip members and zstd frames may
+//! A stream is whole only if the usual tools accept it. Gzip members and zstd frames may
 //! follow each other in any number. A wrong checksum, a truncated stream and trailing bytes are
 //! errors, which name their offset in the stream.
 //!

@@ -1,6 +1,6 @@
 //! Shards that the forecast decides about.
 //!
-//! Rule: a job announces everything it will read. For each shard the current rules say if the
+//! A job announces everything it will read. For each shard the current rules say if the
 //! forecast decides about it. No table hears of the other shards, and their readers fetch them
 //! themselves.
 
@@ -31,7 +31,7 @@ impl AnnouncedShard {
 }
 
 impl ForecastJob {
-    /// Its shards that the forecast decides about.
+    /// Shards that the forecast decides about.
     pub(super) fn managed(&self, shards: &[Option<ForeseenShard>]) -> impl Iterator<Item = Shard> {
         self.shards.iter().copied().filter(|shard| managed(shards, *shard))
     }

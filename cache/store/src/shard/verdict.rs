@@ -1,7 +1,7 @@
 //! Verdict on the bytes of a shard: do they match the checksum of the store, or of their own
 //! stream?
 //!
-//! Rule: a verdict outlives the shard and holds nothing of it. Samples are handed out before it is
+//! A verdict outlives the shard and holds nothing of it. Samples are handed out before it is
 //! known, so readers keep the verdict, not the shard.
 
 use std::sync::Arc;

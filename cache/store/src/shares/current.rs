@@ -1,6 +1,6 @@
 //! Shares under the current rules.
 //!
-//! Rule: the rules change as a whole, while the tables of all tiers are locked. A holder of a table
+//! The rules change as a whole, while the tables of all tiers are locked. A holder of a table
 //! lock gets the same answer every time.
 
 use std::sync::{Arc, PoisonError, RwLock};

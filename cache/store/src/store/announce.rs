@@ -1,6 +1,6 @@
 //! Announced reads of jobs, and the fetches made for them.
 //!
-//! Rule: the node fetches for all jobs, the shard needed first before all others. A job itself
+//! The node fetches for all jobs, the shard needed first before all others. A job itself
 //! fetches only what it waits for. If there is room, a needed shard is fetched at once; if another
 //! must be evicted, as late as possible.
 

@@ -1,6 +1,6 @@
 //! Capacity of the tiers for a set of shards, if nothing else were there.
 //!
-//! Rule: the limits of tiers, data sets and tenant bound it, never the bytes that are free at the
+//! The limits of tiers, data sets and tenant bound it, never the bytes that are free at the
 //! moment.
 
 use std::collections::HashSet;

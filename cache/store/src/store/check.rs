@@ -1,6 +1,6 @@
 //! Comparison of cache and origin for one shard.
 //!
-//! Rule: the origin is always asked anew. A check changes nothing, except that an outdated answer
+//! The origin is always asked anew. A check changes nothing, except that an outdated answer
 //! is forgotten.
 
 use forebay_error::{Error, ErrorKind, Result};

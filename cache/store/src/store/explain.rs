@@ -1,6 +1,6 @@
 //! Explanation of a shard's place.
 //!
-//! Rule: an explanation asks no origin and changes nothing.
+//! An explanation asks no origin and changes nothing.
 
 use forebay_error::Result;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! Identity of objects: the version that a URL stands for now.
 //!
-//! Rule: the origin is asked once for all waiting requests, and a request with an old answer never
+//! The origin is asked once for all waiting requests, and a request with an old answer never
 //! waits: the old answer is used while a fresh one is fetched beside it. So a warm epoch goes on
 //! while the origin is away, and a replaced object is noticed at the second use after the limit.
 //!

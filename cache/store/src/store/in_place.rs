@@ -1,7 +1,7 @@
 //! Shards read where they are: those that no tier can take, and those of data sets that are never
 //! cached.
 //!
-//! Rule: only the position and checksum of each member are kept, no payload. So members are checked
+//! Only the position and checksum of each member are kept, no payload. So members are checked
 //! as those on a tier, and a file that changed since it was indexed is never served.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

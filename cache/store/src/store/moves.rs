@@ -1,6 +1,6 @@
 //! Moves of shards between tiers.
 //!
-//! Rule: a move waits for nobody, and nobody waits for a move. One shard moves at a time, as a fill
+//! A move waits for nobody, and nobody waits for a move. One shard moves at a time, as a fill
 //! whose origin is another tier: its blocks are compared with their recorded checksums, and it is
 //! committed like any other.
 //!

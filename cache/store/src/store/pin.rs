@@ -1,6 +1,6 @@
 //! Pins set and removed by admins at run time.
 //!
-//! Rule: a pin holds once it is on the disks. If it cannot be saved, the request fails and nothing
+//! A pin holds once it is on the disks. If it cannot be saved, the request fails and nothing
 //! is pinned.
 
 use forebay_error::{Error, ErrorKind, Result};

@@ -1,6 +1,6 @@
 //! Choice of the tier for a shard.
 //!
-//! Rule: the fastest lasting tier that would keep the shard takes it; among drives of one class,
+//! The fastest lasting tier that would keep the shard takes it; among drives of one class,
 //! the one with the most room and the least load. A failing tier is skipped, not waited for.
 
 use std::collections::HashSet;

@@ -1,6 +1,6 @@
 //! Prefetch of shards for later jobs.
 //!
-//! Rule: jobs come first. A prefetch ranks behind all fetches of jobs, evicts nothing that a job
+//! Jobs come first. A prefetch ranks behind all fetches of jobs, evicts nothing that a job
 //! claimed, and stops before it would evict its own earlier shards.
 
 use std::sync::atomic::{AtomicU64, Ordering};

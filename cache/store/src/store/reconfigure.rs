@@ -1,6 +1,6 @@
 //! Change of rules while shards are present and jobs run.
 //!
-//! Rule: all or nothing. Everything that can fail is done first and changes nothing. The change
+//! All or nothing. Everything that can fail is done first and changes nothing. The change
 //! itself is made while the tables of all tiers are locked, so no decision sees half of it. Nothing
 //! is written: if the daemon is killed, the next one reads its file.
 //!

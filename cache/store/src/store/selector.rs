@@ -1,6 +1,6 @@
 //! Selection of present shards: by a URL, by a pattern of URLs, or by the name of a data set.
 //!
-//! Rule: a URL selects itself, present or not; a pattern or a name selects present shards.
+//! A URL selects itself, present or not; a pattern or a name selects present shards.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

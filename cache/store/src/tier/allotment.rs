@@ -1,10 +1,10 @@
 //! Bytes of a tier for a shard that turns out larger than expected: one that is unpacked on its way
 //! in, whose length is known only at its end.
 //!
-//! Rule: bytes are reserved before they are written. A growing shard may evict whatever a newcomer
-//! may evict. A fill that needs more room waits only for room that comes free by itself. It never
-//! waits for another fill that waits as well, nor for one whose turn has not come: those may wait for
-//! it. So if several fills cannot all have the room they need, one fails at once and the others go on.
+//! Bytes are reserved before they are written. A growing shard may evict whatever a newcomer may
+//! evict. A fill that needs more room waits only for room that comes free by itself. It never waits
+//! for another fill that waits as well, nor for one whose turn has not come: those may wait for it.
+//! So if several fills cannot all have the room they need, one fails at once and the others go on.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,8 +25,8 @@ use crate::fill::Allotment;
 use crate::shares::Provenance;
 use crate::shutdown::shutting_down;
 
-/// Bytes reserved ahead of need, as long as nothing has to be evicted for them. So the table is asked
-/// once in 64 MiB of a shard, and the file gets disk space in pieces of that size.
+/// Bytes reserved ahead of need, as long as nothing has to be evicted for them. So the table is
+/// asked once in 64 MiB of a shard, and the file gets disk space in pieces of that size.
 const AHEAD_BYTES: u64 = 64 << 20;
 
 /// Bytes that an arriving shard holds on a tier.

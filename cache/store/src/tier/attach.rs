@@ -1,6 +1,6 @@
 //! Directory of a tier: opened, listed, checked, closed and opened again.
 //!
-//! Rule: a directory is used only while it is the opened one. A directory mounted over it or put in
+//! A directory is used only while it is the opened one. A directory mounted over it or put in
 //! its place belongs to somebody else.
 
 use std::collections::HashMap;

@@ -1,6 +1,6 @@
 //! Effects of other rules on present shards, in bytes.
 //!
-//! Rule: effects are computed from the same charges that are then put in force, and change nothing.
+//! Effects are computed from the same charges that are then put in force, and change nothing.
 
 use std::collections::HashMap;
 use std::time::SystemTime;

@@ -19,7 +19,7 @@ pub(super) struct Entry {
     pub(super) name: ShardName,
     pub(super) of: Provenance,
     pub(super) object: ObjectKey,
-    /// Its id in the forecast, if a job announced it.
+    /// Id in the forecast, if a job announced it.
     pub(super) number: Option<Number>,
     pub(super) partition: usize,
     pub(super) at: PartitionEntry,
@@ -45,20 +45,20 @@ pub(super) struct Entry {
 /// State of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShardState {
-    /// Its bytes are arriving.
+    /// Bytes are arriving.
     Arriving,
-    /// Its fill did not end; the next one resumes from the part here.
+    /// Fill did not end; the next one resumes from the part here.
     Partial,
     /// The whole shard is here.
     Whole,
-    /// Its archive is malformed: the good part is served, and has no sidecar.
+    /// Archive is malformed: the good part is served, and has no sidecar.
     Broken,
 }
 
 /// Pace of an arriving shard's fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FillPace {
-    /// Its turn has not come.
+    /// Turn has not come.
     Queued,
     /// It runs, and will end.
     Running,

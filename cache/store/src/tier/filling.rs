@@ -114,8 +114,8 @@ impl Tier {
         }
         fill.parts.fail(&error);
         let goes_on = fill.keep_for_resume(&error).await;
-        // A shard that failed a checksum of the whole has no byte that is certainly good. A compressed
-        // shard that its tier did not keep is not there any more.
+        // A shard that failed a checksum of the whole has no byte that is certainly good. A
+        // compressed shard that its tier did not keep is not there any more.
         let is_lost = fill.untrusted.get().is_some()
             || fill.growth.is_unpacked() && fill.destination.fault.get().is_some()
             || fill.request.stat.binding == Binding::Stream && !shard.outlives_its_fault();

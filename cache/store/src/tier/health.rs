@@ -1,6 +1,6 @@
 //! Health of a device: when it is used, avoided, and trusted again.
 //!
-//! Rule: a device is judged by its observed behaviour. Three I/O errors within a minute make it
+//! A device is judged by its observed behaviour. Three I/O errors within a minute make it
 //! unstable: then it is only probed. Three bad probes in a row make it down, three good ones normal
 //! again. A directory that is not the opened one is down at once.
 

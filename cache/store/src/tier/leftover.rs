@@ -1,6 +1,6 @@
 //! Shards that the current rules do not want: they came under other rules.
 //!
-//! Rule: they leave without haste, one after the other, and never from under a reader.
+//! They leave without haste, one after the other, and never from under a reader.
 
 use std::sync::atomic::Ordering;
 

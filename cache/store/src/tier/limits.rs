@@ -1,6 +1,6 @@
 //! Limits of a tier, which may change at run time.
 //!
-//! Rule: invalid limits are rejected before anything changes. Bytes above a lower limit leave like
+//! Invalid limits are rejected before anything changes. Bytes above a lower limit leave like
 //! bytes above a watermark.
 
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Opening of whole shards on a tier.
 //!
-//! Rule: a copy stays while it is being opened. A copy that cannot be opened is dropped only if it
+//! A copy stays while it is being opened. A copy that cannot be opened is dropped only if it
 //! is bad itself.
 
 use std::sync::{Arc, Mutex, Weak};

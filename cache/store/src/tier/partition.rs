@@ -1,6 +1,6 @@
 //! Partitions: the shards of one data set and one tenant on a tier, and their order of eviction.
 //!
-//! Rule: rules that hold under every policy (pins, minimums, ages, open handles) are applied here
+//! Rules that hold under every policy (pins, minimums, ages, open handles) are applied here
 //! and in the table, around the policy. The policy only orders the remaining shards.
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use forebay_policy::{Evict, List, Newcomer, Place, Policy, Slot};
 /// The shards of one data set and one tenant on one tier.
 pub(super) struct Partition {
     pub(super) charge: Charge,
-    /// Its id in the forecast; none if its shards are evicted by use alone.
+    /// Id in the forecast; none if its shards are evicted by use alone.
     pub(super) place: Option<Place>,
     dataset: Arc<DatasetShare>,
     tenant: Arc<Share>,

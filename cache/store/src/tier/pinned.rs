@@ -1,6 +1,6 @@
 //! Pinned shards of a tier, when the pins change.
 //!
-//! Rule: an arriving shard is pinned by the task that starts its fill. The pins are replaced before
+//! An arriving shard is pinned by the task that starts its fill. The pins are replaced before
 //! the present shards are updated here.
 
 use forebay_error::Result;

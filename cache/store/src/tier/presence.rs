@@ -1,6 +1,6 @@
 //! Look-ups of a tier's copies, for reports.
 //!
-//! Rule: a look-up changes nothing. It uses, opens or drops no copy.
+//! A look-up changes nothing. It uses, opens or drops no copy.
 
 use std::sync::Arc;
 

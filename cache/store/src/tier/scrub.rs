@@ -1,6 +1,6 @@
 //! `scrub`: checks every byte at rest against its recorded checksum.
 //!
-//! Rule: jobs come first. One block is read at a time, into one frame, so a scrub takes a fraction
+//! Jobs come first. One block is read at a time, into one frame, so a scrub takes a fraction
 //! of the device and holds little memory.
 
 use std::sync::Weak;
@@ -22,7 +22,7 @@ use crate::directory::ShardName;
 pub struct Flaw {
     /// Name of its tier.
     pub tier: String,
-    /// Its data file within the directory's `shards`.
+    /// Data file within the directory's `shards`.
     pub file: String,
     /// Error, and where.
     pub why: String,

@@ -1,6 +1,6 @@
 //! Table of one tier's shards: their state, their users, and the open files.
 //!
-//! Rule: a shard is in use while anybody holds its `Arc`, even if it has left the list of open
+//! A shard is in use while anybody holds its `Arc`, even if it has left the list of open
 //! shards. So no shard is opened twice, and none is evicted under a handle.
 
 mod foresight;
@@ -361,8 +361,8 @@ impl ShardTable {
         Some(ReservedRoom { unadmitted, space, of })
     }
 
-    /// Returns true if a new shard is not admitted: see [`Partition::unadmitted`]. Announced shards are
-    /// always admitted.
+    /// Returns true if a new shard is not admitted: see [`Partition::unadmitted`]. Announced shards
+    /// are always admitted.
     pub(super) fn denies_admission(
         &mut self,
         charge: Charge,

@@ -1,6 +1,6 @@
 //! Daily write allowance, for a drive's endurance.
 //!
-//! Rule: the allowance refills evenly over the day, so that a burst in the morning leaves some for
+//! The allowance refills evenly over the day, so that a burst in the morning leaves some for
 //! the afternoon. Shards that somebody waits for are written in any case and may overdraw it; all
 //! others are not.
 

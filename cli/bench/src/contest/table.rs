@@ -1,4 +1,4 @@
-//! What the contest's document says, as text and figure by figure.
+//! Figures of the contest's document, as text and one by one.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,21 @@ use serde_json::Value;
 
 use crate::spread::Spread;
 
-/// How the contest's work is more than that of the epochs before it.
-const TOUCHED: &str = "These trainers read every byte of a batch as well, which those of the epochs do not: \
-     how many accelerators are fed here and there are two numbers.";
+/// Explains the contest's extra work over the epochs before it.
+const TOUCHED: &str = "These trainers also read every byte of a batch, unlike those of the epochs: the two numbers of accelerators differ.";
 
-/// What the contest's trainers do.
+/// Describes the work of the contest's trainers.
 pub(crate) fn work(document: &Value) -> String {
     document["model"].as_str().map_or_else(
         || TOUCHED.to_owned(),
         |model| {
-            format!("A GPU trains {model}; AU_ideal is against its step on a batch that is on the GPU already.")
+            format!("A GPU trains {model}; AU_ideal compares with its step on a batch that is already on the GPU.")
         },
     )
 }
 
-/// The contest's figures as text, contenders of one storage below each other: medians, with the lowest and
-/// highest round, and what was sustained.
+/// The contest's figures as text, contenders of one storage below each other: medians, with the
+/// lowest and highest round, and what was sustained.
 #[must_use]
 pub fn table(document: &Value) -> String {
     let mut lines = vec![
@@ -41,7 +40,7 @@ pub fn table(document: &Value) -> String {
     lines.join("\n")
 }
 
-/// Who is not among the contenders, and why: who was not there, and who is out.
+/// Lists missing contenders and the reasons: not installed, or out.
 pub(crate) fn without(document: &Value) -> Vec<String> {
     let text = |one: &Value, name: &str| one[name].as_str().unwrap_or("?").to_owned();
     let of = |name: &str| document[name].as_array().into_iter().flatten();
@@ -53,7 +52,7 @@ pub(crate) fn without(document: &Value) -> Vec<String> {
     absent.chain(out).collect()
 }
 
-/// What each of them could use of the machine.
+/// Describes the limits on each contender.
 pub(crate) fn fence(document: &Value) -> Option<String> {
     let fence = document["fence"].as_object()?;
     let cpus: Vec<_> = fence.get("cpus")?.as_array()?.iter().map(Value::to_string).collect();
@@ -64,7 +63,7 @@ pub(crate) fn fence(document: &Value) -> Option<String> {
     Some(format!("each on CPUs {}, {memory}", cpus.join(", ")))
 }
 
-/// Where a contender's data lie: only contenders of one level are compared.
+/// Returns the storage tier of a contender's data: only contenders of one tier are compared.
 pub(crate) fn level(contender: &Value) -> &'static str {
     match contender["storage"].as_str() {
         Some("page_cache" | "memory") => "memory (page cache, or a tier of memory)",
@@ -74,8 +73,8 @@ pub(crate) fn level(contender: &Value) -> &'static str {
     }
 }
 
-/// What stands in place of the figures of who has no round: the contest ended before it was its turn.
-pub(crate) const NO_ROUND: &str = "no round was played";
+/// Text for a contender without a round: the contest ended before its turn.
+pub(crate) const NO_ROUND: &str = "no round was run";
 
 fn row(contender: &Value) -> String {
     let name = contender["name"].as_str().unwrap_or("?");
@@ -98,7 +97,7 @@ fn row(contender: &Value) -> String {
     if let Some(fed) = fed(contender) {
         row += &format!("  feeds {fed:.2}");
     } else if is_not_borne_out(contender) {
-        row += "  feeds: not borne out by long runs";
+        row += "  feeds: not confirmed by long runs";
     }
     row += &format!("\n        {}", played_as(contender));
     if let Some(first) = first_epoch(contender) {
@@ -107,7 +106,8 @@ fn row(contender: &Value) -> String {
     row
 }
 
-/// How a contender's first epoch went, for which nothing was in memory nor in a cache, apart from all rounds.
+/// Describes a contender's first epoch, with nothing in memory nor in a cache, apart from all
+/// rounds.
 pub(crate) fn first_epoch(contender: &Value) -> Option<String> {
     let epoch = &contender["first_epoch"];
     let (rate, first) =
@@ -115,7 +115,7 @@ pub(crate) fn first_epoch(contender: &Value) -> Option<String> {
     Some(format!("{rate:.0} samples/s, first batch {first:.2} s"))
 }
 
-/// Which version of a loader played, how it was set up, and what was made of the shards for it beforehand.
+/// Describes a loader's version, settings and conversion of the shards.
 pub(crate) fn played_as(contender: &Value) -> String {
     let mut parts = vec![contender["version"].as_str().unwrap_or("?").to_owned()];
     for (name, value) in contender["configuration"].as_object().into_iter().flatten() {
@@ -136,12 +136,13 @@ pub(crate) fn played_as(contender: &Value) -> String {
     parts.join(", ")
 }
 
-/// How many accelerators a contender was found to feed; `None` where it was not asked, or not borne out.
+/// Returns the number of accelerators a contender feeds; `None` if it was not measured, or not
+/// confirmed.
 pub(crate) fn fed(contender: &Value) -> Option<f64> {
     contender.pointer("/sustained/rate_over_nominal").and_then(Value::as_f64)
 }
 
-/// Whether it was asked how many accelerators a contender feeds, and no long run bore a number out.
+/// Returns true if a number was searched for and no long run confirmed it.
 pub(crate) fn is_not_borne_out(contender: &Value) -> bool {
     contender["sustained"].is_object() && fed(contender).is_none()
 }
@@ -234,7 +235,7 @@ mod tests {
             assert!(text.contains("feeds 0.98\n"), "{text}");
         }
         let text = told(serde_json::json!({ "rate_over_nominal": null }));
-        assert!(text.contains("not borne out"), "{text}");
+        assert!(text.contains("not confirmed"), "{text}");
         assert!(!told(Value::Null).contains("feeds"));
     }
 }

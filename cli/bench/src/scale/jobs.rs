@@ -1,7 +1,7 @@
-//! How long jobs of one daemon take for an epoch each, all at once, by how many they are.
+//! Time of an epoch by the number of concurrent jobs of one daemon.
 //!
-//! Its rule: a daemon of its own, on a cache of its own, so that nobody else's data is pushed out and nobody else's jobs
-//! are measured.
+//! The daemon and its cache are the benchmark's own, so that no other data is evicted and no other
+//! job is measured.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ use crate::fetches::{self, Fetches};
 use crate::growth::Growth;
 use crate::playing;
 
-/// Shards that all jobs read, samples of each and their bytes: an epoch of 8 MiB, so that 64 jobs read half a
-/// gigabyte.
+/// Shards that all jobs read, samples of each and their bytes: an epoch of 8 MiB, so that 64 jobs
+/// read half a gigabyte.
 const SHARDS: usize = 4;
 const SAMPLES: usize = 128;
 const BYTES: usize = 16 << 10;
@@ -85,7 +85,7 @@ fn epochs_seconds(loaders: &[Loader], epoch: u64) -> Result<f64> {
     match played.iter().find(|played| played.samples != all) {
         None => Ok(wall),
         Some(other) => {
-            let what = "an epoch has not the samples that were made";
+            let what = "an epoch does not have the generated samples";
             let error = Error::new(ErrorKind::Invalid, what).at("made", all);
             Err(error.at("found", other.samples))
         }
@@ -138,7 +138,7 @@ fn config(address: &Address, urls: &[String]) -> LoaderConfig {
     LoaderConfig { session, fields: None, views: Vec::new(), threads: 1, device: None, trace: None }
 }
 
-/// Where the daemon lives.
+/// Folders of the daemon.
 struct Household {
     launch: Launch,
     _runtime: TempDir,
@@ -179,7 +179,7 @@ struct Daemon {
 impl Daemon {
     /// Ends it, and waits until it is gone: its cache is about to be removed.
     fn end(&self) -> Result<()> {
-        let gone = || Error::new(ErrorKind::Closed, "the benchmark's daemon is gone");
+        let gone = || Error::new(ErrorKind::Closed, "the benchmark's daemon has ended");
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
         let process = pidfd_open(pid, PidfdFlags::empty()).doing("find the benchmark's daemon")?;
         kill_process(pid, Signal::TERM).doing("end the benchmark's daemon")?;

@@ -1,4 +1,4 @@
-//! How long it takes to find samples in an epoch's order, by how many there are.
+//! Time to find samples in an epoch's order, by their number.
 
 use std::hint::black_box;
 
@@ -21,7 +21,7 @@ const FEWEST: u64 = 1000;
 /// Positions looked up one after another: so many that a clock's tick is nothing.
 const IN_A_ROW: u64 = 1 << 16;
 
-/// What a job waits for that begins in mid-epoch, and then with each sample.
+/// Measures the look-up of a job that begins in mid-epoch, and of each sample after it.
 pub(super) fn growths(most: u64, growths: &mut Vec<Growth>, progress: &ProgressBar) -> Result<()> {
     let (mut resume, mut next) = (Vec::new(), Vec::new());
     let ended = powers(most).into_iter().try_for_each(|samples| {

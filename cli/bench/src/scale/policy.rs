@@ -1,7 +1,7 @@
-//! What a policy's decision takes, by how many shards it decides about.
+//! Time of an eviction decision by the number of shards.
 //!
-//! Its rule: a decision is what a miss on a full tier takes (a victim, its removal, a newcomer), with the hit that
-//! comes between two of them; an average over many, because some policies pay in bulk.
+//! A decision is a miss on a full tier (a victim, its removal, a newcomer) with the hit between two
+//! of them; an average over many, because some policies pay in bulk.
 
 use std::time::Instant;
 
@@ -44,7 +44,7 @@ pub fn decision_seconds(evict: Evict, shards: u64, steps: u32) -> Result<f64> {
     let mut dice = Dice::new(7);
     let begin = Instant::now();
     for step in 0..steps {
-        let none = || Error::new(ErrorKind::Invalid, "a policy has nothing to give up");
+        let none = || Error::new(ErrorKind::Invalid, "a policy has nothing to evict");
         let victim = policy.victim(&mut |_| true).ok_or_else(none)?;
         policy.remove(victim, true);
         policy.insert(newcomer(victim, shards + u64::from(step)));

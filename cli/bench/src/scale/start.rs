@@ -1,6 +1,6 @@
-//! How long a start takes on a directory that holds many shards, by how many.
+//! Start time of a daemon by the number of shards in its directory.
 //!
-//! Its rule: files are as a fill leaves them, only shorter, and the start is over when every one is listed.
+//! Files are as a fill leaves them, only shorter, and the start is over when every one is listed.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -39,7 +39,7 @@ pub(super) fn growths(
     let reader = [ground.launcher, &["reader".into()]].concat();
     // It becomes a cache.
     start_seconds(&cache, reader.clone(), 0)?;
-    let name = "start: until all shards are listed".to_owned();
+    let name = "start: time until all shards are listed".to_owned();
     let mut laid = 0;
     grown(growths, (name, "shards"), powers(most), |size| {
         progress.set_message(format!("start: {size} shards"));
@@ -64,7 +64,7 @@ fn start_seconds(cache: &Path, reader: Vec<OsString>, shards: u64) -> Result<f64
     let took = begin.elapsed().as_secs_f64();
     let found = store.counters().shards as u64;
     if found != shards {
-        let what = "a start does not find the shards that are there";
+        let what = "a start does not find the existing shards";
         return Err(Error::new(ErrorKind::Invalid, what).at("shards", shards).at("found", found));
     }
     let within = runtime.enter();
@@ -75,7 +75,7 @@ fn start_seconds(cache: &Path, reader: Vec<OsString>, shards: u64) -> Result<f64
 
 /// A store of one tier, as large as its disk.
 async fn open(cache: &Path, reader: Vec<OsString>) -> Result<Store> {
-    let capacity = LocalFiles.extent(cache).doing("look at the disk")?.total;
+    let capacity = LocalFiles.extent(cache).doing("stat the disk")?.total;
     let engine = EngineConfig { name: "scale".to_owned(), ..EngineConfig::default() };
     let engine = Engine::start(engine)?;
     let frames = Region::create("frames", FRAME_BYTES)?;

@@ -1,6 +1,6 @@
 //! One emulated accelerator: it takes a batch, computes for a nominal time, and asks for the next.
 //!
-//! Its rule: the first step of an epoch is in no rate and no wait, as pipelines fill then. What is told of a
+//! The first step of an epoch is in no rate and no wait, as pipelines fill then. What is told of a
 //! whole epoch has it: the time to the first batch, bytes, and CPU a sample.
 
 use std::sync::Barrier;
@@ -17,13 +17,15 @@ use crate::durations::Durations;
 use crate::interrupt::wait_until;
 use crate::playing::next;
 
-/// A wait that is longer than this share of a step is a stall: shorter ones vanish in the noise of steps.
+/// A wait that is longer than this share of a step is a stall: shorter ones vanish in the noise of
+/// steps.
 pub const STALL_SHARE: f64 = 0.10;
 
-/// Which steps of an epoch are counted.
+/// Counted steps of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Counted {
-    /// Those behind so many first ones, at least one; fewer are left out if they take as long as what is counted.
+    /// Those behind so many first ones, at least one; fewer are left out if they take as long as
+    /// what is counted.
     pub behind: u64,
     /// Up to so many of the epoch's, those left out included.
     pub steps: Option<u64>,
@@ -39,7 +41,7 @@ impl Counted {
     }
 }
 
-/// What the accelerators of a node share while they play an epoch.
+/// State shared by the accelerators of a node in an epoch.
 pub(super) struct Course<'a> {
     pub(super) epoch: u64,
     pub(super) step: Duration,
@@ -49,7 +51,7 @@ pub(super) struct Course<'a> {
     failed: AtomicBool,
 }
 
-/// What one accelerator did in an epoch.
+/// Figures of one accelerator in an epoch.
 pub(super) struct Played {
     /// From asking for the epoch to its first batch.
     pub(super) first_batch: Duration,
@@ -57,9 +59,9 @@ pub(super) struct Played {
     pub(super) steps: u64,
     /// Their wall time.
     pub(super) wall: Duration,
-    /// What computing took by the clock: sleepers oversleep.
+    /// Computing time by the clock: sleepers oversleep.
     pub(super) computed: Duration,
-    /// What taking batches took by the clock of whoever took them.
+    /// Time to take batches, by the trainer's clock.
     pub(super) waited: Duration,
     /// Each of these waits.
     pub(super) each: Durations,
@@ -67,13 +69,13 @@ pub(super) struct Played {
     pub(super) stalls: u64,
     /// Steps one by one.
     pub(super) raw: Raw,
-    /// What the loader counted.
+    /// The loader's counters.
     pub(super) stats: Stats,
-    /// Of the whole epoch, the first step's included.
+    /// Figures of the whole epoch, the first step included.
     pub(super) whole: Whole,
 }
 
-/// What has the first step in it.
+/// Figures that include the first step.
 #[derive(Default)]
 pub(super) struct Whole {
     /// From asking for the epoch to its first step's end.
@@ -129,7 +131,7 @@ impl<'a> Course<'a> {
             tally.whole.count(&batch);
             self.compute(&batch)?;
         }
-        // What the first steps waited and computed belongs to filling the pipeline.
+        // Waits and computation of the first steps belong to filling the pipeline.
         loader.reset_stats();
         let since = Instant::now();
         let mut last = since;

@@ -1,6 +1,7 @@
 //! Two runs side by side: what changed from the one to the other, and whether they are of a kind.
 //!
-//! Its rule: a ratio of runs that differ in more than one thing says so, and what has nothing to stand beside is named.
+//! A ratio of runs that differ in more than one thing says so, and what has nothing to stand beside
+//! is named.
 
 mod kind;
 mod text;
@@ -15,19 +16,22 @@ use crate::spread::Spread;
 /// A change of at most this share of the first figure is none: runs differ by as much.
 const SAME_SHARE: f64 = 0.01;
 
-/// The same of how many accelerators are fed: a search may end 2 % above what it asks for, and so may the next.
+/// The same of how many accelerators are fed: a search may end 2 % above what it asks for, and so
+/// may the next.
 const SAME_FED: f64 = 0.03;
 
-/// Half of the last digit of a number of two: contests of earlier releases told no more of how many are fed.
+/// Half of the last digit of a number of two: contests of earlier releases told no more of how many
+/// are fed.
 const ROUNDED: f64 = 0.005;
 
-/// What that is called.
+/// Name of that figure.
 const FED: &str = "accelerators fed";
 
-/// Below this many seconds nothing is told of a wait: a thread's waking takes as long on a host with other work.
+/// Below this many seconds nothing is told of a wait: a thread's waking takes as long on a host
+/// with other work.
 const SAME_WAIT: f64 = 1e-4;
 
-/// What a change has to exceed, beside [`SAME_SHARE`], to be one.
+/// Threshold of a change, beside [`SAME_SHARE`].
 #[derive(Debug, Clone, Copy)]
 enum Floor {
     /// So much of the figure's own unit.
@@ -38,8 +42,8 @@ enum Floor {
     OverSamples(f64),
 }
 
-/// A figure of an epoch: its name, where it stands in the document, whether more of it is better, and what is no
-/// change of it.
+/// A figure of an epoch: its name, where it stands in the document, whether more of it is better,
+/// and what is no change of it.
 const FIGURES: [(&str, &str, bool, Floor); 12] = [
     // Half a point.
     ("AU_ideal", "/au_ideal", true, Floor::Of(0.005)),
@@ -67,13 +71,13 @@ const PARTS: [(&str, &str); 6] = [
     ("booked fetch, s", "/booked_fetch_seconds"),
 ];
 
-/// What changed between two runs.
+/// Changes between two runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// What the runs differ in that they should have in common, with both values; of lists the first entries that
-    /// differ, or how many there are.
+    /// Properties that differ but should not, with both values; for lists the first differing
+    /// entries, or their number.
     pub differ: Vec<(String, Value, Value)>,
-    /// What only one of the runs has, and which.
+    /// Figures that only one of the runs has, and the run.
     pub alone: Vec<String>,
     /// The releases.
     pub releases: (Value, Value),
@@ -84,9 +88,9 @@ pub struct Comparison {
 /// A figure, twice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Change {
-    /// Of which epoch, of which loader, or of the whole run.
+    /// Subject: an epoch, a loader, or the whole run.
     pub of: String,
-    /// What it is.
+    /// Figure.
     pub figure: &'static str,
     /// In the first run.
     pub before: f64,
@@ -94,7 +98,7 @@ pub struct Change {
     pub after: f64,
     /// The second over the first; `None` where the first is 0.
     pub ratio: Option<f64>,
-    /// Whether the second is the better one; `None` if they are the same, or differ by less than runs do.
+    /// True if the second is better; `None` if they are equal, or differ by less than noise.
     pub is_better: Option<bool>,
 }
 
@@ -195,7 +199,7 @@ impl Comparison {
             (before, after) => {
                 let told = |fed: Option<Option<f64>>| match fed {
                     Some(Some(fed)) => format!("{fed:.2}"),
-                    Some(None) => "not borne out".to_owned(),
+                    Some(None) => "not confirmed".to_owned(),
                     None => "not asked".to_owned(),
                 };
                 self.alone.push(format!("{FED}: {}, then {}", told(before), told(after)));
@@ -263,7 +267,8 @@ impl Change {
     }
 }
 
-/// What is no change of how many accelerators are fed, with what the runs may have rounded away.
+/// Returns the largest insignificant difference in accelerators fed, with the rounding of both
+/// runs.
 fn fed_floor(before: Option<f64>, after: Option<f64>) -> f64 {
     let is_rounded = |fed: &f64| ((fed * 100.0).round() / 100.0 - fed).abs() < f64::EPSILON;
     let rounded = [before, after].into_iter().flatten().filter(is_rounded).count();
@@ -280,7 +285,7 @@ fn loader(contender: &Value) -> String {
 
 fn epochs<'a>(document: &'a Value, which: &str) -> Result<&'a Vec<Value>> {
     document["epochs"].as_array().ok_or_else(|| {
-        Error::new(ErrorKind::Invalid, "this is no report of a starvation benchmark")
+        Error::new(ErrorKind::Invalid, "the file is not a report of a starvation benchmark")
             .at("document", which)
             .advise("write both with: forebay bench starvation … --json > report.json")
     })
@@ -312,7 +317,7 @@ mod tests {
         assert_eq!(of("AU_ideal"), (Some(1.5), Some(true)));
         assert_eq!(of("waited, s"), (Some(1.25), Some(false)));
         assert_eq!(of("fetched, bytes"), (None, None));
-        // What neither document has is not made up.
+        // A figure that neither document has is not invented.
         assert_eq!(compared.changes.len(), 3);
         let text = compared.to_string();
         assert!(text.contains("epoch 0 (warm)") && text.contains("worse"), "{text}");
@@ -388,7 +393,7 @@ mod tests {
         let compared = Comparison::of(&run(0.900, 1.0), &run(0.904, 1.02)).unwrap();
         let better: Vec<_> = compared.changes.iter().map(|change| change.is_better).collect();
         assert_eq!(better, [None, Some(false), None]);
-        // Of 800 samples two ticks of the clock are 0.025 ms each.
+        // Two ticks of the clock are 0.025 ms each over 800 samples.
         let cpu = |ms: f64| {
             let mut run = run(0.9, 1.0);
             run["epochs"][0]["cpu_ms_per_sample"] = json!(ms);
@@ -426,7 +431,7 @@ mod tests {
         );
     }
 
-    /// What was told apart by difference is compared, and what only one run has is named.
+    /// Differential figures are compared, and those of one run only are named.
     #[test]
     fn differences_and_contests_are_compared_or_named() {
         let apart = |fetch: f64| {

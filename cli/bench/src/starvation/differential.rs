@@ -1,22 +1,23 @@
-//! Fetch stalls told from prep stalls by what an epoch takes without them (after DS-Analyzer, VLDB 2021).
+//! Fetch stalls told from prep stalls by what an epoch takes without them (after DS-Analyzer, VLDB
+//! 2021).
 //!
 //! ```text
 //! synthetic  batches are there from the beginning          computing alone
 //! cached     shards are in the cache                       computing and what making tensors takes longer
 //! cold       shards come from their origin                 all of it
 //! ```
-//! Its rule: like with like. All three play as many steps.
+//! Like with like. All three play as many steps.
 
 use forebay_error::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use super::report::{EpochReport, Temperature};
 
-/// The share of what a cold epoch delivers that has to be fetched in it: were half of it cached, half of the fetch stall
-/// would be missing.
+/// The share of what a cold epoch delivers that has to be fetched in it: were half of it cached,
+/// half of the fetch stall would be missing.
 const COLD: f64 = 0.95;
 
-/// What a step takes, and why.
+/// Parts of a step's time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Differential {
     /// Seconds a step takes where batches are there from the beginning.
@@ -25,11 +26,11 @@ pub struct Differential {
     pub cached_step_seconds: f64,
     /// Seconds a step takes where shards come from their origin.
     pub cold_step_seconds: f64,
-    /// What making batches of cached shards makes a step longer by: reading them, decoding, handing over.
+    /// Time per step for batches of cached shards: reading, decoding, handover.
     pub prep_stall_seconds: f64,
-    /// What fetching makes it longer by.
+    /// Time per step for fetching.
     pub fetch_stall_seconds: f64,
-    /// What each cold step waited that was booked to `origin` and `index`: the same by another way.
+    /// Waits of each cold step for `origin` and `index`: the same by another way.
     pub booked_fetch_seconds: f64,
 }
 
@@ -42,13 +43,12 @@ impl Differential {
         if (cold.temperature, cached.temperature) != (Temperature::Cold, Temperature::Warm) {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                "fetch and prep stalls are told apart by a cold and a warm epoch",
+                "separating fetch and prep stalls needs a cold and a warm epoch",
             )
             .at("first", cold.temperature)
             .at("last", cached.temperature)
             .advise(
-                "begin with an empty cache (FOREBAY_CACHE=$(mktemp -d), --daemon embedded) that has \
-                 room for all shards",
+                "start with an empty cache (FOREBAY_CACHE=$(mktemp -d), --daemon embedded) that has room for all shards",
             ));
         }
         if (cold.fetched_bytes as f64) < COLD * cold.delivered_bytes as f64 {
@@ -58,7 +58,7 @@ impl Differential {
             )
             .at("fetched_bytes", cold.fetched_bytes)
             .at("delivered_bytes", cold.delivered_bytes)
-            .advise("begin with an empty cache (FOREBAY_CACHE=$(mktemp -d), --daemon embedded)"));
+            .advise("start with an empty cache (FOREBAY_CACHE=$(mktemp -d), --daemon embedded)"));
         }
         if cold.steps != cached.steps {
             return Err(Error::new(ErrorKind::Invalid, "the epochs differ in their steps")

@@ -1,4 +1,5 @@
-//! A report as one page for a browser: figures, pictures, the raw document, and nothing from elsewhere.
+//! A report as one page for a browser: figures, pictures, the raw document, and nothing from
+//! elsewhere.
 
 mod charts;
 
@@ -25,7 +26,8 @@ const GB: f64 = 1e9;
 /// `Invalid` if a figure is no number.
 pub fn of(report: &Report) -> Result<String> {
     let title = format!("Starvation: {} on {}", report.profile, report.machine.cpu);
-    // Inside a script nothing that begins as a tag or a comment may stand; in JSON `<` is in strings alone.
+    // Inside a script nothing that begins as a tag or a comment may stand; in JSON `<` is in
+    // strings alone.
     let document = report.to_json()?.replace('<', "\\u003c");
     let page = html! {
         (DOCTYPE)
@@ -39,7 +41,7 @@ pub fn of(report: &Report) -> Result<String> {
             }
             body {
                 header {
-                    h1 { "How long does the accelerator starve, and why?" }
+                    h1 { "Accelerator starvation: time and causes" }
                     p { (workload(report)) }
                 }
                 main {
@@ -115,7 +117,7 @@ fn summary(report: &Report) -> Result<Markup> {
             }
             figure {
                 (PreEscaped(charts::causes(&report.epochs)?))
-                figcaption { "What the accelerators' time went into, epoch by epoch. What is missing to 100: steps that took longer than their nominal time, on a host with other work." }
+                figcaption { "Accelerators' time by use, epoch by epoch. The rest to 100: steps that took longer than their nominal time, on a host with other work." }
             }
         }
     })
@@ -131,7 +133,7 @@ fn one(epoch: &EpochReport) -> Result<Markup> {
                 "Waits of single steps: p50 " (milliseconds(wait.p50_seconds))
                 ", p95 " (milliseconds(wait.p95_seconds)) ", p99 " (milliseconds(wait.p99_seconds))
                 ", longest " (milliseconds(wait.max_seconds)) ". Booked " (briefly(wait.total_seconds))
-                " of " (briefly(wait.measured_seconds)) " measured; the calls themselves are booked to no cause."
+                " of " (briefly(wait.measured_seconds)) " measured; the calls themselves have no cause."
             }
             @if let Some(unbooked) = wait.unbooked_seconds() {
                 p class="note" { strong { "Beware: " } (unbooked_means(unbooked)) "." }
@@ -153,7 +155,7 @@ fn one(epoch: &EpochReport) -> Result<Markup> {
                     }
                 }
             }
-            @if left_out > 0 { p class="note" { (left_out) " later steps are not drawn." } }
+            @if left_out > 0 { p class="note" { (left_out) " later steps are omitted." } }
         }
     })
 }
@@ -172,12 +174,12 @@ fn parts(differential: &Differential) -> Markup {
                     (row("computing (synthetic)", differential.synthetic_step_seconds))
                     (row("prep stall (cached − synthetic)", differential.prep_stall_seconds))
                     (row("fetch stall (cold − cached)", differential.fetch_stall_seconds))
-                    (row("booked to origin and index", differential.booked_fetch_seconds))
+                    (row("charged to origin and index", differential.booked_fetch_seconds))
                 }
             }
             p class="note" {
-                "The same steps were played three times: on a batch that is there, from the cache, from the origin. "
-                "The last row is the same stall by another way: as each wait was booked."
+                "The same steps ran three times: on a batch in memory, from the cache, from the origin. "
+                "The last row is the same stall measured another way: by the causes of the waits."
             }
         }
     }
@@ -188,18 +190,18 @@ fn most(held: &Held) -> Result<Markup> {
         section {
             @match held.accelerators {
                 Some(fed) => h2 { "This node feeds " (format!("{fed:.2}")) " of them" },
-                None if held.cut_off => h2 { "The search for how many of them this node feeds was cut off" },
-                None => h2 { "How many of them this node feeds was not borne out" },
+                None if held.cut_off => h2 { "The search for the number of accelerators was cut off" },
+                None => h2 { "The number of accelerators this node feeds was not confirmed" },
             }
             p {
-                @if held.accelerators.is_none() && !held.cut_off { "Longer trials did not hold; the last: " }
+                @if held.accelerators.is_none() && !held.cut_off { "Longer trials failed; the last: " }
                 (format!("{:.0}", held.samples_per_second)) " samples/s at AU_ideal " (percent(held.au_ideal))
                 ", where at least " (percent(held.target)) " was asked for; "
-                (format!("{:.0}", held.unlimited_samples_per_second)) " where nobody computes."
+                (format!("{:.0}", held.unlimited_samples_per_second)) " without computation."
             }
             figure {
                 (PreEscaped(charts::search(held)?))
-                figcaption { "AU_ideal by how many accelerators' worth of batches was asked for." }
+                figcaption { "AU_ideal by the number of accelerators whose batches were requested." }
             }
         }
     })
@@ -247,11 +249,11 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
     })
 }
 
-/// How many accelerators a contender feeds, if it was asked.
+/// Returns the number of accelerators a contender feeds, if it was measured.
 fn feeds(contender: &serde_json::Value) -> String {
     match fed(contender) {
         Some(fed) => format!("{fed:.2}"),
-        None if is_not_borne_out(contender) => "not borne out".to_owned(),
+        None if is_not_borne_out(contender) => "not confirmed".to_owned(),
         None => String::new(),
     }
 }

@@ -1,17 +1,17 @@
-//! What accelerators do with batches: MLPerf Storage's workloads, and those of one's own.
+//! Workloads of accelerators: MLPerf Storage's, and custom ones.
 
 use serde::Serialize;
 
 /// A workload on one kind of accelerator.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Profile {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
     /// Samples per step.
     pub batch_size: u32,
     /// Seconds one step computes.
     pub step_seconds: f64,
-    /// Whether samples are JPEG images to be decoded.
+    /// True if samples are JPEG images to decode.
     pub images: bool,
 }
 

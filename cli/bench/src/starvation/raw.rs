@@ -1,14 +1,14 @@
 //! An epoch's steps one by one, for whoever wants to look behind the figures.
 //!
-//! Its rule: bounded. What is left out is counted.
+//! Bounded. What is left out is counted.
 
 use std::time::Duration;
 
 use forebay_wire::message::Cause;
 use serde::{Serialize, Serializer};
 
-/// Steps that are kept one by one: a minute of the shortest steps of MLPerf Storage (3.5 ms). More make a
-/// document that nothing opens any more.
+/// Steps that are kept one by one: a minute of the shortest steps of MLPerf Storage (3.5 ms). More
+/// make a document that nothing opens any more.
 pub const RAW_STEPS_MAX: usize = 20_000;
 
 /// One step's wait.
@@ -25,9 +25,9 @@ pub(super) struct Moment {
 /// Steps, column by column.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Raw {
-    /// When each batch was there, in seconds since the first step was over.
+    /// Arrival of each batch, in seconds since the end of the first step.
     pub at_seconds: Vec<f64>,
-    /// What was waited for it, in seconds.
+    /// Wait for each batch, in seconds.
     pub wait_seconds: Vec<f64>,
     /// Batches that were ready when it was asked for.
     pub ready: Vec<usize>,

@@ -1,4 +1,4 @@
-//! What a starvation run says, as a document and as text.
+//! Report of a starvation run, as a document and as text.
 
 pub(super) mod text;
 
@@ -21,10 +21,12 @@ use crate::tier_reads::TierReads;
 /// The share of a wait within which its causes sum to it.
 const BOOKED_WITHIN: f64 = 0.01;
 
-/// What lies between the clock of whoever waits and that of the loader: a call and its return on a thread that just woke.
+/// Difference between the clock of the waiting thread and the loader's: a call and its return on a
+/// thread that just woke.
 const CALL: Duration = Duration::from_micros(50);
 
-/// Counted steps to each batch that is kept ready ahead, below which a report warns: those batches are a tenth then.
+/// Counted steps to each batch that is kept ready ahead, below which a report warns: those batches
+/// are a tenth then.
 const STEPS_TO_EACH_AHEAD: u64 = 10;
 
 /// A whole run.
@@ -38,36 +40,39 @@ pub struct Report {
     pub batch_size: u32,
     /// Seconds one step computes.
     pub step_seconds: f64,
-    /// What else was asked for.
+    /// Other settings.
     pub configuration: Configuration,
-    /// SHA-256 of `[profile, batch_size, step_seconds, configuration]` as compact JSON whose names are sorted: runs that have it in
-    /// common are comparable on one machine, and whoever has the document can work it out.
+    /// SHA-256 of `[profile, batch_size, step_seconds, configuration]` as compact JSON whose names
+    /// are sorted: runs that have it in common are comparable on one machine, and whoever has the
+    /// document can work it out.
     pub configuration_sha256: String,
-    /// What it was measured on.
+    /// Machine of the measurement.
     pub machine: Machine,
     /// One entry per epoch.
     pub epochs: Vec<EpochReport>,
     /// Fetch stalls and prep stalls, if they were told apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub differential: Option<Differential>,
-    /// How many accelerators the node feeds, if that was looked for.
+    /// Number of accelerators the node feeds, if it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
-    /// What other loaders made of the same work, if they were asked, as `cli/bench/contest` tells it.
+    /// What other loaders made of the same work, if they were asked, as `cli/bench/contest` tells
+    /// it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contest: Option<serde_json::Value>,
 }
 
-/// How the benchmark was run.
+/// Settings of the benchmark.
 #[derive(Debug, Clone, Serialize)]
 pub struct Configuration {
-    /// The shards, as they were named: a path is not made absolute, and a pattern says the same on every machine.
+    /// The shards, as they were named: a path is not made absolute, and a pattern says the same on
+    /// every machine.
     pub urls: Vec<String>,
-    /// How many these are, but for those that no step reaches.
+    /// Number of shards, without those that no step reaches.
     pub shards: usize,
     /// Emulated accelerators.
     pub accelerators: u32,
-    /// Whether images were decoded.
+    /// True if images were decoded.
     pub decode: bool,
     /// Decode threads of each accelerator.
     pub threads: usize,
@@ -79,17 +84,17 @@ pub struct Configuration {
     pub steps: Option<u64>,
     /// Epochs.
     pub epochs: u64,
-    /// Whether stalls were told apart by difference.
+    /// True if stalls were separated by difference.
     pub differential: bool,
-    /// Whether batches were followed.
+    /// True if batches were traced.
     pub traced: bool,
-    /// How it was looked for how many accelerators the node feeds, if it was.
+    /// Settings of the search for the number of accelerators, if any.
     pub search: Option<Search>,
-    /// What was asked of other loaders, if anything was.
+    /// Request to other loaders, if any.
     pub contest: Option<Contested>,
 }
 
-/// How it is looked for how many accelerators a node feeds.
+/// Settings of the search for the number of accelerators.
 #[derive(Debug, Clone, Serialize)]
 pub struct Search {
     /// The AU_ideal at which one counts as fed.
@@ -98,10 +103,10 @@ pub struct Search {
     pub trial_seconds: f64,
 }
 
-/// What is asked of other loaders.
+/// Request to other loaders.
 #[derive(Debug, Clone, Serialize)]
 pub struct Contested {
-    /// Who.
+    /// Loaders.
     pub rivals: Vec<String>,
     /// The model that they train, if it is no emulated accelerator.
     pub model: Option<String>,
@@ -109,7 +114,7 @@ pub struct Contested {
     pub rounds: u32,
     /// Seconds of a run.
     pub seconds: f64,
-    /// What each may use of memory.
+    /// Memory limit of each.
     pub memory_bytes: Option<u64>,
 }
 
@@ -117,9 +122,9 @@ pub struct Contested {
 /// `first_batch_seconds`, `cpu_ms_per_sample`, `fetched_bytes` and `by_tier`.
 #[derive(Debug, Clone, Serialize)]
 pub struct EpochReport {
-    /// Its number.
+    /// Number.
     pub epoch: u64,
-    /// Whether its shards had to be fetched.
+    /// Temperature of its shards.
     pub temperature: Temperature,
     /// Steps counted, of all accelerators.
     pub steps: u64,
@@ -131,7 +136,8 @@ pub struct EpochReport {
     pub au_ideal: f64,
     /// Measured computing time, oversleeping included, divided by the same.
     pub au_measured: f64,
-    /// DLIO's formula ([`AcceleratorReport::au_dlio`]), the mean of the accelerators', as DLIO tells several ranks.
+    /// DLIO's formula ([`AcceleratorReport::au_dlio`]), the mean of the accelerators', as DLIO
+    /// tells several ranks.
     pub au_dlio: f64,
     /// From asking for the epoch to its first batch, of the accelerator that had to wait longest.
     pub first_batch_seconds: f64,
@@ -139,8 +145,8 @@ pub struct EpochReport {
     pub samples_per_second: f64,
     /// Payload bytes per second of wall time.
     pub bytes_per_second: f64,
-    /// CPU of trainer and daemon together per sample, in milliseconds: of the whole epoch, for what was made ahead
-    /// during the first step would else be lost.
+    /// CPU of trainer and daemon together per sample, in milliseconds: of the whole epoch, for what
+    /// was made ahead during the first step would else be lost.
     pub cpu_ms_per_sample: f64,
     /// Bytes the daemon fetched from origins during the whole epoch, for whatever job.
     pub fetched_bytes: u64,
@@ -163,7 +169,7 @@ pub struct EpochReport {
 pub struct WaitsReport {
     /// Waits counted: one a step.
     pub count: u64,
-    /// What they were booked to, in all.
+    /// Sum over all causes.
     pub total_seconds: f64,
     /// The same by the clock of whoever waited.
     pub measured_seconds: f64,
@@ -180,19 +186,19 @@ pub struct WaitsReport {
     pub max_seconds: f64,
     /// Waits longer than this share of a nominal step are stalls.
     pub stall_share_of_step: f64,
-    /// How many there were.
+    /// Number of stalls.
     pub stalls: u64,
 }
 
 /// One accelerator's part of an epoch.
 #[derive(Debug, Clone, Serialize)]
 pub struct AcceleratorReport {
-    /// Its rank.
+    /// Rank.
     pub rank: usize,
-    /// Its own AU_ideal.
+    /// AU_ideal of the rank.
     pub au_ideal: f64,
-    /// Its own AU by DLIO's formula (`statscounter.py` of dlio_benchmark 2.0.0): steps but the first times nominal
-    /// step time, over `whole_seconds` less `first_step_seconds`.
+    /// AU of the rank by DLIO's formula (`statscounter.py` of dlio_benchmark 2.0.0): steps but the
+    /// first times nominal step time, over `whole_seconds` less `first_step_seconds`.
     pub au_dlio: f64,
     /// Steps counted.
     pub steps: u64,
@@ -204,11 +210,11 @@ pub struct AcceleratorReport {
     pub first_step_seconds: f64,
     /// From asking for the epoch to its last step's end.
     pub whole_seconds: f64,
-    /// Its steps one by one.
+    /// Single steps.
     pub raw: Raw,
 }
 
-/// Whether an epoch's shards had to be fetched from their origin.
+/// Temperature of an epoch's shards: fetched from their origin or cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Temperature {
@@ -272,8 +278,8 @@ impl Report {
         })
     }
 
-    /// The counted steps of the shortest epoch's accelerators, if those are so few that batches made ahead during the
-    /// first step show in its figures.
+    /// The counted steps of the shortest epoch's accelerators, if those are so few that batches
+    /// made ahead during the first step show in its figures.
     #[must_use]
     pub fn few_steps(&self) -> Option<u64> {
         let steps = self.epochs.iter().flat_map(|epoch| &epoch.accelerators).map(|one| one.steps);
@@ -290,17 +296,18 @@ impl Report {
     }
 }
 
-/// Of values in this order. Their names are sorted, as `serde_json` keeps those of every object.
+/// Hashes values in this order. Their names are sorted, as `serde_json` keeps those of every
+/// object.
 fn sha256(of: &[serde_json::Value]) -> String {
     let text = serde_json::json!(of).to_string();
     Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What an epoch cost the node, from before its first step to its end.
+/// Cost of an epoch on the node, from before its first step to its end.
 pub(super) struct Cost {
     /// CPU of trainer and daemon.
     pub(super) cpu_seconds: f64,
-    /// What came from origins, for whatever job.
+    /// Bytes from origins, for all jobs.
     pub(super) fetched_bytes: u64,
     pub(super) by_tier: TierReads,
 }
@@ -374,8 +381,8 @@ impl WaitsReport {
         }
     }
 
-    /// What of the wait was booked to no cause, if that is more than the calls themselves take ([`CALL`]) and a hundredth:
-    /// then figures by cause are not to be trusted.
+    /// Returns the waiting time without a cause, if that exceeds the calls themselves ([`CALL`])
+    /// and a hundredth: figures by cause are then not reliable.
     #[must_use]
     pub fn unbooked_seconds(&self) -> Option<f64> {
         let unbooked = (self.measured_seconds - self.total_seconds).abs();
@@ -474,7 +481,8 @@ mod tests {
         };
         let one = hash(asked, configuration());
         assert_eq!(one, hash(asked, configuration()));
-        // By another program: json.dumps(…, sort_keys=True, separators=(",", ":"), ensure_ascii=False).
+        // By another program: json.dumps(…, sort_keys=True, separators=(",", ":"),
+        // ensure_ascii=False).
         assert_eq!(one, "1e1baf56553a242a3f0676c1b97831b4a4cc29098f1b2f4d7da5af808af2d096");
         let contested = Contested {
             rivals: vec!["spdl".to_owned()],

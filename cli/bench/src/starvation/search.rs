@@ -1,9 +1,9 @@
-//! How many accelerators a node can feed, found by trying.
+//! Search for the number of accelerators a node can feed.
 //!
-//! One accelerator that is `speed` times as fast asks for as much as `speed` of them do. The greatest speed
-//! at which its AU_ideal stays at the target is looked for by bisection; then longer trials decide.
+//! One accelerator that is `speed` times as fast asks for as much as `speed` of them do. Bisection
+//! finds the greatest speed at which its AU_ideal stays at the target; then longer trials decide.
 //!
-//! Its rule: what longer trials did not bear out is no figure.
+//! A number that longer trials do not confirm is not reported.
 
 use forebay_error::Result;
 use serde::Serialize;
@@ -20,14 +20,16 @@ const TRIALS_MAX: usize = 12;
 /// The last word have trials that are so many times as long, this many at most.
 const CONFIRM: (f64, usize) = (3.0, 8);
 
-/// A longer trial whose AU is so far above the target has found too slow an accelerator: runs differ by less.
+/// A longer trial whose AU is so far above the target has found too slow an accelerator: runs
+/// differ by less.
 const SLACK: f64 = 0.02;
 
-/// The speed that is tried next is this much below the one at which AU would be the target's, so that noise does
-/// not decide.
+/// The speed that is tried next is this much below the one at which AU would be the target's, so
+/// that noise does not decide.
 const BELOW: f64 = 0.99;
 
-/// A speed that did not hold is lowered to this share of it at least, whatever its AU: one trial may have been disturbed.
+/// A speed that did not hold is lowered to this share of it at least, whatever its AU: one trial
+/// may have been disturbed.
 const LOWEST: f64 = 0.5;
 
 /// Noise can make a trial better than what was found without any limit, by this factor at most.
@@ -50,13 +52,13 @@ pub struct Trial {
     pub fetched_bytes: u64,
 }
 
-/// What a node sustains.
+/// Number of accelerators a node sustains.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Held {
     /// The AU that had to be held.
     pub target: f64,
-    /// Sustained samples a second over those that one accelerator of nominal speed takes; `None` if no longer trial
-    /// bore a speed out.
+    /// Sustained samples a second over those that one accelerator of nominal speed takes; `None` if
+    /// no longer trial bore a speed out.
     pub accelerators: Option<f64>,
     /// The speed at which this was; else the last that was tried.
     pub speed: f64,
@@ -68,13 +70,14 @@ pub struct Held {
     pub unlimited_samples_per_second: f64,
     /// All trials, in order.
     pub trials: Vec<Trial>,
-    /// Whether it ended before it was done: then more may be fed than `accelerators` says.
+    /// True if it ended early: the node may then feed more than `accelerators`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cut_off: bool,
 }
 
-/// Finds the greatest speed that is held; `nominal` is what an accelerator takes at speed 1, in samples a
-/// second, and `trial` plays at a speed (`None`: without a limit), so many times as long as usual.
+/// Finds the greatest speed that is held; `nominal` is what an accelerator takes at speed 1, in
+/// samples a second, and `trial` plays at a speed (`None`: without a limit), so many times as long
+/// as usual.
 ///
 /// What trials came to that were played, and what one failed with.
 pub(super) fn search(
@@ -108,7 +111,8 @@ fn seek(
     confirmed: &mut Confirmed,
 ) -> Result<()> {
     let unlimited = trial(None, 1.0)?;
-    // Without noise the answer lies between where the node is never late and where it is late by the target.
+    // Without noise the answer lies between where the node is never late and where it is late by
+    // the target.
     let rate = unlimited.samples_per_second / nominal;
     trials.push(unlimited);
     let (mut low, mut high) = (0.0, HEADROOM * rate / target);
@@ -136,7 +140,7 @@ fn seek(
     Ok(())
 }
 
-/// What longer trials have said so far.
+/// Results of longer trials so far.
 #[derive(Default)]
 struct Confirmed {
     /// The fastest that held.
@@ -149,7 +153,7 @@ impl Confirmed {
     /// Takes a trial in; which speed to try next, if there is more to be found out.
     fn next(&mut self, tried: &Trial, target: f64) -> Option<f64> {
         let speed = tried.speed?;
-        // Where the node is late AU falls as the speed rises, so that speed times AU stays.
+        // AU falls as the speed rises once the node is late, so speed times AU stays.
         let aim = tried.au_ideal / target * BELOW;
         if tried.au_ideal < target {
             self.failed = Some(self.failed.map_or(speed, |failed| failed.min(speed)));
@@ -167,7 +171,8 @@ impl Confirmed {
     }
 }
 
-/// A speed between one that held and one that did not, unless they are as close as the search looks.
+/// A speed between one that held and one that did not, unless they are as close as the search
+/// looks.
 fn between(held: f64, failed: f64) -> Option<f64> {
     (failed - held > RESOLUTION * failed).then(|| f64::midpoint(held, failed))
 }
@@ -201,7 +206,7 @@ mod tests {
         }
     }
 
-    /// What held once by luck is not the answer.
+    /// A number that held once by luck is not the answer.
     #[test]
     fn what_does_not_hold_for_longer_is_not_called_held() {
         let mut lucky = node(2000.0);
@@ -260,12 +265,13 @@ mod tests {
         assert_eq!((held.accelerators, longer), (None, CONFIRM.1));
         assert_eq!(Some(held.speed), held.trials.last().unwrap().speed);
         let text = held.to_string();
-        assert!(text.contains("not borne out") && !text.contains("feeds "), "{text}");
+        assert!(text.contains("not confirmed") && !text.contains("feeds "), "{text}");
         held.accelerators = Some(1.0);
         assert!(held.to_string().contains("this node feeds 1.00 such accelerators"));
     }
 
-    /// What was tried before a search was cut off is told, and a figure only what a longer trial bore out.
+    /// A search that is cut off reports its trials, and a figure only if a longer trial confirmed
+    /// it.
     #[test]
     fn a_search_that_is_cut_off_tells_its_trials() {
         let cut_off = |at: usize| {

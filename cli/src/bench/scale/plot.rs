@@ -1,6 +1,6 @@
-//! How figures grow, as a picture.
+//! Chart of figures by size.
 //!
-//! Its rule: both axes are logarithmic, so that a figure's exponent is the slope that is seen.
+//! Both axes are logarithmic, so that a figure's exponent is the visible slope.
 
 use std::path::Path;
 
@@ -52,7 +52,7 @@ fn picture<'a>(
     Ok(())
 }
 
-/// What a figure is about: the first word of its name.
+/// Returns a figure's subject: the first word of its name.
 fn kind(growth: &Growth) -> &str {
     growth.name.split([' ', ':']).next().unwrap_or_default()
 }

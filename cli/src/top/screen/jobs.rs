@@ -1,6 +1,6 @@
 //! Jobs by name. Each rank of a job is a session of its own, and a job waits for its slowest rank.
 //!
-//! Rule: a job is one line: the reads of all its ranks, and the waits of the rank that waits most.
+//! A job is one line: the reads of all its ranks, and the waits of the rank that waits most.
 
 use std::collections::BTreeMap;
 
@@ -147,7 +147,7 @@ impl Screen<'_> {
             }
             let wrong: u64 = job.ranks.iter().map(|rank| rank.wrong_shards).sum();
             if wrong > 0 {
-                notes.push(self.line(&format!("  {wrong} shards turned out wrong"), look(false)));
+                notes.push(self.line(&format!("  {wrong} shards were corrupt"), look(false)));
             }
             let style = look(waited_share(job.worst()) <= STARVES);
             Row { cells: job.cells(), style, notes }
@@ -163,8 +163,8 @@ impl Screen<'_> {
         self.table(&columns, rows.collect())
     }
 
-    /// Returns the horizon of the rank that stands still first: late shards first, then those needed
-    /// first. None if no rank announced its order.
+    /// Returns the horizon of the rank that stands still first: late shards first, then those
+    /// needed first. None if no rank announced its order.
     fn horizon(&self, job: &NamedJob<'_>) -> Option<Horizon> {
         let foreseen = &self.status.foresight.jobs;
         let of = |rank: &&Job| {

@@ -197,7 +197,7 @@ fn jobs_that_wait_most_come_first() {
         assert!(all.contains(words), "{words}:\n{all}");
     }
     assert!(all.find("\na-job-with").unwrap() < all.find("\ncalm").unwrap(), "{all}");
-    assert!(!all.contains("TENANT"), "a single tenant is the whole cache: {all}");
+    assert!(!all.contains("TENANT"), "a single tenant has the whole cache: {all}");
     let bad =
         ["a-job", "calm", "nvme", "0 NVIDIA", "1 NVIDIA"].map(|name| is_bad(find(&lines, name)));
     assert_eq!(bad, [true, false, true, false, true]);

@@ -1,7 +1,7 @@
-//! Which slots the consumer keeps as views, and whether it may keep one more.
+//! Slots that the consumer keeps as views, and the limit on them.
 //!
-//! One rule: however long the consumer keeps what it was lent, the daemon has a slot and room in one
-//! piece for the next batch. What cannot be lent so is copied.
+//! However long the consumer keeps its views, the daemon has a slot and contiguous space for the
+//! next batch. A batch that cannot be lent is copied.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -77,7 +77,7 @@ impl Lending {
         let of_this_slab = book.lent.iter().filter(|entry| entry.slab == slab);
         let ranges = of_this_slab.map(|entry| entry.range.clone()).chain([range.clone()]);
         let room = largest_gap(lease.slab().len() as u64, ranges.collect());
-        // Where no other batch will lie there is nothing to spare.
+        // Without another batch there is nothing to reserve.
         let wanted = if spare == 0 { 0 } else { spare.max(book.largest) };
         if book.lent.len() >= self.at_most || room < wanted {
             return None;

@@ -1,7 +1,8 @@
 //! Leases on slots that a device still reads from.
 //!
-//! Its rule: a slot goes back to the daemon when the device is done with the batch, and nobody else waits for that.
-//! From when until when it was with the device is noted, for a batch that waits for such a slot waits for the device.
+//! A slot goes back to the daemon when the device is done with the batch, and nobody else waits for
+//! that. From when until when it was with the device is noted, for a batch that waits for such a
+//! slot waits for the device.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,7 +16,7 @@ use forebay_wire::clock::now_ns;
 
 use crate::lease::Lease;
 
-/// When the device was busy with batches, the last of them, in nanoseconds of the node's monotonic clock.
+/// Busy times of the device with recent batches, in nanoseconds of the node's monotonic clock.
 #[derive(Debug)]
 pub(super) struct Busy {
     stretches: Mutex<VecDeque<Range<u64>>>,
@@ -64,7 +65,8 @@ impl Retiring {
     /// `Unavailable` if the system refuses the thread.
     pub(super) fn new(limit: usize) -> Result<Self> {
         let (leases, retired) = bounded::<(Done, Arc<Lease>)>(limit);
-        // As many again as can be with the device: those in line, one that is waited for and one that comes.
+        // As many again as can be with the device: those in line, one that is waited for and one
+        // that comes.
         let limit = 2 * (limit + 2);
         let busy = Arc::new(Busy { stretches: Mutex::default(), limit });
         let ended = busy.clone();
@@ -73,7 +75,7 @@ impl Retiring {
             .spawn(move || {
                 for (done, _lease) in retired {
                     if let Err(error) = done.wait() {
-                        // Whoever takes the batch hears of it; the slot is not read any more.
+                        // The batch's consumer gets the error; the slot is no longer read.
                         tracing::warn!(%error, "the GPU failed at a batch");
                     }
                     ended.end();
@@ -83,7 +85,7 @@ impl Retiring {
         Ok(Self { busy, leases: Some(leases), thread: Some(thread) })
     }
 
-    /// When the device was busy.
+    /// Returns the busy times.
     pub(super) fn busy(&self) -> Arc<Busy> {
         self.busy.clone()
     }
@@ -102,7 +104,7 @@ impl Drop for Retiring {
     fn drop(&mut self) {
         self.leases = None;
         if let Some(thread) = self.thread.take() {
-            // Its own panics were reported when they happened.
+            // Panics of the thread were reported when they happened.
             let _ = thread.join();
         }
     }

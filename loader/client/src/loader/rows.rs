@@ -16,7 +16,7 @@ use crate::lease::Lease;
 /// A batch of decoded samples.
 #[derive(Debug)]
 pub struct Batch {
-    /// Its number in the epoch.
+    /// Number in the epoch.
     pub index: u64,
     /// The samples' keys, one per row.
     pub keys: Vec<String>,
@@ -24,8 +24,8 @@ pub struct Batch {
     pub urls: Vec<u32>,
     /// The samples' places in the epoch's global sequence, one per row.
     pub positions: Vec<u64>,
-    /// Where the samples begin in their shards, in bytes, one per row; none if the daemon's release does
-    /// not say.
+    /// Start of the samples in their shards, in bytes, one per row; none if the daemon's release
+    /// does not report it.
     pub offsets: Vec<u64>,
     /// False for rows that are padding.
     pub valid: Vec<bool>,
@@ -37,9 +37,9 @@ pub struct Batch {
     pub tier_bytes: u64,
     /// Payload bytes copied from a shard still arriving.
     pub origin_bytes: u64,
-    /// Who decoded its images, and why.
+    /// Decoder of its images, and the reason.
     pub routes: Routes,
-    /// Where in the slab the batch lies, as far as it is known.
+    /// Extent of the batch in the slab, if known.
     extent: Option<Range<u64>>,
 }
 
@@ -50,7 +50,7 @@ pub enum Rows {
     Decoded {
         /// The rows.
         column: Column,
-        /// Which rows have the field, where it is optional.
+        /// Rows that have the field, if it is optional.
         present: Option<Vec<bool>>,
     },
     /// Bytes to be copied out, or `None` where the sample lacks the field.
@@ -75,7 +75,8 @@ enum Memory {
 }
 
 impl View {
-    /// Everything from the first to the last byte of these views of one batch: one owner for all of them.
+    /// Everything from the first to the last byte of these views of one batch: one owner for all of
+    /// them.
     pub fn covering<'a>(views: impl Iterator<Item = &'a Self>) -> Option<Self> {
         views.fold(None, |all: Option<Self>, view| {
             Some(match all {
@@ -89,7 +90,7 @@ impl View {
         })
     }
 
-    /// Where it lies within `all`, which covers it.
+    /// Returns its range within `all`, which covers it.
     #[must_use]
     pub fn within(&self, all: &Self) -> Range<usize> {
         self.range.start - all.range.start..self.range.end - all.range.start
@@ -111,8 +112,8 @@ impl Deref for View {
 }
 
 impl Batch {
-    /// Makes the views the consumer's own: the slot while that leaves the daemon room to go on, else
-    /// a copy, so that a consumer who keeps every batch never waits for itself.
+    /// Makes the views the consumer's own: the slot while that leaves the daemon room to go on,
+    /// else a copy, so that a consumer who keeps every batch never waits for itself.
     pub(super) fn hand_out(&mut self, lending: &Arc<Lending>) {
         let views = self.columns.iter_mut().filter_map(|(_, rows)| match rows {
             Rows::Views(views) => Some(views.iter_mut().flatten()),
@@ -146,7 +147,7 @@ impl Batch {
     }
 }
 
-/// Where the members of a batch lie; `None` if those of a sample that failed may lie anywhere.
+/// Returns the extent of a batch's members; `None` if those of a failed sample may lie anywhere.
 fn extent(samples: &[Sample]) -> Option<Range<u64>> {
     let mut extent: Option<Range<u64>> = None;
     for sample in samples {
@@ -167,7 +168,8 @@ impl Work {
         self.streams.partition_point(|first| *first <= shard).saturating_sub(1) as u64
     }
 
-    /// Decodes what can be decoded; the rest is in [`Batch::errors`]. With it when bytes were brought to a GPU.
+    /// Decodes what can be decoded; the rest is in [`Batch::errors`]. With it when bytes were
+    /// brought to a GPU.
     pub(super) fn decode(
         &self,
         batch: message::Batch,

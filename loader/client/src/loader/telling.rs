@@ -1,7 +1,7 @@
 //! Tells the daemon how far a job's consumer came, for whoever looks at its status.
 //!
-//! Its rule: who trains never waits for who watches. A thread tells; what it tells it counts at that moment, so that of
-//! two calls that meet one is enough.
+//! Who trains never waits for who watches. A thread tells; what it tells it counts at that moment,
+//! so that of two calls that meet one is enough.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use forebay_wire::message::Progress;
 use super::Tally;
 use crate::session::Teller;
 
-/// How often the daemon hears how far the consumer came: often enough for whoever looks at it.
+/// Interval of progress reports to the daemon: short enough for a live screen.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// A moment that has no number: nobody waits.
@@ -26,7 +26,7 @@ const NEVER: u64 = 0;
 /// A thread that tells.
 pub(super) struct Telling {
     word: Arc<Word>,
-    /// When the daemon was told last, or is about to be, in nanoseconds of [`now_ns`].
+    /// Time of the last report, or of one about to be sent, in nanoseconds of [`now_ns`].
     told_ns: AtomicU64,
     /// Nothing once it is to end.
     asked: Option<Sender<()>>,
@@ -34,7 +34,7 @@ pub(super) struct Telling {
     made_in: Generation,
 }
 
-/// What is told, and to whom.
+/// Report and receiver.
 struct Word {
     teller: Teller,
     tally: Tally,
@@ -66,7 +66,7 @@ impl Telling {
         let thread = std::thread::Builder::new()
             .name("fb-tell".into())
             .spawn(move || calls.iter().for_each(|()| told.tell()))
-            .doing("start the thread that tells the daemon how far the job is")?;
+            .doing("start the thread that reports progress to the daemon")?;
         Ok(Self {
             word,
             told_ns: AtomicU64::new(NEVER),
@@ -98,7 +98,7 @@ impl Telling {
     pub(super) fn soon(&self) {
         self.told_ns.store(now_ns(), Ordering::Relaxed);
         if let Some(asked) = &self.asked {
-            // Where one call is in line it will tell of this, too.
+            // A queued call will report this, too.
             let _ = asked.try_send(());
         }
     }
@@ -116,7 +116,7 @@ impl Drop for Telling {
         let Some(thread) = self.thread.take() else { return };
         // A forked child has no threads to end; the parent's go on.
         if self.made_in.is_now() {
-            // Its own panics were reported when they happened.
+            // Panics of the thread were reported when they happened.
             let _ = thread.join();
         } else {
             std::mem::forget(thread);

@@ -1,7 +1,8 @@
 //! A trace's file: events in the Trace Event Format, one a line.
 //!
-//! Its rule: the file is whole whenever nobody writes to it. Each write puts events and the document's end behind them, in one call, over
-//! the end that was there; so a job that is killed leaves a trace that opens.
+//! The file is whole whenever nobody writes to it. Each write puts events and the document's end
+//! behind them, in one call, over the end that was there; so a job that is killed leaves a trace
+//! that opens.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -17,7 +18,7 @@ use super::picture::Event;
 /// Files that are tried where others are being written: more loaders than run on one node.
 const BESIDE: u32 = 1024;
 
-/// How it begins.
+/// Start of the file.
 const BEGIN: &str = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
 
 /// A file being written.
@@ -97,7 +98,7 @@ fn claim(path: &Path) -> Result<(std::fs::File, PathBuf)> {
             }
         }
     }
-    Err(Error::new(ErrorKind::Full, "too many traces are being written beside each other")
+    Err(Error::new(ErrorKind::Full, "too many traces are written at the same time")
         .at("path", path.display())
         .advise("name another file"))
 }

@@ -1,10 +1,11 @@
-//! What happened to batches, drawn as slices on tracks and arrows between them.
+//! Events of batches, drawn as slices on tracks and arrows between them.
 //!
-//! Two processes are drawn, the daemon and the trainer, on their common clock. In the daemon: what came in of shards, and each batch with the
-//! stages in which it was worked on. In the trainer: each batch between the stages (on its way, queued, ready), the
-//! decode thread, and the consumer, which waits and computes. An arrow leads along each batch, and from what brought its bytes to it.
+//! Two processes are drawn, the daemon and the trainer, on their common clock. The daemon's tracks
+//! show arriving bytes of shards, and each batch with its stages. The trainer's show each batch
+//! between the stages (in transit, queued, ready), the decode thread, and the consumer, which waits
+//! and computes. An arrow leads along each batch, and from the fetch of its bytes to it.
 //!
-//! Its rule: slices of one track nest and never overlap. What goes on at once is drawn on lanes side by side.
+//! Slices of one track nest and never overlap. Concurrent ones are drawn on lanes side by side.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -17,7 +18,8 @@ use serde_json::{Value, json};
 use super::{Followed, Handed, Heading};
 use crate::waits::cut;
 
-/// The drawn processes: names, not the kernel's numbers, so that one that is started again goes on in its place.
+/// The drawn processes: names, not the kernel's numbers, so that one that is started again goes on
+/// in its place.
 const DAEMON: u32 = 1;
 const TRAINER: u32 = 2;
 
@@ -28,10 +30,12 @@ const DECODE: u32 = 2;
 /// Lanes of one kind, at most; whatever is beyond is drawn over the one that is free soonest.
 const LANES: usize = 256;
 
-/// Pieces of shards that arrows may come from: as many as batches soon use, of a few dozen bytes each.
+/// Pieces of shards that arrows may come from: as many as batches soon use, of a few dozen bytes
+/// each.
 const REMEMBERED: usize = 16_384;
 
-/// Arrows into one batch, at most: a batch that is mixed of a hundred shards would show nothing else.
+/// Arrows into one batch, at most: a batch that is mixed of a hundred shards would show nothing
+/// else.
 const ARROWS: usize = 16;
 
 /// One line of the Trace Event Format. Times are microseconds since the trace's begin.
@@ -54,7 +58,7 @@ pub(super) struct Event<'a> {
     args: Value,
 }
 
-/// Where events go.
+/// Receiver of events.
 type Put<'a> = &'a mut dyn FnMut(&Event<'_>);
 
 /// A track, and a stretch of time on it.
@@ -92,7 +96,7 @@ struct Fetched {
     spot: Spot,
 }
 
-/// What was drawn so far, as far as it matters for what follows.
+/// Part of the drawn picture that later events need.
 #[derive(Debug)]
 pub(super) struct Picture {
     begin_ns: u64,
@@ -174,7 +178,8 @@ impl Picture {
         self.origins(batch, served, put);
         self.arrow("s", "batch", id, served, served.start_ns, put);
 
-        // Between the stages: on its way from the daemon, queued for the decoder, ready for the consumer.
+        // Between the stages: on its way from the daemon, queued for the decoder, ready for the
+        // consumer.
         let sent_ns = served.end_ns.min(*arrived_ns);
         let ring = self.ring.take(sent_ns, handed.wait.end, &mut self.unnamed);
         self.slice("batch", name.clone(), ring, json!({ "run": run }), put);
@@ -235,7 +240,7 @@ impl Picture {
         }
         self.slice("batch", name.to_owned(), spot, args, put);
         let worked = cut(start_ns..end_ns, &batch.stages, &[]);
-        // What no stage covers it waited for its slot, which is no work.
+        // Time outside all stages is the wait for a slot, which is no work.
         for Stage { cause, start_ns, end_ns } in
             worked.into_iter().filter(|stage| stage.cause != Cause::RingEmpty)
         {

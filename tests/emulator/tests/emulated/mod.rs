@@ -1,5 +1,5 @@
-//! A test's process in which the emulator is CUDA. The one rule: a test is run again in a process of its own, for
-//! libraries are looked for when a process starts.
+//! A test's process in which the emulator is CUDA. The one rule: a test is run again in a process
+//! of its own, for libraries are looked for when a process starts.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

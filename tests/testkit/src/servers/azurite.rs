@@ -128,7 +128,8 @@ impl Azurite {
             None | Some(0) => String::new(),
             Some(length) => length.to_string(),
         };
-        // Encoding and language come before the length; digest, type, date, conditions and range after it.
+        // Encoding and language come before the length; digest, type, date, conditions and range
+        // after it.
         let text = format!(
             "PUT\n\n\n{length}\n\n\n\n\n\n\n\n\n{}/{}{}{}",
             own.concat(),

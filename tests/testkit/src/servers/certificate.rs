@@ -29,7 +29,8 @@ pub(super) fn authority(folder: &Path) -> PathBuf {
 }
 
 impl Certificate {
-    /// Makes `certificate.pem` and `key.pem` in `folder`, and the authority that signs good ones, `authority.pem`.
+    /// Makes `certificate.pem` and `key.pem` in `folder`, and the authority that signs good ones,
+    /// `authority.pem`.
     ///
     /// # Errors
     /// If there is no `openssl`, or it fails.

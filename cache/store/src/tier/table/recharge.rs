@@ -1,6 +1,6 @@
 //! Change of rules for present shards.
 //!
-//! Rule: afterwards every shard is charged as if it had come under these rules. Policies keep their
+//! Afterwards every shard is charged as if it had come under these rules. Policies keep their
 //! knowledge of uses: a partition with the same policy and no new shards stays as it is; any other
 //! is filled anew in the order of use.
 

@@ -1,10 +1,10 @@
-//! What runs have to have in common for a ratio of theirs to mean anything.
+//! Properties that two runs must share for a ratio to mean anything.
 
 use serde_json::Value;
 
 use super::pick;
 
-/// What has to be the same for a ratio to mean anything, beside the configuration: its name, and where it stands.
+/// Those properties beside the configuration: name and place.
 const KIND: [(&str, &str); 7] = [
     ("workload", "/profile"),
     ("batch size", "/batch_size"),
@@ -15,7 +15,7 @@ const KIND: [(&str, &str); 7] = [
     ("kernel", "/machine/kernel"),
 ];
 
-/// What two runs differ in that makes ratios mean less.
+/// Returns the differences of two runs that weaken ratios.
 pub(super) fn differ(before: &Value, after: &Value) -> Vec<(String, Value, Value)> {
     let kinds = KIND.iter().map(|(name, path)| ((*name).to_owned(), (*path).to_owned()));
     let settings = [before, after].into_iter().filter_map(|run| run["configuration"].as_object());

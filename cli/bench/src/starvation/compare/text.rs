@@ -7,7 +7,7 @@ use super::Comparison;
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, before, after) in &self.differ {
-            writeln!(f, "not alike: {name} {before} and {after}")?;
+            writeln!(f, "different: {name} {before} and {after}")?;
         }
         for alone in &self.alone {
             writeln!(f, "not compared: {alone}")?;

@@ -65,7 +65,7 @@ fn undrawn(error: &dyn Display) -> Error {
     Error::new(ErrorKind::Invalid, format!("a picture cannot be drawn: {error}"))
 }
 
-/// What accelerators' time went into, a bar for each epoch.
+/// Draws the accelerators' time by use, a bar for each epoch.
 pub(super) fn causes(epochs: &[EpochReport]) -> Result<String> {
     picture(|area| {
         let bars = epochs.len() as f64;
@@ -220,7 +220,8 @@ pub(super) fn search(held: &Held) -> Result<String> {
     })
 }
 
-/// Loaders side by side, medians with their lowest and highest rounds; one picture for each kind of storage.
+/// Loaders side by side, medians with their lowest and highest rounds; one picture for each kind of
+/// storage.
 pub(super) fn rivals(contest: &Value) -> Result<Vec<Chart>> {
     let mut kinds: BTreeMap<&str, Vec<Bar>> = BTreeMap::new();
     for one in contest["contenders"].as_array().into_iter().flatten() {
@@ -438,7 +439,8 @@ mod tests {
         }
     }
 
-    /// Of two accelerators' twenty seconds each layer is as tall as its share, and stands on the one before.
+    /// Each layer of two accelerators' twenty seconds is as tall as its share, and stands on the
+    /// one before.
     #[test]
     fn causes_are_as_tall_as_their_share() {
         let epochs = [
@@ -469,7 +471,8 @@ mod tests {
         assert!(picture.contains("epoch 0 (cold)") && picture.contains("epoch 1 (cold)"));
     }
 
-    /// Half of the first five seconds was waited, of the last five nothing: so much of the picture is filled, and there.
+    /// Half of the first five seconds was waited, of the last five nothing: so much of the picture
+    /// is filled, and there.
     #[test]
     fn a_timeline_is_filled_where_was_waited() {
         let mut raw = Raw::default();
@@ -489,7 +492,7 @@ mod tests {
         }
         let picture = timeline(&accelerator(raw)).unwrap();
         let bars = bars(&picture);
-        // What is left of the picture for the plot.
+        // Width left for the plot.
         let width = f64::from(SIZE.0 - 20 - 2 * LABELS.0);
         let height = f64::from(SIZE.1 - 20 - LABELS.1);
         let filled = |color: RGBColor| {

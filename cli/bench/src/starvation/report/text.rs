@@ -28,19 +28,17 @@ impl fmt::Display for Report {
     }
 }
 
-/// What so few steps mean.
+/// Returns the warning about so few steps.
 pub(in crate::starvation) fn few(steps: u64, prefetch: u32) -> String {
     format!(
-        "with {steps} counted steps in an epoch much of it is what was made ahead during the first, up to {prefetch} batches; \
-         name more shards, or see --find-most, which plays them many times"
+        "with {steps} counted steps in an epoch, many batches were prefetched during the first, up to {prefetch}; name more shards, or use --find-most, which repeats them"
     )
 }
 
-/// What it means that so much of a wait was booked to no cause.
+/// Returns the warning about time without a cause.
 pub(in crate::starvation) fn unbooked_means(seconds: f64) -> String {
     format!(
-        "causes and wait differ by {:.1} ms, more than the calls themselves take: on a machine with other work shares by cause \
-         are not to be trusted",
+        "causes and wait differ by {:.1} ms, more than the calls themselves take: on a machine with other work shares by cause are unreliable",
         seconds * 1e3
     )
 }
@@ -115,7 +113,7 @@ impl fmt::Display for Differential {
         )?;
         writeln!(
             f,
-            "  by the difference between synthetic, cached and cold epochs; {:.1} ms were booked to origin and index",
+            "  from the difference between synthetic, cached and cold epochs; {:.1} ms were charged to origin and index",
             self.booked_fetch_seconds * 1e3
         )
     }
@@ -132,27 +130,25 @@ impl fmt::Display for Held {
             )?,
             None if self.cut_off => write!(
                 f,
-                "the search for how many such accelerators this node feeds was cut off after {} trials: the last of {:.2} came to \
-                 {au:.1} %",
+                "the search for the number of such accelerators was cut off after {} trials: the last of {:.2} reached {au:.1} %",
                 self.trials.len(),
                 self.speed
             )?,
             None => write!(
                 f,
-                "how many such accelerators this node keeps at AU_ideal >= {target:.0} % was not borne out by longer \
-                 trials: the last of {:.2} came to {au:.1} %",
+                "the number of such accelerators at AU_ideal >= {target:.0} % was not confirmed by longer trials: the last of {:.2} reached {au:.1} %",
                 self.speed
             )?,
         }
         if let (Some(_), true) = (self.accelerators, self.cut_off) {
-            write!(f, "; it was cut off, and may be more")?;
+            write!(f, "; the search was cut off, the number may be higher")?;
         }
         writeln!(f, "; without a limit it gives {:.0}", self.unlimited_samples_per_second)?;
         match self.trials.iter().map(|trial| trial.fetched_bytes).sum::<u64>() {
             0 => Ok(()),
             bytes => writeln!(
                 f,
-                "  {:.3} GB came from origins meanwhile: that is what the link feeds, too",
+                "  {:.3} GB came from origins meanwhile: the link limits this figure, too",
                 bytes as f64 / 1e9
             ),
         }
