@@ -64,7 +64,7 @@ list-skips:
 	@scripts/skips.sh $(FOREBAY_SKIPS)
 
 .PHONY: check
-check: setup-tests fmt-check rust-lint python-lint ptx-check deny ## Formatting, lints, types, kernels, licences
+check: setup-tests fmt-check style rust-lint python-lint ptx-check deny ## Formatting, words, lints, types, kernels, licences
 
 .PHONY: fmt
 fmt: setup-tests ## Format everything

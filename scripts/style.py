@@ -75,15 +75,18 @@ class Figures:
 
 
 def rust(path: str, text: str, figures: Figures) -> None:
-    """Measure a Rust file."""
-    in_doc = is_test = False
+    """Measure a Rust file: tables and code of doc comments are no prose."""
+    in_doc = is_test = in_code = False
     lines = text.splitlines()
     own = len(lines)
     for number, line in enumerate(lines, 1):
         place = f"{path}:{number}"
-        if RUST_COMMENT.match(line):
-            figures.prose(place, line)
         doc = RUST_DOC.match(line)
+        body = doc[1] if doc else ""
+        if body.startswith("```"):
+            in_code = not in_code
+        if RUST_COMMENT.match(line) and not (in_code or body.startswith("|")):
+            figures.prose(place, line)
         if doc and not in_doc and doc[1].strip():
             figures.doc(place, doc[1])
         in_doc = bool(doc)

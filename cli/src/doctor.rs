@@ -3,10 +3,10 @@
 //! It changes nothing of the machine, and a check that cannot look says so instead of guessing.
 //!
 //! ```text
-//!   Plan ── what the daemon would be            plan.rs
-//!   Machine ── what the kernel tells             machine.rs ┐
-//!   Trial ── what the daemon's own code can do   trial.rs   ├─► one finding a check ─► Report   finding.rs
-//!   Ground ── where a tier's directory lies      ground.rs  ┘
+//!   Plan     the daemon that would run            plan.rs
+//!   Machine  the kernel's facts                   machine.rs ┐
+//!   Trial    small trials of the daemon's work    trial.rs   ├─► findings ─► Report   finding.rs
+//!   Ground   the mount of a tier's directory      ground.rs  ┘
 //! ```
 
 mod audit;

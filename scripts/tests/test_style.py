@@ -38,7 +38,11 @@ def check(tmp_path):
 
 
 def test_clean_tree_passes(check):
-    done = check(src__lib_dot_rs=GOOD_RUST, README_dot_md="# A page\n\nOne line.\n")
+    done = check(
+        src__lib_dot_rs=GOOD_RUST,
+        src__drawn_dot_rs=f"//! A drawing.\n//! ```text\n//! {'─' * 120}\n//! ```\n",
+        README_dot_md="# A page\n\nOne line.\n",
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 

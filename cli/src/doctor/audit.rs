@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_can_be_kept_is_ok_and_without_one_there_is_nothing_to_say() {
+    fn usable_audit_log_is_ok_and_a_missing_one_has_no_finding() {
         let folder = tempfile::tempdir().unwrap();
         let fine = of(folder.path(), |_| {});
         assert_eq!(fine.verdict, Verdict::Ok, "{fine:?}");

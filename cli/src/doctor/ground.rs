@@ -209,7 +209,7 @@ mod tests {
 38 36 0:41 / /mnt/nvme0 ro,relatime master:2 - tmpfs none rw,size=4k\n";
 
     #[test]
-    fn the_mount_furthest_down_counts_and_of_those_in_one_place_the_last() {
+    fn deepest_and_last_mount_counts() {
         let kind = |path: &str| mount_of(MOUNTS, path.as_ref()).map(|mount| mount.kind);
         assert_eq!(kind("/mnt").as_deref(), Some("ext4"));
         assert_eq!(kind("/mnt/my disk/a").as_deref(), Some("fuse.sshfs"));

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_answers_is_named_and_an_older_one_is_to_be_restarted() {
+    fn running_daemon_is_named_and_an_older_one_needs_a_restart() {
         let (plan, _folder) = plan("/run/f.sock".as_ref());
         let listener = |release: Option<&str>| Listener {
             pid: Some(7),

@@ -1,18 +1,19 @@
 //! The admin API: HTTP and JSON, on the daemon's socket, and over TCP where that is configured.
 //!
 //! ```text
-//!   Api            its routes, and the document that is made of them   admin.rs
-//!     access         who asks, and whether they may                    admin/access.rs
-//!     body           what is taken of a request, bounded               admin/body.rs
-//!     refusal        what is answered where something cannot be done   admin/refusal.rs
-//!     tcp, token     the same where the kernel names nobody            admin/tcp.rs, admin/token.rs
-//!     document       what is said of all routes alike                  admin/document.rs
-//!     lines          work that is told step by step                    admin/lines.rs
-//!     page           what a browser shows                              admin/page.rs, admin/page/
-//!     state, costs, jobs, tiers, datasets, shards, explain, pins, warm_ups, scrubs, policy   a file for each kind of thing
+//!   Api            routes, and the OpenAPI document made of them   lib.rs
+//!     access         identity of the caller, and its rights          access.rs
+//!     body           bounded input of a request                      body.rs
+//!     refusal        problem documents                               refusal.rs
+//!     tcp            the same over TCP, with a token or TLS          tcp.rs
+//!     document       the part of the document common to all routes   document.rs
+//!     lines          progress of long work, line by line             lines.rs
+//!     page           the status page                                 page.rs
+//!     state, costs, jobs, tiers, datasets, shards, explain, pins, warm_ups, scrubs, policy
+//!                    one file for each kind of object
 //! ```
-//! A route is declared once, with its description, so that the document cannot differ
-//! from what is served.
+//! A route is declared once, with its description, so that the document and the served routes
+//! cannot differ.
 
 mod access;
 mod body;
