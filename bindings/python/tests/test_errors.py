@@ -153,7 +153,7 @@ def test_what_was_passed_over_is_told_here_and_by_the_daemon(home, make, spoilt)
     assert [list(reasons) for reasons in job["decoders"].values()] == [["no_device"]]
     text = status()
     assert re.search(r"decoded: \d+ by cpu \(no_device\)", text)
-    assert "passed over: 3 BadSample" in text
+    assert "skipped: 3 BadSample" in text
     assert all(one["key"] in text for one in bad["last"])
     # What is learnt of the shards ends the job, and it is opened anew.
     assert list(iteration) == []

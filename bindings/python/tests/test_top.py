@@ -24,11 +24,11 @@ from conftest import GONE_WITHIN
 from forebay import DataLoader
 
 JOB = "pretraining-of-a-model-with-a-long-name"
-HOME_KEY = b"\x1b[H"
 DOWN, PAGE_UP, LAST = b"\x1b[B", b"\x1b[5~", b"\x1b[F"
 FOREBAY = Path(sys.executable).with_name("forebay")
-CLEARED = b"\x1b[J"
-STYLES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+# Each frame ends with a hidden cursor.
+FRAME_END = b"\x1b[?25l"
+CONTROL = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|([^\x1b])")
 
 
 class Terminal:
@@ -39,6 +39,8 @@ class Terminal:
         self.resize(height, width)
         self.modes = termios.tcgetattr(self.theirs)
         self.seen = b""
+        self.frames = b""
+        self.cells: dict[tuple[int, int], str] = {}
         self.process: subprocess.Popen[bytes] | None = None
 
     def run(self, *arguments: str) -> None:
@@ -61,21 +63,40 @@ class Terminal:
         """Read what comes next."""
         left = deadline - time.monotonic()
         assert select.select([self.ours], [], [], max(0.0, left))[0], self.seen[-2000:]
-        self.seen += os.read(self.ours, 1 << 16)
+        more = os.read(self.ours, 1 << 16)
+        self.seen += more
+        self.frames += more
 
-    def screen(self, wanted: str, is_last: bool = False) -> list[str]:
-        """Wait for a whole screen with `wanted` in it, and return its lines."""
+    def draw(self, frame: str) -> None:
+        """Apply a frame, which holds only the cells that changed."""
+        row = column = 0
+        for parameters, command, text in CONTROL.findall(frame):
+            if command == "H":
+                row, column = (int(one or 1) - 1 for one in (parameters or "1;1").split(";"))
+            elif command == "J":
+                self.cells.clear()
+            elif text:
+                self.cells[row, column] = text
+                column += 1
+
+    def lines(self) -> list[str]:
+        """Return the lines of the screen, without empty ones at its end."""
+        height = max((row for row, _ in self.cells), default=-1) + 1
+        width = max((column for _, column in self.cells), default=-1) + 1
+        rows = [[self.cells.get((row, at), " ") for at in range(width)] for row in range(height)]
+        return "\n".join("".join(row).rstrip() for row in rows).rstrip("\n").split("\n")
+
+    def screen(self, wanted: str) -> list[str]:
+        """Wait for a new frame that shows `wanted`, and return its lines."""
         deadline = time.monotonic() + GONE_WITHIN
         while True:
-            # What is behind the last beginning may not be whole, unless it is cleared behind it.
-            screens = self.seen.split(HOME_KEY)[1:]
-            if not (is_last and screens and screens[-1].endswith(CLEARED)):
-                screens = screens[:-1]
-            for screen in screens:
-                if wanted.encode() in screen:
-                    self.seen = b""
-                    plain = STYLES.sub(b"", screen).decode()
-                    return plain.replace("\r", "").split("\n")
+            while FRAME_END in self.frames:
+                frame, self.frames = self.frames.split(FRAME_END, 1)
+                self.draw(frame.decode())
+                lines = self.lines()
+                if wanted in "\n".join(lines):
+                    self.seen = self.frames
+                    return lines
             self.read(deadline)
 
     def press(self, key: bytes) -> None:
@@ -142,7 +163,7 @@ def test_what_does_not_fit_is_scrolled_to(terminal: Terminal, shards: list[str])
             next(iter(rank))
         # So rarely that no look of its own shows another line.
         terminal.run("--interval", "3600")
-        whole = terminal.screen("RANKS", is_last=True)
+        whole = terminal.screen("RANKS")
         (row,) = [line for line in whole if line.startswith(JOB[:10])]
         assert "2" in row.split(), row
         height = 4
@@ -153,7 +174,7 @@ def test_what_does_not_fit_is_scrolled_to(terminal: Terminal, shards: list[str])
             if key:
                 terminal.press(key)
             word = f"lines {first} to {first + height - 2} of {len(whole)}"
-            lines = terminal.screen(word, is_last=True)
+            lines = terminal.screen(word)
             assert len(lines) == height
             return lines[:-1]
 
@@ -194,7 +215,7 @@ def test_a_daemon_that_comes_back_is_seen_again(terminal: Terminal, tmp_path: Pa
     assert any("nvme" in line for line in terminal.screen("No job is connected."))
     first.kill()
     first.communicate()
-    lines = terminal.screen("The daemon does not answer; what is shown is old. Trying again.")
+    lines = terminal.screen("The daemon does not answer; this is its last state. Trying again.")
     assert any("nvme" in line for line in lines), "what was known is still there"
     second = daemon()
     lines = terminal.screen("No job is connected.")
