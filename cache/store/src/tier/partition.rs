@@ -212,7 +212,7 @@ impl Partition {
     /// admitted now.
     pub(super) fn hit(&mut self, at: &mut PartitionEntry, identity: u64) {
         if at.foreseen {
-            // ThroughCounters uses do not matter.
+            // Earlier uses do not matter.
         } else if !at.unadmitted {
             self.policy.hit(at.slot);
         } else if self.rule().scan_bypass && self.policy.admits(true) {
