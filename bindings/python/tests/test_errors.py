@@ -370,7 +370,7 @@ IMAGE = {"image": forebay.Image("png", size=8)}
         ({"max_errors": 3, "on_error": "stop"}, "max_errors"),
         ({"urls": "pipe:cat /data/{0..3}.tar"}, "allow_pipe=True"),
         ({"urls": ["/a.tar", " PIPE:cat x"]}, "allow_pipe=True"),
-        ({"urls": "pipe:", "allow_pipe": True}, "behind it the command"),
+        ({"urls": "pipe:", "allow_pipe": True}, "followed by the command"),
         ({"urls": "/a.tar", "allow_pipe": "yes"}, "allow_pipe"),
         ({"rank": 0}, "together"),
         ({"rank": 2, "world_size": 2}, "rank 2"),

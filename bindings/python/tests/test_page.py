@@ -37,7 +37,7 @@ WITHIN = 30
 # How often it is looked whether it is there, in seconds.
 EVERY = 0.1
 
-# Jobs whose requests together are enough for an endpoint to be taken to be down.
+# Jobs whose requests together are enough for an endpoint to be circuit breaker open.
 JOBS = 4
 
 # A job that would like to be markup.
@@ -260,7 +260,7 @@ def test_who_cannot_see_finds_the_way(node: Node, browser: webdriver.Chrome) -> 
 def test_an_endpoint_that_does_not_answer_is_no_good_news(
     tmp_path: Path, browser: webdriver.Chrome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs ask an endpoint where nobody listens until it is taken to be down."""
+    """Jobs ask an endpoint where nobody listens until it is circuit breaker open."""
     with closing(socket.socket()) as nobody:
         nobody.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}"
@@ -285,7 +285,7 @@ def test_an_endpoint_that_does_not_answer_is_no_good_news(
             admit(browser, node)
             news = f"{endpoint} does not answer."
             until(browser, news, lambda: told(browser) == (news, False))
-            assert bad(browser) == {"taken to be down"}
+            assert bad(browser) == {"circuit breaker open"}
         finally:
             node.end()
 
@@ -438,13 +438,16 @@ def test_it_says_what_is_wrong_and_what_is_not(node: Node, browser: webdriver.Ch
     lacks = {"lacks": {"cache": 1 << 30, "bandwidth": 1 << 20}}
     late = "needed in 12 s, arrives in 40 s"
     in_time = "needed in 40 s, arrives in 12 s"
-    never = "needed in 12 s; its origin does not give it"
+    never = "needed in 12 s; its origin does not deliver it"
     of_time = [
         ({"needed_in": 12.0, "arrives_in": 40.0}, late),
         ({"needed_in": 12.0}, never),
         ({"needed_in": 12.0, "refused": "origin"}, never),
     ]
-    no_room = "it has no room before then: what is here is needed sooner, or a quota is full"
+    no_room = (
+        "there is no room for it before then: "
+        "cached shards are needed sooner, or a quota is full"
+    )
     by_use: dict[str, Any] = FORESEEN | {"jobs": [{"job": 1, "shards": 0}]}
     # What is put; the verdict, whether that is good news, what is trouble, what else is said.
     states: list[tuple[dict[str, Any], str, bool, set[str], str]] = [

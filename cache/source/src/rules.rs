@@ -446,7 +446,7 @@ mod tests {
             (&["s3://a/**", "s3://a/x/"], "never match"),
             (&["**", "s3://a/"], "never match"),
             (&["s3://a/*.tar", "s3://a/*.tar"], "never match"),
-            (&["s3://[a"], "no pattern"),
+            (&["s3://[a"], "not a pattern"),
             (&[""], "empty"),
             (&["bucket/"], "names no source"),
         ] {

@@ -71,7 +71,7 @@ impl Dataset {
     /// `Invalid` for an invalid pattern.
     pub fn new(name: &str, matches: &str, evict: Evict) -> Result<Self> {
         let matches = Pattern::new(matches).map_err(|error| {
-            Error::new(ErrorKind::Invalid, format!("`match` is no pattern: {error}"))
+            Error::new(ErrorKind::Invalid, format!("`match` is not a valid pattern: {error}"))
                 .at("dataset", name)
                 .at("match", matches)
         })?;
@@ -128,7 +128,7 @@ impl Dataset {
             Err(Error::new(ErrorKind::Invalid, what.to_owned()).at("dataset", &self.name))
         };
         if self.max_bytes.is_some_and(|max| max < self.min_bytes) {
-            return refuse("the quota's max is below its min");
+            return refuse("quota.max is below quota.min");
         }
         if self.cache == Cache::Never {
             let says = [
@@ -141,19 +141,19 @@ impl Dataset {
                 !self.tiers.is_empty(),
             ];
             if says.contains(&true) {
-                return refuse("a data set that is never cached has nothing to say of copies");
+                return refuse("a data set with `cache = \"never\"` takes no options about copies");
             }
             if !["/", "file:"].iter().any(|start| self.matches.as_str().starts_with(start)) {
                 return refuse("only files are read in place: `match` must be a path");
             }
         }
         if self.pin && self.ttl.is_some() {
-            return refuse("a data set cannot be pinned and have a ttl");
+            return refuse("`pin` and `ttl` of a data set exclude each other");
         }
         if let (Some(ttl), Some(keep)) = (self.ttl, self.dont_evict_time)
             && ttl < keep
         {
-            return refuse("the ttl ends before dont_evict_time");
+            return refuse("`ttl` is shorter than `dont_evict_time`");
         }
         Ok(())
     }

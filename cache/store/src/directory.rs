@@ -167,12 +167,12 @@ impl Directory {
     pub(crate) fn open(root: &Path, files: Arc<dyn Files>) -> Result<Self> {
         let at = |error: Error| error.at("directory", root.display());
         let shards = root.join("shards");
-        make_private(root).doing("make the cache directory").map_err(at)?;
+        make_private(root).doing("create the cache directory").map_err(at)?;
         let lock = lock(root).map_err(at)?;
         check_format(root, &*files).map_err(at)?;
-        make_private(&shards).doing("make the shard directory").map_err(at)?;
+        make_private(&shards).doing("create the shard directory").map_err(at)?;
         files.sync_directory(root).doing("sync a directory").map_err(at)?;
-        let identity = files.identity(&shards).doing("look at the shard directory").map_err(at)?;
+        let identity = files.identity(&shards).doing("stat the shard directory").map_err(at)?;
         let (root, newer) = (root.to_owned(), Mutex::default());
         Ok(Self { shards, root, newer, files, identity, _lock: lock })
     }
@@ -181,12 +181,12 @@ impl Directory {
     /// took its place. Forebay must not write there.
     pub(crate) fn check_identity(&self) -> Result<()> {
         let at = |error: Error| error.at("directory", self.root.display());
-        let now = self.files.identity(&self.shards).doing("look at the shard directory");
+        let now = self.files.identity(&self.shards).doing("stat the shard directory");
         match now.map_err(at)? == self.identity {
             true => Ok(()),
             false => Err(at(Error::new(
                 ErrorKind::Unavailable,
-                "another directory has taken the place of the cache",
+                "another directory lies where the cache directory was",
             ))
             .at("reason", "replaced")
             .advise("mount the device again, or run `forebay tier disable` and `enable`")),
@@ -195,13 +195,14 @@ impl Directory {
 
     /// Size and free space of the file system.
     pub(crate) fn extent(&self) -> Result<Extent> {
-        let extent = self.files.extent(&self.shards).doing("ask for the room on a disk");
+        let extent = self.files.extent(&self.shards).doing("read the free space of a disk");
         extent.map_err(|error| error.at("directory", self.root.display()))
     }
 
     /// Cuts off the padding that O_DIRECT needs after a shard's last byte.
     pub(crate) fn trim(&self, name: &ShardName, len: u64) -> Result<()> {
-        let cut = self.files.truncate(&self.data(name), len).doing("cut a shard to its length");
+        let cut =
+            self.files.truncate(&self.data(name), len).doing("truncate a shard to its length");
         cut.map_err(|error| error.at("path", self.data(name).display()))
     }
 
@@ -305,7 +306,7 @@ impl Directory {
             let _ = files.remove(aside);
         }
         written
-            .doing("write a file of the cache's")
+            .doing("write a file of the cache")
             .map_err(|error| error.at("path", path.display()))?;
         let directory = path.parent().unwrap_or(&self.root);
         self.files
@@ -353,7 +354,7 @@ fn lock(root: &Path) -> Result<File> {
         let _ = (&lock).take(32).read_to_string(&mut pid);
         return Err(Error::new(ErrorKind::Invalid, "another daemon uses this cache directory")
             .at("pid", if pid.trim().is_empty() { "unknown" } else { pid.trim() })
-            .advise("stop it, or give this one a directory of its own"));
+            .advise("stop it, or give this daemon its own directory"));
     }
     note.set_len(0).doing("note the pid in the lock")?;
     writeln!(note, "{}", std::process::id()).doing("note the pid in the lock")?;
@@ -394,10 +395,12 @@ pub enum Occupant {
 pub fn occupant(root: &Path) -> Result<Occupant> {
     match fs::read_to_string(root.join("FORMAT")) {
         Ok(text) if text == FORMAT => Ok(Occupant::Cache),
-        Ok(text) => Err(Error::new(ErrorKind::Invalid, "the cache directory has another format")
-            .at("found", text.trim())
-            .at("wanted", FORMAT.trim())
-            .advise("use the release that wrote it, or give this one an empty directory")),
+        Ok(text) => {
+            Err(Error::new(ErrorKind::Invalid, "the cache directory has an unknown format")
+                .at("found", text.trim())
+                .at("wanted", FORMAT.trim())
+                .advise("use the release that wrote it, or name an empty directory"))
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let mut others = fs::read_dir(root).doing("list the cache directory")?;
             let foreign = others.find(|entry| {
@@ -406,7 +409,7 @@ pub fn occupant(root: &Path) -> Result<Occupant> {
             });
             if let Some(foreign) = foreign {
                 let found = foreign.doing("list the cache directory")?.file_name();
-                let message = "the directory is not empty and is no cache of ours";
+                let message = "the directory is not empty and is not a Forebay cache";
                 return Err(Error::new(ErrorKind::Invalid, message)
                     .at("found", found.display())
                     .advise("name an empty directory: files in a cache directory get deleted"));

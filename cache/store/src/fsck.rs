@@ -69,9 +69,9 @@ impl Checkup {
 /// removing a file.
 pub fn fsck(root: &Path, repair: bool, mut progress: impl FnMut(u64, u64)) -> Result<Checkup> {
     if !root.join("FORMAT").exists() {
-        return Err(Error::new(ErrorKind::NotFound, "there is no cache of Forebay's here")
+        return Err(Error::new(ErrorKind::NotFound, "the directory holds no Forebay cache")
             .at("directory", root.display())
-            .advise("name the directory that the daemon's configuration names"));
+            .advise("name a directory from the daemon's configuration"));
     }
     let directory = Directory::open(root, Arc::new(LocalFiles))?;
     let findings = directory.survey()?;

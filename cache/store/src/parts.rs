@@ -126,7 +126,7 @@ impl PartsState {
             None => None,
             Some(None) if part >= self.kept_from => None,
             Some(None) => {
-                let error = Error::new(ErrorKind::Invalid, "a part was asked for twice");
+                let error = Error::new(ErrorKind::Invalid, "a part was requested twice");
                 Some(Err(error.at("part", part)))
             }
         }

@@ -73,7 +73,7 @@ impl Pins {
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::error!(%error, "cannot read what is pinned");
+                    tracing::error!(%error, "failed to read the pins");
                     wrong = Some(error);
                 }
             }
@@ -102,9 +102,9 @@ impl Pins {
 
 fn read(path: &Path) -> Result<Option<Pinned>> {
     let damaged = |why: String| {
-        Error::new(ErrorKind::Corrupt, format!("the file of pins is damaged: {why}"))
+        Error::new(ErrorKind::Corrupt, format!("the pin file is damaged: {why}"))
             .at("path", path.display())
-            .advise("remove it, and pin again what is to stay")
+            .advise("remove the file and pin the shards again")
     };
     let bytes = match std::fs::read(path) {
         // Errors of the directory are reported when it is opened.
@@ -117,7 +117,7 @@ fn read(path: &Path) -> Result<Option<Pinned>> {
             return Ok(None);
         }
         read => {
-            read.doing("read the file of pins").map_err(|error| error.at("path", path.display()))?
+            read.doing("read the pin file").map_err(|error| error.at("path", path.display()))?
         }
     };
     let written: Written =
@@ -160,14 +160,16 @@ impl Pinned {
 
     fn add(mut self, pin: &str) -> Result<Self> {
         if pin.is_empty() || pin.len() > PIN_BYTES {
-            return Err(Error::new(ErrorKind::Invalid, "this is no URL, and no pattern of URLs")
-                .at("pin", pin.get(..PIN_BYTES).unwrap_or(pin))
-                .at("limit", PIN_BYTES));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "the text is neither a URL nor a URL pattern",
+            )
+            .at("pin", pin.get(..PIN_BYTES).unwrap_or(pin))
+            .at("limit", PIN_BYTES));
         }
         let limit = if pin.contains(WILD) {
             let pattern = Pattern::new(pin).map_err(|error| {
-                Error::new(ErrorKind::Invalid, format!("this is no pattern: {error}"))
-                    .at("pin", pin)
+                Error::new(ErrorKind::Invalid, format!("invalid pattern: {error}")).at("pin", pin)
             })?;
             if !self.patterns.contains(&pattern) {
                 self.patterns.push(pattern);
@@ -180,9 +182,9 @@ impl Pinned {
         match limit {
             None => Ok(self),
             Some(limit) => {
-                Err(Error::new(ErrorKind::Full, "there are as many pins as there may be")
+                Err(Error::new(ErrorKind::Full, "the maximum number of pins is reached")
                     .at("limit", limit)
-                    .advise("take some back, or pin a whole data set by its name"))
+                    .advise("remove some pins, or pin a whole data set by name"))
             }
         }
     }
@@ -198,7 +200,7 @@ impl Pinned {
         if self.urls.remove(pin) || self.patterns.len() < before {
             return Ok(self);
         }
-        Err(Error::new(ErrorKind::NotFound, "there is no such pin")
+        Err(Error::new(ErrorKind::NotFound, "the pin does not exist")
             .at("pin", pin)
             .advise("see `forebay dataset pin --list`"))
     }

@@ -138,7 +138,7 @@ impl Shard {
         match progress {
             Ok(Progress { failed: Some(error), samples: have, .. }) if have < samples => Err(error),
             Ok(progress) => Ok(progress),
-            Err(_) => Err(Error::new(ErrorKind::Closed, "the fill was given up")),
+            Err(_) => Err(Error::new(ErrorKind::Closed, "the fill was abandoned")),
         }
     }
 
@@ -184,7 +184,8 @@ impl Shard {
     /// The same shard without a tier, read from its origin: it holds no file and no room.
     pub(crate) fn read_only_through(&self, traffic: &Arc<Traffic>) -> Arc<Self> {
         let why = self.lost.get().cloned();
-        let why = why.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "no tier has it"));
+        let why =
+            why.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "no tier holds the shard"));
         Arc::new(Self {
             name: self.name.clone(),
             url: self.url.clone(),

@@ -145,7 +145,7 @@ impl Share {
     pub(crate) fn full(&self) -> Error {
         let noun = self.of.noun();
         let what = format!(
-            "the {noun}'s quota has no room: every shard of it is in use, or kept by its rules"
+            "the {noun}'s quota is full: every shard of it is in use or protected by its rules"
         );
         let advice =
             format!("raise the {noun}'s quota.max, lower window and prefetch, or relax pins");

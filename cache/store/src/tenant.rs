@@ -31,7 +31,7 @@ impl Tenant {
             return refuse(format!("a tenant's name has 1 to {NAME_BYTES} bytes"));
         }
         if self.max_bytes.is_some_and(|max| max < self.min_bytes) {
-            return refuse("the quota's max is below its min".to_owned());
+            return refuse("quota.max is below quota.min".to_owned());
         }
         Ok(())
     }

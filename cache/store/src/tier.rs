@@ -338,7 +338,7 @@ impl Tier {
         let Some(condition) = changed else { return };
         let (tier, device) = (self.name(), self.device());
         match (condition, why) {
-            (Condition::Normal, _) => tracing::info!(tier, device, "the device is used again"),
+            (Condition::Normal, _) => tracing::info!(tier, device, "the device is in use again"),
             (_, Some(error)) => {
                 tracing::error!(tier, device, ?condition, %error, "the device fails");
             }

@@ -168,6 +168,6 @@ mod tests {
         let jobs = judge(&ListenConfig { door, group: None, mode: 0o666 }, str::to_owned);
         assert_eq!(jobs.verdict, Verdict::Ok, "{jobs:?}");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
-        assert_eq!(with("mode = '0666'").verdict, Verdict::Ok, "only root enters");
+        assert_eq!(with("mode = '0666'").verdict, Verdict::Ok, "only root can enter");
     }
 }

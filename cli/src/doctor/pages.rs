@@ -136,7 +136,7 @@ mod tests {
             ("never [deny]", "6.8.0", "denies", "echo never"),
             ("", "6.8.0", "built without", "nr_hugepages=512"),
             ("[never]", "5.15.0", "6.1", "nr_hugepages=512"),
-            ("[never]", "6.8.0", "small pieces", "compact_memory"),
+            ("[never]", "6.8.0", "fragmented", "compact_memory"),
         ] {
             let recorded = machine(shared, 0, 0, kernel);
             let finding = check(&recorded.machine, NEED, &pages(0, 3, 1));

@@ -307,7 +307,7 @@ impl Screen<'_> {
     fn origins(&self) -> Vec<Line<'static>> {
         let rows = self.status.sources.iter().map(|origin| {
             let state = match origin.down {
-                true => "marked down".to_owned(),
+                true => "circuit breaker open".to_owned(),
                 false => format!("{} waiting, {} retries", origin.waiting, origin.retries),
             };
             let cells = vec![

@@ -560,23 +560,23 @@ mod tests {
         let all = "[[dataset]]\nname = 'all'\nmatch = '**'\n";
         for (text, words) in [
             (format!("{a}evict = 'lifo'\n"), ["line=8", "s3fifo"]),
-            (format!("{a}ttl = 'soon'\n"), ["line=8", "no duration"]),
+            (format!("{a}ttl = 'soon'\n"), ["line=8", "not a duration"]),
             (format!("{a}colour = 'red'\n"), ["line=8", "unknown key `colour`"]),
             (
                 format!("{a}quota = {{ min = '2GiB', max = '1GiB' }}\n"),
-                ["below its min", "dataset=a"],
+                ["below quota.min", "dataset=a"],
             ),
-            (format!("{a}pin = true\nttl = '1d'\n"), ["pinned", "dataset=a"]),
+            (format!("{a}pin = true\nttl = '1d'\n"), ["exclude each other", "dataset=a"]),
             (format!("{a}cache = 'never'\n"), ["must be a path", "dataset=a"]),
-            (format!("{a}cache = 'never'\npin = true\n"), ["never cached", "dataset=a"]),
+            (format!("{a}cache = 'never'\npin = true\n"), ["takes no options", "dataset=a"]),
             (format!("{a}cache = 'sometimes'\n"), ["line=8", "always"]),
             (format!("{a}ttl = '1h'\ndont_evict_time = '1d'\n"), ["dont_evict_time", "dataset=a"]),
-            (a.replace("s3://a/**", "s3://[a"), ["no pattern", "dataset=a"]),
+            (a.replace("s3://a/**", "s3://[a"), ["not a valid pattern", "dataset=a"]),
             (format!("{a}{b}"), ["never match", "shadowed_by=a"]),
             (format!("{all}{a}"), ["never match", "shadowed_by=all"]),
             (
                 format!("{a}{}", b.replace("'b'", "'a'").replace("s3://a", "s3://b")),
-                ["one name", "a"],
+                ["same name", "a"],
             ),
         ] {
             let error = Config::parse(&format!("{tier}{text}")).unwrap_err();
@@ -658,13 +658,13 @@ mod tests {
         let a = "[[tenant]]\nname = 'a'\ngroups = [1]\n";
         let quota = |of: &str| format!("{a}quota = {{ {of} }}\n");
         for (text, words) in [
-            (quota("min = '2GiB', max = '1GiB'"), ["below its min", "tenant=a"]),
+            (quota("min = '2GiB', max = '1GiB'"), ["below quota.min", "tenant=a"]),
             (quota("least = '2GiB'"), ["line=8", "unknown key `least`"]),
             (quota("max = '2 parsecs'"), ["line=8", "parsecs"]),
             (format!("{a}sessions = 0\n"), ["at least 1", "tenant=a"]),
             (format!("{a}opens = '10'\n"), ["line=8", "\"32/s\""]),
-            (format!("{a}opens = '0/s'\n"), ["line=8", "no rate"]),
-            (format!("{a}opens = '10/parsec'\n"), ["line=8", "no rate"]),
+            (format!("{a}opens = '0/s'\n"), ["line=8", "not a rate"]),
+            (format!("{a}opens = '10/parsec'\n"), ["line=8", "not a rate"]),
             (format!("{a}colour = 'red'\n"), ["line=8", "unknown key `colour`"]),
             (a.replace("groups = [1]\n", ""), ["without groups", "tenant=a"]),
             (a.replace("[1]", "[]"), ["without groups", "tenant=a"]),
@@ -673,7 +673,7 @@ mod tests {
             (a.replace("[1]", "['no-such-group']"), ["no group of this name", "tenant=a"]),
             (a.replace("[1]", "['no-such-group']"), ["group=no-such-group", "getent group"]),
             (a.replace("'a'", "''"), ["name has 1 to", "tenant="]),
-            (format!("{a}{}", a.replace("[1]", "[2]")), ["one name", "tenant=a"]),
+            (format!("{a}{}", a.replace("[1]", "[2]")), ["same name", "tenant=a"]),
             (format!("{a}{}", a.replace("'a'", "'b'")), ["can have no jobs", "tenant=b"]),
         ] {
             let error = Config::parse(&format!("{tier}{text}")).unwrap_err();
@@ -690,7 +690,7 @@ mod tests {
             (tier.replace("1GiB", "1 parsec"), ["line=4", "capacity"]),
             (tier.replace("path = '/m'\n", ""), ["needs a path", "tier=nvme"]),
             (tier.replace("/m", "m"), ["absolute", "tier=nvme"]),
-            (format!("{tier}class = 'memory'\n"), ["has no path", "tier=nvme"]),
+            (format!("{tier}class = 'memory'\n"), ["takes no path", "tier=nvme"]),
             (format!("{tier}class = 'tape'\n"), ["line=5", "tape"]),
             (format!("{tier}keep_free = '110%'\n"), ["line=5", "5%"]),
             (format!("{tier}keep_free = 'some'\n"), ["line=5", "nor a size"]),

@@ -320,7 +320,7 @@ mod tests {
     fn what_is_no_file_is_no_log() {
         let directory = TempDir::new().unwrap();
         for (path, words) in [
-            (PathBuf::from("/dev/null"), "no regular file"),
+            (PathBuf::from("/dev/null"), "not a regular file"),
             (directory.path().to_owned(), "failed to open the audit log"),
         ] {
             let config = AuditConfig { path: path.clone(), max_bytes: 1 << 20, keep: 1 };

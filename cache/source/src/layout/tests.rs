@@ -60,7 +60,7 @@ fn what_is_wrong_with_a_layout_is_named() {
         value
     };
     for (value, words) in [
-        (Vec::new(), "breaks off"),
+        (Vec::new(), "is truncated"),
         (PLAIN[..PLAIN.len() - 1].to_vec(), "number of objects"),
         (with(PLAIN, 0, &0x0BD7_0BD0_u32.to_le_bytes()), "unknown kind"),
         (with(PLAIN, 4, &[0; 4]), "pattern"),
@@ -69,7 +69,7 @@ fn what_is_wrong_with_a_layout_is_named() {
         (with(PLAIN, 28, &u16::MAX.to_le_bytes()), "number of objects"),
         (with(PLAIN, 28, &[0; 2]), "number of objects"),
         (with(PROGRESSIVE, 4, &u32::MAX.to_le_bytes()), "shorter than its header says"),
-        (with(PROGRESSIVE, 14, &u16::MAX.to_le_bytes()), "fewer entries"),
+        (with(PROGRESSIVE, 14, &u16::MAX.to_le_bytes()), "too few entries"),
         // The first entry: its extent, and where its layout lies.
         (with(PROGRESSIVE, 40, &u64::MAX.to_le_bytes()), "ends before"),
         (with(PROGRESSIVE, 48, &(2 * MIB).to_le_bytes()), "overlap"),

@@ -29,7 +29,7 @@ impl Directory {
     pub(crate) fn save_index(&self, name: &ShardName, sidecar: &Sidecar) -> Result<()> {
         let bytes = sidecar.encode()?;
         self.check_identity()?;
-        make_private(&self.indexes()).doing("make a folder for indexes")?;
+        make_private(&self.indexes()).doing("create the index folder")?;
         self.make_room_for_index(bytes.len() as u64)?;
         let aside = self.indexes().join(format!("{}{SIDECAR_ASIDE}", name.0));
         self.put(&self.index(name), &aside, &bytes)
@@ -41,7 +41,7 @@ impl Directory {
         let bytes = fs::read(&path).ok()?;
         let sidecar = Sidecar::decode(&bytes);
         if let Err(error) = &sidecar {
-            tracing::warn!(path = %path.display(), %error, "an index is made anew");
+            tracing::warn!(path = %path.display(), %error, "an index is rebuilt");
         }
         // Marks it as used: the least recently used indexes are removed first. A failure only makes
         // it look older.

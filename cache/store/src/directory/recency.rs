@@ -43,7 +43,7 @@ impl Directory {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
             Err(error) => {
-                tracing::warn!(%error, "cannot read in which order shards were used");
+                tracing::warn!(%error, "failed to read the order in which shards were used");
                 return Vec::new();
             }
         };

@@ -68,7 +68,7 @@ impl Directory {
                 }
             };
             if file.ends_with(SIDECAR_ASIDE) || file.ends_with(PARTIAL_ASIDE) {
-                findings.push(Finding::Leftover { file, why: "it was being written" });
+                findings.push(Finding::Leftover { file, why: "its write was not finished" });
             } else if let Some(name) = file.strip_suffix(PARTIAL) {
                 partials.push(name.to_owned());
             } else if let Some(name) = file.strip_suffix(SIDECAR) {
@@ -94,7 +94,7 @@ impl Directory {
                     Finding::Partial(found)
                 }
                 None => {
-                    let why = "it records no shard that a fill could go on with";
+                    let why = "its record names no shard that a fill can resume";
                     Finding::Leftover { file: format!("{file}{PARTIAL}"), why }
                 }
             });
@@ -152,7 +152,7 @@ impl Directory {
                         written,
                     });
                 }
-                broken("its data is not what its sidecar says")
+                broken("its data differs from its sidecar")
             }
         }
     }
@@ -199,13 +199,13 @@ impl Directory {
                 Finding::Newer { name, bytes } => {
                     tracing::warn!(
                         shard = name.as_str(),
-                        "left a shard of a newer release alone; its bytes count"
+                        "kept a shard of a newer release; its bytes count"
                     );
                     recovered.newer_bytes += bytes;
                     self.reserve_name(name);
                 }
                 Finding::Foreign { file } => {
-                    tracing::warn!(file, "left a file alone that is not Forebay's");
+                    tracing::warn!(file, "kept a file that is not Forebay's");
                 }
             }
         }
@@ -220,9 +220,9 @@ impl Directory {
     }
 
     fn remove_leftover(&self, file: &str, why: &str) {
-        tracing::info!(file, why, "swept a leftover of an unfinished fill");
+        tracing::info!(file, why, "removed a leftover of an unfinished fill");
         if let Err(error) = self.remove_file(file) {
-            tracing::error!(file, %error, "failed to sweep a leftover");
+            tracing::error!(file, %error, "failed to remove a leftover");
         }
     }
 }

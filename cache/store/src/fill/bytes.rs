@@ -92,12 +92,12 @@ impl ShardBytes for FillBytes {
             })?;
             let Some(taken) = taken else {
                 // If the length was known, nothing is read beyond it.
-                let what = "a member reaches past the end of the shard";
+                let what = "a member extends past the end of the shard";
                 return Err(Error::new(ErrorKind::Corrupt, what)
                     .at("offset", offset)
                     .at("member_bytes", len)
                     .at("shard_bytes", at)
-                    .advise("upload the shard again; it looks truncated"));
+                    .advise("upload the shard again: it looks truncated"));
             };
             (at, left) = (at + taken, left - taken);
         }

@@ -282,10 +282,8 @@ impl Fill {
     }
 
     fn empty_stream_error(&self) -> Error {
-        let error = Error::new(ErrorKind::Corrupt, "the shard's command says nothing");
-        error
-            .at("url", self.url())
-            .advise("run it by hand, as the fill's user, and see what it says")
+        let error = Error::new(ErrorKind::Corrupt, "the shard's command wrote no bytes");
+        error.at("url", self.url()).advise("run it by hand as the same user, and check its output")
     }
 
     pub(super) async fn unless_failed<T>(
@@ -463,12 +461,12 @@ impl Fill {
         };
         if bytes > plausible {
             let what = "the shard unpacks to far more than its length: it may be a bomb";
-            let advice = "if it is meant to be so, store it as a plain tar, or as smaller shards";
+            let advice = "if the size is right, store it as a plain tar or as smaller shards";
             return refuse(ErrorKind::Invalid, what, plausible, advice);
         }
         if bytes > largest {
-            let what = "the shard comes to more than any tier, or a quota, can hold";
-            let advice = "raise the tiers' capacity, or the quota.max, or make smaller shards";
+            let what = "the shard is larger than any tier or quota can hold";
+            let advice = "raise the tiers' capacity or quota.max, or make smaller shards";
             return refuse(ErrorKind::Full, what, largest, advice);
         }
         Ok(())

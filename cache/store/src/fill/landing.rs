@@ -359,7 +359,7 @@ impl Fill {
             match writing.await.result {
                 Ok(written) if written == len => {}
                 Ok(written) => self.abandon_target(
-                    Error::new(ErrorKind::Unavailable, "the tier took only part of a write")
+                    Error::new(ErrorKind::Unavailable, "the tier wrote only part of the bytes")
                         .at("offset", offset)
                         .at("written", written),
                 ),

@@ -59,7 +59,8 @@ impl Unpacker {
         let decoder = match format {
             Compression::Gzip => Decoder::Between { padded: false },
             Compression::Zstd => {
-                let no_memory = |_| Error::new(ErrorKind::Full, "no memory to unpack zstd with");
+                let no_memory =
+                    |_| Error::new(ErrorKind::Full, "failed to allocate memory for zstd");
                 let mut decoder = Unzstd::new().map_err(no_memory)?;
                 decoder.set_parameter(DParameter::WindowLogMax(ZSTD_WINDOW)).map_err(no_memory)?;
                 Decoder::Zstd { decoder: Box::new(decoder), whole: false }
@@ -101,8 +102,8 @@ impl Unpacker {
         if whole {
             return Ok(());
         }
-        let error = self.fault("truncated", "the compressed shard breaks off").error;
-        let error = error.advise("upload the shard again; it looks truncated");
+        let error = self.fault("truncated", "the compressed shard ends early").error;
+        let error = error.advise("upload the shard again: it looks truncated");
         Err(UnpackError { error, untrusted: false })
     }
 
@@ -182,9 +183,9 @@ impl Unpacker {
     }
 
     fn trailing(&self) -> UnpackError {
-        let what = "bytes follow the compressed shard that are no part of it";
+        let what = "extra bytes follow the compressed shard";
         let error =
-            self.fault("trailing", what).error.advise("upload the shard again, without them");
+            self.fault("trailing", what).error.advise("upload the shard again without them");
         UnpackError { error, untrusted: false }
     }
 
@@ -309,7 +310,7 @@ mod tests {
             for cut in [stream.len() - 1, stream.len() / 2, 12] {
                 let (fault, _) = unpack(&stream[..cut], 4096, 4096).unwrap_err();
                 assert_eq!(fault.error.kind(), ErrorKind::Corrupt);
-                assert!(fault.error.to_string().contains("breaks off"), "{}", fault.error);
+                assert!(fault.error.to_string().contains("ends early"), "{}", fault.error);
                 assert!(!fault.untrusted);
                 assert_eq!(offset(&fault), cut as u64);
             }
@@ -328,7 +329,7 @@ mod tests {
                     .err()
                     .unwrap_or_else(|| panic!("a bit of byte {at} was not missed"));
                 assert_ne!(fault.error.kind(), ErrorKind::Full);
-                let torn = fault.error.to_string().contains("breaks off");
+                let torn = fault.error.to_string().contains("ends early");
                 assert!(fault.untrusted || torn, "byte {at}: {}", fault.error);
                 assert!(offset(&fault) <= stream.len() as u64);
             }
@@ -347,7 +348,7 @@ mod tests {
             let joined = [&stream, tail].concat();
             let (fault, all) = unpack(&joined, 64, 64).unwrap_err();
             assert_eq!(fault.error.kind(), ErrorKind::Corrupt);
-            assert!(fault.error.to_string().contains("no part of it"), "{}", fault.error);
+            assert!(fault.error.to_string().contains("extra bytes"), "{}", fault.error);
             assert!(!fault.untrusted && all == bytes);
             assert!(offset(&fault) >= stream.len() as u64);
         }

@@ -27,8 +27,10 @@ impl Placed {
         let bytes = from.checked_add(len).and_then(|end| self.span.get(from..end));
         match bytes {
             Some(bytes) if crc32c(bytes) == member.crc32c => Ok(self.span.offset() + from),
-            _ => Err(Error::new(ErrorKind::Corrupt, "a member differs from what the origin sent")
-                .at("offset", member.offset)),
+            _ => {
+                Err(Error::new(ErrorKind::Corrupt, "a member differs from the bytes of the origin")
+                    .at("offset", member.offset))
+            }
         }
     }
 

@@ -105,7 +105,8 @@ impl Shard {
                 Ok(transferred) => {
                     read_bytes.fetch_add(transferred as u64, Ordering::Relaxed);
                     let reached = start + transferred as u64;
-                    let cut = || Error::new(ErrorKind::Corrupt, "the copy on the tier is cut");
+                    let cut =
+                        || Error::new(ErrorKind::Corrupt, "the copy on the tier is truncated");
                     if reached < end { Err(cut().at("offset", reached)) } else { Ok(()) }
                 }
             };
@@ -119,10 +120,10 @@ impl Shard {
     async fn read_through(&self, pending: Pending, payer: Option<&Payer>) -> (usize, Placed) {
         let Pending { at, start, end, mut span } = pending;
         if self.growth.is_unpacked() {
-            let what = "no tier keeps the shard, and its origin sends it only as a whole";
+            let what = "no tier holds the shard, and its origin sends it only as a whole";
             let error = Error::new(ErrorKind::Unavailable, what).at("url", &self.url);
             let error = error.advise(
-                "read it again once a tier takes it (see `forebay tier ls`), or store it as a plain tar",
+                "read it again once a tier accepts it (see `forebay tier ls`), or store it as a plain tar",
             );
             return (at, Placed { span, start, from_tier: false, outcome: Err(error) });
         }

@@ -24,7 +24,7 @@ fn datasets(datasets: &[Dataset], tiers: &[(&str, u64)]) -> Result<()> {
         set.check()?;
         let known = |name: &&String| !tiers.iter().any(|(tier, _)| tier == name);
         if let Some(unknown) = set.tiers.iter().find(known) {
-            return Err(Error::new(ErrorKind::Invalid, "there is no tier of this name")
+            return Err(Error::new(ErrorKind::Invalid, "the tier does not exist")
                 .at("dataset", &set.name)
                 .at("tier", unknown));
         }
@@ -62,7 +62,7 @@ fn datasets(datasets: &[Dataset], tiers: &[(&str, u64)]) -> Result<()> {
         }));
         if promised > capacity {
             let advice = "lower the pinned data sets' quota.max, or raise the tiers' capacity";
-            return refuse("what is pinned exceeds the capacity", promised, advice);
+            return refuse("the pinned data sets exceed the capacity", promised, advice);
         }
     }
     Ok(())

@@ -64,7 +64,7 @@ impl Store {
     pub async fn set_mode(&self, name: &str, mode: Mode) -> Result<()> {
         let tier = self.inner.tiers.iter().find(|tier| tier.name() == name).ok_or_else(|| {
             let names: Vec<_> = self.inner.tiers.iter().map(Tier::name).collect();
-            Error::new(ErrorKind::NotFound, "there is no tier of this name")
+            Error::new(ErrorKind::NotFound, "the tier does not exist")
                 .at("tier", name)
                 .advise(format!("name one of {}", names.join(", ")))
         })?;

@@ -282,7 +282,7 @@ fn fetch_what_is_due(
             {
                 // The job that needs the shard gets the error and reports it.
                 let (url, tenant) = (forebay_error::shown(url), store_tenant.as_deref());
-                tracing::debug!(url, tenant, %error, "failed to fetch ahead");
+                tracing::debug!(url, tenant, %error, "failed to prefetch a shard");
             }
             let refused = fetched.err().map(|error| match error.kind() {
                 ErrorKind::Full => Refusal::Room,

@@ -93,7 +93,7 @@ impl Store {
             {
                 self.inner.shared.identities().pop(&key);
             }
-            Err(error) => tracing::debug!(%error, "kept an object's old identity"),
+            Err(error) => tracing::debug!(%error, "kept the previous identity of an object"),
         }
     }
 }

@@ -61,7 +61,7 @@ impl Store {
         let (dataset, job) = (self.inner.shared.dataset_of(url), self.job.as_deref());
         let (url, tenant) = (forebay_error::shown(url), self.tenant());
         let session = self.session();
-        tracing::warn!(session, job, tenant, dataset, url, error = %why, "no tier takes a shard: it is read through");
+        tracing::warn!(session, job, tenant, dataset, url, error = %why, "no tier accepts a shard: it is read through");
         self.inner.shared.past.misses.inc();
         self.index_through(wanted, why.clone(), true)
     }
@@ -197,7 +197,7 @@ impl Store {
                 // A memory tier has no directory.
                 Err(error) if error.kind() == ErrorKind::Closed => {}
                 Err(error) => {
-                    tracing::warn!(tier = tier.name(), %error, "failed to keep an index: it is made anew");
+                    tracing::warn!(tier = tier.name(), %error, "failed to store an index: it is rebuilt");
                 }
             }
         }

@@ -112,7 +112,7 @@ impl Store {
         }
         if let Some(shard) = self.inner.promotions.next() {
             if let Err(error) = self.move_up(&shard).await {
-                tracing::debug!(shard = shard.name().as_str(), %error, "a shard does not move up");
+                tracing::debug!(shard = shard.name().as_str(), %error, "failed to move a shard to a faster tier");
             }
             return true;
         }
@@ -150,7 +150,7 @@ impl Store {
     /// `anywhere` to any other.
     async fn move_down(&self, from: &Tier, name: &ShardName, anywhere: bool) {
         if let Err(error) = self.copy_down(from, name, anywhere).await {
-            tracing::debug!(shard = name.as_str(), %error, "a shard does not move down");
+            tracing::debug!(shard = name.as_str(), %error, "failed to move a shard to a slower tier");
         }
         from.evict(name).await;
     }
@@ -259,7 +259,7 @@ impl Store {
         let filling = match begun {
             Ok((_, filling)) => filling,
             Err(error) => {
-                tracing::debug!(tier = to.name(), %error, "there was no place for a move");
+                tracing::debug!(tier = to.name(), %error, "no tier had room for the move");
                 return Ok(false);
             }
         };
@@ -362,7 +362,7 @@ impl RangeRead for Blocks<'_> {
             Some(sum) if span.get(..held).is_some_and(|bytes| crc32c(bytes) == *sum) => Ok(span),
             _ => {
                 let error =
-                    Error::new(ErrorKind::Corrupt, "a block differs from what its origin sent");
+                    Error::new(ErrorKind::Corrupt, "a block differs from the bytes of its origin");
                 let error = error.at("offset", offset);
                 if let Some(home) = &lease.home {
                     let copy = Arc::downgrade(&home.space);

@@ -147,7 +147,7 @@ impl Store {
             if tier.state(&here.name).is_none() {
                 // If the look fails, the listing will show the shard.
                 if let Err(error) = tier.probe(&here.name).await {
-                    tracing::debug!(tier = tier.name(), %error, "failed to look for a shard");
+                    tracing::debug!(tier = tier.name(), %error, "failed to look up a shard");
                 }
                 here.name = tier.name_for(&wanted.name);
             }

@@ -46,7 +46,7 @@ impl Store {
         let pinned = self.inner.shared.pins.current().without(&pin)?;
         if !dry {
             self.change_pins(pinned, &pin).await?;
-            tracing::info!(pin, "an admin takes back a pin");
+            tracing::info!(pin, "an admin removes a pin");
         }
         Ok(())
     }
@@ -91,7 +91,7 @@ impl Store {
 
 /// Error if the content of a tier is unknown.
 pub(super) fn away(tier: &Tier) -> Error {
-    Error::new(ErrorKind::Unavailable, "the tier cannot be used now: what it holds is not known")
+    Error::new(ErrorKind::Unavailable, "the tier cannot be used now: its shards are unknown")
         .at("tier", tier.name())
-        .advise("ask again once `forebay tier ls` shows it enabled and normal")
+        .advise("try again once `forebay tier ls` shows it enabled and normal")
 }

@@ -34,7 +34,7 @@ pub(super) fn check(tiers: &[TierConfig]) -> Result<()> {
         tier.limits().check()?;
         match (&tier.disk, tier.class) {
             (None, Class::Memory) => {}
-            (None, _) => return refuse("path", "a tier that is not memory needs a path"),
+            (None, _) => return refuse("path", "a disk tier needs a path"),
             (Some(disk), _) => {
                 let path = &disk.path;
                 if path.exists() && !path.is_dir() {
@@ -52,7 +52,7 @@ pub(super) fn check(tiers: &[TierConfig]) -> Result<()> {
                         .at("tier", &tier.name)
                         .at("other", name)
                         .at("directory", other.display())
-                        .advise("give each tier a directory of its own"));
+                        .advise("give each tier its own directory"));
                 }
                 paths.push((real, &tier.name));
             }
@@ -140,7 +140,7 @@ impl Store {
             Some(error) if error.kind() == ErrorKind::Closed && self.is_in_order() => Err(error),
             other => {
                 let why = other.unwrap_or_else(|| {
-                    Error::new(ErrorKind::Unavailable, "no tier takes shards now")
+                    Error::new(ErrorKind::Unavailable, "no tier accepts shards now")
                         .advise("see `forebay tier ls`")
                 });
                 match urgency {

@@ -74,12 +74,12 @@ impl Store {
         held: &AtomicU64,
     ) -> Result<Prefetched> {
         if self.is_never_cached(url) {
-            let what = "its data set is never cached: there is nothing to bring here";
+            let what = "its data set is never cached: there is nothing to prefetch";
             return Err(Error::new(ErrorKind::Invalid, what)
                 .at("url", url)
                 .at("cache", "never")
                 .advise(
-                    "let jobs read it where it is, or take `cache = \"never\"` from its data set",
+                    "let jobs read it in place, or remove `cache = \"never\"` from its data set",
                 ));
         }
         let source = self.inner.sources.open(url, options)?;
@@ -128,7 +128,7 @@ impl Store {
         if bytes <= room {
             return Ok(());
         }
-        let what = "the cache has no room for it beside the shards that were brought before it";
+        let what = "the cache has no room for it beside the shards prefetched before it";
         Err(Error::new(ErrorKind::Full, what)
             .at("room", room)
             .advise("name fewer shards, or give the cache more room"))

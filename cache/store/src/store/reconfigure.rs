@@ -91,5 +91,6 @@ impl Store {
 }
 
 fn other_tiers(name: &str) -> Error {
-    Error::new(ErrorKind::Invalid, "tiers come and go only as the daemon starts").at("tier", name)
+    Error::new(ErrorKind::Invalid, "tiers are added and removed only when the daemon starts")
+        .at("tier", name)
 }

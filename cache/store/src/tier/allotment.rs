@@ -149,7 +149,7 @@ impl TierAllotment {
             return Ok(Attempt::Grown);
         }
         if !tier.is_writable() {
-            let what = "the tier takes no shards any more";
+            let what = "the tier accepts no more shards";
             return Err(Error::new(ErrorKind::Unavailable, what).at("tier", tier.name()));
         }
         if Shortage::of(&shares, charge, more) != short {

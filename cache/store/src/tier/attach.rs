@@ -45,8 +45,7 @@ impl Tier {
             None => {
                 let capacity = whole_parts(config.capacity);
                 if capacity == 0 {
-                    let what =
-                        "a tier in memory holds whole parts of 4 MiB: it is too small for one";
+                    let what = "a memory tier is smaller than one part of 4 MiB";
                     return Err(Error::new(ErrorKind::Invalid, what).at("tier", &config.name));
                 }
                 let bytes = usize::try_from(capacity).unwrap_or(usize::MAX);
@@ -63,7 +62,7 @@ impl Tier {
                 let directory = opened.await.map_err(|_| shutting_down())??;
                 let extent = directory.extent()?;
                 if writes_per_day == Some(0) {
-                    let what = "writes_per_day of 0 allows nothing: leave the tier out";
+                    let what = "writes_per_day = 0 allows no writes: remove the tier";
                     return Err(Error::new(ErrorKind::Invalid, what).at("tier", &config.name));
                 }
                 let size = limits.on(&path, extent, 0)?;
@@ -161,7 +160,7 @@ impl Tier {
                 Ok(())
             }
             Err(error) => {
-                tracing::error!(tier = self.name(), %error, "failed to list the tier; nothing is added to it");
+                tracing::error!(tier = self.name(), %error, "failed to list the tier; it accepts no shards");
                 Err(error)
             }
         };
@@ -225,7 +224,7 @@ impl Tier {
         });
         match saved.await {
             Err(error) if error.kind() != ErrorKind::Closed => {
-                tracing::warn!(tier = self.name(), %error, "failed to keep in which order shards were used");
+                tracing::warn!(tier = self.name(), %error, "failed to store the order in which shards were used");
             }
             _ => {}
         }
@@ -297,7 +296,7 @@ impl Tier {
         span.fill(0);
         let done = disk.engine.read(&file, 0, span).await;
         if done.result? != PROBE_BYTES || done.span.iter().any(|byte| *byte != 0xf0) {
-            return Err(Error::new(ErrorKind::Unavailable, "a probe came back changed"));
+            return Err(Error::new(ErrorKind::Unavailable, "a probe read back different bytes"));
         }
         let files = disk.files.clone();
         let removed = tokio::task::spawn_blocking(move || files.remove(&path)).await;
@@ -331,12 +330,9 @@ impl Tier {
     /// `Invalid` if it is disabled.
     pub(crate) fn drain(&self) -> Result<()> {
         if self.mode() == Mode::Disabled {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "the tier is disabled: nothing is read from it",
-            )
-            .at("tier", self.name())
-            .advise("enable it first"));
+            return Err(Error::new(ErrorKind::Invalid, "the tier is disabled and cannot be read")
+                .at("tier", self.name())
+                .advise("enable it first"));
         }
         self.set_mode(Mode::Draining);
         Ok(())
@@ -364,9 +360,9 @@ impl Tier {
             let opened = tokio::task::spawn_blocking(move || match root.join("FORMAT").exists() {
                 true => Directory::open(&root, files),
                 // A new directory would lie on the disk of the mount point.
-                false => Err(Error::new(ErrorKind::NotFound, "the cache directory is not there")
+                false => Err(Error::new(ErrorKind::NotFound, "the cache directory is missing")
                     .at("directory", root.display())
-                    .advise("mount its device, or restart the daemon to begin a new cache")),
+                    .advise("mount its device, or restart the daemon to create a new cache")),
             });
             let directory = opened.await.map_err(|_| shutting_down())??;
             let attached = Some(Arc::new(directory));

@@ -100,8 +100,8 @@ impl Tier {
         let table = self.table();
         let state = table.get(&wanted.name).map(|entry| entry.state());
         let why = match (table.is_stuck(&wanted.name), state) {
-            (true, _) => "an old copy cannot be removed",
-            (_, Some(ShardState::Arriving)) => "the shard arrives here already",
+            (true, _) => "failed to remove an old copy",
+            (_, Some(ShardState::Arriving)) => "the shard is already being fetched to this tier",
             _ => return Ok(()),
         };
         Err(Error::new(ErrorKind::Unavailable, why).at("tier", self.name()))

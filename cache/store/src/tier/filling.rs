@@ -83,7 +83,7 @@ impl Tier {
         let (url, dataset) = (shown(fill.url()), self.0.shared.dataset_of(fill.url()));
         let (tenant, tier) = (fill.request.tenant.as_deref(), self.name());
         let (session, job) = fill.request.rank.asker();
-        tracing::warn!(session, job, tenant, dataset, url, tier, error = %fault, "failed to keep a shard");
+        tracing::warn!(session, job, tenant, dataset, url, tier, error = %fault, "failed to store a shard");
         if fault.kind() != ErrorKind::Full {
             self.note_failure(fault);
         }

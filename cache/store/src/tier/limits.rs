@@ -61,7 +61,7 @@ impl TierLimits {
             Err(Error::new(ErrorKind::Invalid, what).at("tier", &self.name).at("key", key))
         };
         if self.capacity == 0 {
-            return refuse("capacity", "a tier of no capacity holds nothing");
+            return refuse("capacity", "a tier needs a capacity above 0");
         }
         if let Some(marks) = self.watermarks
             && !(0.0 < marks.low && marks.low <= marks.high && marks.high <= 1.0)
@@ -71,7 +71,7 @@ impl TierLimits {
         if let KeepFree::Share(share) = self.keep_free
             && !(0.0..1.0).contains(&share)
         {
-            return refuse("keep_free", "the share kept free must be at least 0 and below 1");
+            return refuse("keep_free", "keep_free must be at least 0 and below 1");
         }
         Ok(())
     }
@@ -89,7 +89,7 @@ impl TierLimits {
                 .at("capacity", self.capacity)
                 .at("keep_free", left_free)
                 .at("disk", extent.total)
-                .advise("lower the tier's capacity: sidecars need some room beside it"));
+                .advise("lower the tier's capacity: sidecars need room beside it"));
         }
         let ours = used.saturating_add(extent.available).saturating_sub(left_free);
         Ok(Size {
@@ -134,15 +134,15 @@ impl Tier {
             return Ok(Size { watermarks: limits.watermarks, ..now });
         }
         let Some(disk) = self.disk().filter(|_| self.class() != Class::Memory) else {
-            let what = "a tier in memory keeps its capacity as long as the daemon runs";
+            let what = "the capacity of a memory tier cannot change while the daemon runs";
             return Err(Error::new(ErrorKind::Invalid, what)
                 .at("tier", self.name())
                 .at("capacity", now.capacity)
-                .advise("leave its capacity as it is, or restart the daemon"));
+                .advise("keep its capacity, or restart the daemon"));
         };
         let extent = self.on_disk(|directory| directory.extent());
         let late = |_| {
-            let what = "the disk does not answer: how large it is, is not known";
+            let what = "the disk does not answer: its size is unknown";
             Error::new(ErrorKind::Unavailable, what).at("tier", self.name())
         };
         let extent = tokio::time::timeout(ANSWER_TIMEOUT, extent).await.map_err(late)??;

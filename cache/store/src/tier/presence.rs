@@ -30,7 +30,7 @@ impl Tier {
         if self.state(&here).is_none() {
             // If the look fails, the listing will show the shard.
             if let Err(error) = self.probe(&here).await {
-                tracing::debug!(tier = self.name(), %error, "failed to look for a shard");
+                tracing::debug!(tier = self.name(), %error, "failed to look up a shard");
             }
             here = self.name_for(name);
         }

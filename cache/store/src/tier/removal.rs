@@ -52,7 +52,7 @@ impl Tier {
         let url = why.place("url");
         let dataset = url.map(|url| self.0.shared.dataset_of(url));
         let shard = name.as_str();
-        tracing::error!(tier, device, dataset, url, shard, error = %why, "dropped a corrupt copy");
+        tracing::error!(tier, device, dataset, url, shard, error = %why, "removed a corrupt copy");
         gone.await;
         true
     }
@@ -65,7 +65,7 @@ impl Tier {
         let url = why.place("url");
         let dataset = url.map(|url| self.0.shared.dataset_of(url));
         let shard = name.as_str();
-        tracing::warn!(tier, device, dataset, url, shard, error = %why, "dropped a copy that cannot be opened");
+        tracing::warn!(tier, device, dataset, url, shard, error = %why, "removed a copy that could not be opened");
         if why.kind() == ErrorKind::Corrupt {
             self.0.tally.corruptions.inc();
         }
@@ -80,10 +80,10 @@ impl Tier {
     /// Drops every copy of `url` in any version, and returns their number. `dry`: only counts them.
     pub(crate) async fn forget_url(&self, url: &str, dry: bool) -> Result<u64> {
         if !self.is_readable() {
-            let what = "the tier cannot be used now: what it holds of the shard stays";
+            let what = "the tier cannot be used now: its copy of the shard stays";
             return Err(Error::new(ErrorKind::Unavailable, what)
                 .at("url", url)
-                .advise("ask again once `forebay tier ls` shows it enabled and normal"));
+                .advise("try again once `forebay tier ls` shows it enabled and normal"));
         }
         let names = self.copies_of(url).await?;
         if !dry {

@@ -157,7 +157,7 @@ impl Tier {
                 self.check_disk(bytes).map_err(|error| error.at("url", url))?;
                 // A device that cannot remove shards would evict all others for nothing.
                 if !self.is_writable() {
-                    let what = "the tier takes no shards any more";
+                    let what = "the tier accepts no more shards";
                     return Err(Error::new(ErrorKind::Unavailable, what).at("tier", self.name()));
                 }
                 has_room = false;
@@ -229,12 +229,12 @@ impl Tier {
         if bytes <= limit {
             return Ok(());
         }
-        let what = "others fill the disk: it has no room for the shard";
+        let what = "other files fill the disk: it has no room for the shard";
         Err(Error::new(ErrorKind::Unavailable, what)
             .at("bytes", bytes)
             .at("tier", self.name())
             .at("limit", limit)
-            .advise("make room on the disk, or lower keep_free"))
+            .advise("free space on the disk, or lower keep_free"))
     }
 
     /// Error if there is no room for `bytes` and none can be made.
@@ -244,7 +244,7 @@ impl Tier {
         let error = match short {
             Shortage::Tier => {
                 let what =
-                    "the cache has no room: every shard in it is in use, or kept by its rules";
+                    "the cache is full: every shard in it is in use or protected by its rules";
                 let advice = "raise the cache's capacity, lower window and prefetch, or relax pins";
                 let error = Error::new(ErrorKind::Full, what);
                 error.at("capacity", self.0.budget.limit()).advise(advice)

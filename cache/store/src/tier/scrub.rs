@@ -130,9 +130,9 @@ impl Tier {
         let wrong = |what: &str| Err(Error::new(ErrorKind::Corrupt, what).at("offset", offset));
         match done.result? {
             // A read to the end of the file returns no padding.
-            read if read != wanted => wrong("the copy has another length than its sidecar says"),
+            read if read != wanted => wrong("the length of the copy differs from its sidecar"),
             read if crc32c(&done.span[..read]) != sidecar.blocks[block] => {
-                wrong("a block differs from what the origin sent")
+                wrong("a block differs from the bytes of the origin")
             }
             _ => Ok(()),
         }

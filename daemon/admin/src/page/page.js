@@ -155,7 +155,7 @@ function horizon(foreseen) {
   const { url, needed_in: needed, arrives_in: arrives, refused } = foreseen.lacks;
   // That there is no room before it is needed is no fault of anything: what is here is needed sooner.
   const bad = arrives === undefined ? refused !== "room" : arrives > needed;
-  const never = refused === "room" ? "it has no room before then: what is here is needed sooner, or a quota is full" : "its origin does not give it";
+  const never = refused === "room" ? "there is no room for it before then: cached shards are needed sooner, or a quota is full" : "its origin does not deliver it";
   const words = arrives === undefined ? `needed in ${time(needed)}; ${never}` : `needed in ${time(needed)}, arrives in ${time(arrives)}`;
   return [element("span", { class: bad ? "bad" : "" }, words), small(url)];
 }
@@ -179,7 +179,7 @@ function showJobs(status) {
       ? [`${number(lately.samples_per_second)} samples/s`, small(`${bytes(lately.bytes_per_second)}/s; ${number(progress.samples)} samples so far`)]
       : [small(progress ? `${number(progress.samples)} samples so far` : "nothing yet")];
     const notes = [job.tenant ? `tenant ${job.tenant}` : null, `session ${job.session}`].filter(Boolean);
-    if (job.wrong_shards > 0) notes.push(`${job.wrong_shards} shards turned out wrong`);
+    if (job.wrong_shards > 0) notes.push(`${job.wrong_shards} shards were corrupt`);
     return [job.session, [job.name, small(notes.join(", "))], reads, waits(progress), horizon(foreseen.get(job.session))];
   });
   table("jobs-table", ["Job", "Reads", "Waits, of the last seconds", "First shard to come"], rows, "No job is connected.");
@@ -251,7 +251,7 @@ function showSources(sources) {
   const rows = sources.map((source) => [
     source.endpoint,
     source.endpoint,
-    source.down ? element("span", { class: "bad" }, "taken to be down") : "answers",
+    source.down ? element("span", { class: "bad" }, "circuit breaker open") : "answers",
     bytes(source.bytes),
     `${source.under_way} under way of ${source.limit}, ${source.waiting} wait`,
     `${number(source.retries)} asked again, ${number(source.hedges)} asked twice`,

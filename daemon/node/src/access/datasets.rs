@@ -172,7 +172,7 @@ mod tests {
             (ErrorKind::PermissionDenied, Some("secret"))
         );
         let error = sets.may_read(&member(1), "s3://c/0.tar").unwrap_err().to_string();
-        assert!(error.contains("no data set") && error.contains("`allow`"), "{error}");
+        assert!(error.contains("outside of all data sets") && error.contains("`allow`"), "{error}");
     }
 
     /// A match by prefix alone agrees with the full pattern.
