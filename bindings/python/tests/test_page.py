@@ -445,8 +445,7 @@ def test_it_says_what_is_wrong_and_what_is_not(node: Node, browser: webdriver.Ch
         ({"needed_in": 12.0, "refused": "origin"}, never),
     ]
     no_room = (
-        "there is no room for it before then: "
-        "cached shards are needed sooner, or a quota is full"
+        "there is no room for it before then: cached shards are needed sooner, or a quota is full"
     )
     by_use: dict[str, Any] = FORESEEN | {"jobs": [{"job": 1, "shards": 0}]}
     # What is put; the verdict, whether that is good news, what is trouble, what else is said.
