@@ -51,8 +51,9 @@ run: setup ## Train one cold and one warm epoch, then print the starvation repor
 .PHONY: test
 test: setup-tests check start-skips rust-test python-test list-skips ## Every check and every test
 
-# Tests that a machine may skip, by what it lacks; few have a GPU, for which there is `make gpu-test`.
-export FOREBAY_TESTS_MAY_SKIP ?= gpu
+# Requirements of tests that may be missing: a GPU, for which there is `make gpu-test`, and the
+# loaders of the contest that setup does not install.
+export FOREBAY_TESTS_MAY_SKIP ?= gpu,mosaic,litdata,spdl,dali
 export FOREBAY_SKIPS ?= $(CURDIR)/target/skips
 
 .PHONY: start-skips
