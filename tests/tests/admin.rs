@@ -496,6 +496,7 @@ fn command_line_reports_the_same_as_the_api() {
 /// What is pinned stays where an LRU cache would let it go, over a restart too, and goes again when
 /// it is taken back.
 #[test]
+#[expect(clippy::too_many_lines, reason = "one course of events, in order")]
 fn pin_keeps_a_shard_until_it_is_removed() {
     let (origin, disk) = (Origin::with_shards(6, SAMPLES, &SIZES), Daemon::disk());
     let shard = origin.bytes("0.tar").len() as u64;
@@ -608,6 +609,7 @@ fn shards_are_evicted_by_pattern_and_by_data_set() {
 /// A bundle has what is there, and says what is not; it is for its owner alone, and never replaces
 /// a file.
 #[test]
+#[expect(clippy::too_many_lines, reason = "one course of events, in order")]
 fn support_bundle_holds_its_files_and_no_secrets() {
     use std::os::unix::fs::PermissionsExt;
     let bench = Bench::new(1);

@@ -63,6 +63,7 @@ fn costs(installation: &Installation) -> Value {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one course of events, in order")]
 fn first_job_pays_for_a_fetch_and_is_remembered() {
     let (origin, disk) = (Origin::with_shards(SHARDS, SAMPLES, &SIZES), Daemon::disk());
     let tier = format!(

@@ -146,6 +146,7 @@ fn rejections_and_failures_of_an_origin_are_separate() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one course of events, in order")]
 fn scraped_counters_equal_the_work_done() {
     let bench = Bench::new();
     let address = Address::Unix(bench.installation.socket());

@@ -105,6 +105,7 @@ fn assert_nested(trace: &Trace) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one course of events, in order")]
 fn trace_follows_each_batch_and_matches_the_report() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let home = UserHome::new(ACTOR);

@@ -409,6 +409,31 @@ fn receive(shared: &Shared, first: Arc<Connection>, batches: &Sender<RawBatch>) 
     }
 }
 
+/// Returns the bytes of a slab that a consumer's views must leave free; none without such a limit.
+fn spare_bytes(prefetch: u32, len: u64, batches: u32) -> Option<u64> {
+    match batches {
+        // The next batch may need all of a slab that was cut short for want of memory.
+        NO_OTHERS => Some(0),
+        _ if batches >= prefetch => Some(len.div_ceil(u64::from(batches))),
+        _ => None,
+    }
+}
+
+impl Wanted {
+    /// Records the arrival of a batch; returns false if it belongs to an earlier run.
+    fn receive(&mut self, batch: &message::Batch) -> bool {
+        if batch.run != self.run {
+            return false;
+        }
+        match &mut self.rest {
+            Some(Rest::Play(begin)) => begin.batch = batch.index.saturating_add(begin.step),
+            Some(Rest::Share) => self.leased.as_mut().expect("set with the run").receive(batch),
+            rest => *rest = None,
+        }
+        true
+    }
+}
+
 /// Receives until the daemon is lost (the error says how) or nobody wants batches (`None`).
 fn receive_from(
     shared: &Shared,
@@ -425,14 +450,7 @@ fn receive_from(
         };
         let raw = match reply {
             Reply::Slab { slab, len, batches } => {
-                // In one that was cut for want of memory the next batch may need all there is.
-                let spare = match batches {
-                    NO_OTHERS => Some(0),
-                    _ if batches >= shared.config.open.prefetch => {
-                        Some(len.div_ceil(u64::from(batches)))
-                    }
-                    _ => None,
-                };
+                let spare = spare_bytes(shared.config.open.prefetch, len, batches);
                 match receiver.take_descriptor().and_then(|fd| Slab::map(fd, len)) {
                     // Batches in the older slabs may still be on their way.
                     Ok(map) => drop(slabs.insert(slab, (map, spare))),
@@ -452,18 +470,8 @@ fn receive_from(
                 // Slots are taken in batch order: no later batch lies in an older slab.
                 slabs.retain(|number, _| *number >= batch.slab);
                 let lease = Lease::new(connection.clone(), slab, spare, batch.slab, batch.slot);
-                let mut wanted = shared.wanted();
-                if batch.run != wanted.run {
+                if !shared.wanted().receive(&batch) {
                     continue;
-                }
-                match &mut wanted.rest {
-                    Some(Rest::Play(begin)) => {
-                        begin.batch = batch.index.saturating_add(begin.step);
-                    }
-                    Some(Rest::Share) => {
-                        wanted.leased.as_mut().expect("set with the run").receive(&batch);
-                    }
-                    rest => *rest = None,
                 }
                 RawBatch::Batch { batch, offsets, lease: Arc::new(lease), arrived_ns: now_ns() }
             }

@@ -4,7 +4,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use forebay_decode::{BadSample, Column, Record, Routes};
+use forebay_decode::{BadSample, Column, Decoded, Decoder, Output, Record, Routes};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{self, Member, Sample};
@@ -162,14 +162,117 @@ fn extent(samples: &[Sample]) -> Option<Range<u64>> {
     extent
 }
 
+/// Samples with their members.
+type Good<'a> = Vec<(&'a Sample, &'a [Member])>;
+
+/// Returns the samples whose members are there, and the start of each in its shard; errors of the
+/// others are added to `errors`.
+fn good_samples<'a>(
+    samples: &'a [Sample],
+    offsets: &[u64],
+    errors: &mut Vec<Error>,
+) -> (Good<'a>, Vec<Option<u64>>) {
+    let mut good = Good::with_capacity(samples.len());
+    let mut good_offsets = Vec::with_capacity(samples.len());
+    for (at, sample) in samples.iter().enumerate() {
+        match &sample.members {
+            Ok(members) => {
+                good.push((sample, members));
+                good_offsets.push(offsets.get(at).copied());
+            }
+            Err(error) if sample.valid => errors.push(error.clone()),
+            // Padding repeats a sample; only that sample's own rank reports it.
+            Err(_) => {}
+        }
+    }
+    (good, good_offsets)
+}
+
+/// Output of the decoder, and the times in which its input was copied to a GPU.
+struct Made {
+    decoded: Decoded,
+    brought: Vec<Range<u64>>,
+}
+
 impl Work {
     /// The data set of a mixture that a shard belongs to.
     fn stream_of(&self, shard: u32) -> u64 {
         self.streams.partition_point(|first| *first <= shard).saturating_sub(1) as u64
     }
 
-    /// Decodes what can be decoded; the rest is in [`Batch::errors`]. With it when bytes were
-    /// brought to a GPU.
+    /// Returns an output's name and rows; bytes that need no decoding are views of the slab.
+    fn rows(
+        &self,
+        output: Output,
+        kept: &[usize],
+        good: &[(&Sample, &[Member])],
+        view: &dyn Fn(&Member) -> View,
+    ) -> (String, Rows) {
+        let views = match output.column {
+            Column::Bytes(at) => {
+                let pick =
+                    |(row, at): (&usize, Option<usize>)| at.map(|at| view(&good[*row].1[at]));
+                kept.iter().zip(at).map(pick).collect()
+            }
+            column => return (output.name, Rows::Decoded { column, present: output.present }),
+        };
+        let rows = match self.views.contains(&output.name) {
+            true => Rows::Views(views),
+            false => Rows::Bytes(views),
+        };
+        (output.name, rows)
+    }
+
+    /// Returns the decoder's input for the good samples of a batch.
+    fn records<'a>(
+        &'a self,
+        good: &'a [(&'a Sample, &'a [Member])],
+        fields: &'a [Vec<(&'a str, &'a [u8])>],
+        offsets: &[Option<u64>],
+    ) -> Vec<Record<'a>> {
+        good.iter()
+            .zip(fields)
+            .zip(offsets)
+            .map(|(((sample, _), fields), offset)| Record {
+                key: &sample.key,
+                url: self.urls.get(sample.url as usize).map_or("", String::as_str),
+                stream: self.stream_of(sample.url),
+                position: sample.position,
+                offset: *offset,
+                fields,
+                has: &sample.has,
+            })
+            .collect()
+    }
+
+    /// Decodes `records`, on the GPU if there is one; `around` covers their bytes in the slab. The
+    /// slot of `lease` stays taken until the GPU has copied from it.
+    fn decode_fields(
+        &self,
+        decoder: &Decoder,
+        records: &[Record<'_>],
+        around: &[u8],
+        lease: &Arc<Lease>,
+    ) -> Result<Made> {
+        let mut brought = Vec::new();
+        if let Some((device, _)) = &self.device {
+            let start_ns = now_ns();
+            device.copy_from(lease.slab())?;
+            brought.push(start_ns..now_ns());
+        }
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        let mut decoded = decoder.decode(records, around, self.seed, epoch)?;
+        if let (Some(done), Some((_, retiring))) = (decoded.done.take(), &self.device) {
+            retiring.keep(done, lease.clone());
+        }
+        if self.device.is_some() {
+            brought.push(decoded.brought.clone());
+        }
+        Ok(Made { decoded, brought })
+    }
+
+    /// Decodes a batch; samples that fail are in [`Batch::errors`]. Returns the batch, and the times
+    /// in which its bytes were copied to a GPU.
     pub(super) fn decode(
         &self,
         batch: message::Batch,
@@ -178,19 +281,7 @@ impl Work {
     ) -> Result<(Batch, Vec<Range<u64>>)> {
         let mut brought = Vec::new();
         let mut errors = batch.errors;
-        let mut good: Vec<(&Sample, &[Member])> = Vec::with_capacity(batch.samples.len());
-        let mut good_offsets: Vec<Option<u64>> = Vec::with_capacity(batch.samples.len());
-        for (at, sample) in batch.samples.iter().enumerate() {
-            match &sample.members {
-                Ok(members) => {
-                    good.push((sample, members));
-                    good_offsets.push(offsets.get(at).copied());
-                }
-                Err(error) if sample.valid => errors.push(error.clone()),
-                // Padding repeats a sample, of which its own rank hears.
-                Err(_) => {}
-            }
-        }
+        let (good, good_offsets) = good_samples(&batch.samples, offsets, &mut errors);
         let slab = lease.slab();
         let fields: Vec<Vec<(&str, &[u8])>> = good
             .iter()
@@ -220,60 +311,23 @@ impl Work {
                 (batch.fields.iter().map(column).collect(), (0..good.len()).collect())
             }
             Some(decoder) => {
-                let records: Vec<Record<'_>> = good
-                    .iter()
-                    .zip(&fields)
-                    .zip(&good_offsets)
-                    .map(|(((sample, _), fields), offset)| Record {
-                        key: &sample.key,
-                        url: self.urls.get(sample.url as usize).map_or("", String::as_str),
-                        stream: self.stream_of(sample.url),
-                        position: sample.position,
-                        offset: *offset,
-                        fields,
-                        has: &sample.has,
-                    })
-                    .collect();
-                let epoch = self.epoch.load(Ordering::Relaxed);
                 let around = match extent(&batch.samples) {
                     Some(extent) => slab.get(extent.start, extent.end - extent.start)?,
                     None => &[],
                 };
-                if let Some((device, _)) = &self.device {
-                    let start_ns = now_ns();
-                    device.copy_from(slab)?;
-                    brought.push(start_ns..now_ns());
-                }
-                let mut decoded = decoder.decode(&records, around, self.seed, epoch)?;
-                if let (Some(done), Some((_, retiring))) = (decoded.done.take(), &self.device) {
-                    retiring.keep(done, lease.clone());
-                }
-                if self.device.is_some() {
-                    brought.push(decoded.brought.clone());
-                }
-                routes = std::mem::take(&mut decoded.routes);
+                let records = self.records(&good, &fields, &good_offsets);
+                let mut made = self.decode_fields(decoder, &records, around, lease)?;
+                brought = made.brought;
+                routes = std::mem::take(&mut made.decoded.routes);
                 let own = |bad: &BadSample| {
                     good[bad.index].0.valid || bad.error.kind() == ErrorKind::Full
                 };
-                errors.extend(decoded.bad.into_iter().filter(own).map(|bad| bad.error));
-                let rows = |column, present| match column {
-                    Column::Bytes(at) => {
-                        let pick = |(row, at): (&usize, Option<usize>)| {
-                            at.map(|at| view(&good[*row].1[at]))
-                        };
-                        Err(decoded.kept.iter().zip(at).map(pick).collect())
-                    }
-                    column => Ok(Rows::Decoded { column, present }),
-                };
-                let columns = decoded.outputs.into_iter().map(|output| {
-                    let rows = match rows(output.column, output.present) {
-                        Ok(rows) => rows,
-                        Err(views) if self.views.contains(&output.name) => Rows::Views(views),
-                        Err(views) => Rows::Bytes(views),
-                    };
-                    (output.name, rows)
-                });
-                (columns.collect(), decoded.kept)
+                errors.extend(made.decoded.bad.into_iter().filter(own).map(|bad| bad.error));
+                let kept = made.decoded.kept;
+                let columns = made.decoded.outputs.into_iter();
+                let columns = columns.map(|output| self.rows(output, &kept, &good, &view));
+                let columns = columns.collect();
+                (columns, kept)
             }
         };
         let offsets = kept.iter().filter_map(|row| good_offsets[*row]).collect();
