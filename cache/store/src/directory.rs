@@ -419,3 +419,6 @@ pub fn occupant(root: &Path) -> Result<Occupant> {
         Err(error) => Err(error).doing("read the cache directory's format"),
     }
 }
+
+#[cfg(test)]
+mod tests;

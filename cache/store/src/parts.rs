@@ -452,3 +452,6 @@ pub(crate) fn copy(frames: &[Arc<Frame>], range: &Range<u64>, into: &mut [u8]) {
 pub(crate) fn abandoned() -> Error {
     Error::new(ErrorKind::Closed, "the fill was abandoned")
 }
+
+#[cfg(test)]
+mod tests;

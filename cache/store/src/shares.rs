@@ -416,3 +416,6 @@ impl Shares {
         self.of(charge).iter().all(|share| share.budget.has(bytes))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -71,6 +71,8 @@ pub(crate) use open::OpeningGuard;
 pub use request::Urgency;
 pub use scrub::{Flaw, Scrub};
 use table::ShardTable;
+#[cfg(test)]
+pub(crate) use wanted::Absent;
 pub(crate) use wanted::{Arrival, Wanted};
 use wear::Wear;
 

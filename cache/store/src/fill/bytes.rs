@@ -104,3 +104,6 @@ impl ShardBytes for FillBytes {
         Ok(crc.value())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -210,3 +210,6 @@ impl Flights {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

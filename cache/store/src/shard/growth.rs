@@ -193,3 +193,6 @@ fn copy_upto(to: &mut Index, from: &Index, samples: usize) {
     let members = to.samples.last().map_or(0, |sample| sample.members.end as usize);
     to.members.extend_from_slice(&from.members[to.members.len()..members]);
 }
+
+#[cfg(test)]
+mod tests;

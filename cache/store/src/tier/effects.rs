@@ -155,3 +155,6 @@ impl Sums {
         effects
     }
 }
+
+#[cfg(test)]
+mod tests;

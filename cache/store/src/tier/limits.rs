@@ -183,3 +183,6 @@ pub(crate) fn reconfigure(tiers: &[Tier], judged: &NewCharges, sizes: &[Size]) {
     // Tasks that wait for room look again.
     tiers.iter().for_each(|tier| tier.0.budget.wake());
 }
+
+#[cfg(test)]
+mod tests;

@@ -258,3 +258,6 @@ impl Partition {
 pub(super) fn age(since: SystemTime, now: SystemTime) -> Duration {
     now.duration_since(since).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;

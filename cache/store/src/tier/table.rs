@@ -525,3 +525,6 @@ fn decrease(counts: &mut HashMap<ShardName, usize>, name: &ShardName) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

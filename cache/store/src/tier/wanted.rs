@@ -85,7 +85,7 @@ impl Arrival {
 }
 
 /// Source of a shard opened for a move only: readers open it with their own source.
-pub(super) struct Absent;
+pub(crate) struct Absent;
 
 #[async_trait]
 impl Source for Absent {

@@ -161,3 +161,6 @@ impl ShardTable {
         None
     }
 }
+
+#[cfg(test)]
+mod tests;

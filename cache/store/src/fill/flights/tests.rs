@@ -1,0 +1,138 @@
+//! Turns of fills, and pauses before a job's first batch.
+
+use std::pin::pin;
+
+use forebay_error::ErrorKind;
+use futures::FutureExt;
+
+use super::*;
+use crate::tier::Absent;
+
+fn begin<'a>(flights: &'a Flights, rank: &'a Rank) -> Option<Result<Running<'a>>> {
+    flights.begin(&Absent, "file:///0.tar", rank).now_or_never()
+}
+
+fn begun<'a>(flights: &'a Flights, rank: &'a Rank) -> Running<'a> {
+    begin(flights, rank).expect("a turn is free").unwrap()
+}
+
+#[test]
+fn fills_beyond_the_limit_wait() {
+    let flights = Flights::new();
+    let rank = Rank::ahead(1);
+    let mut running: Vec<_> = (0..FILLS).map(|_| begun(&flights, &rank)).collect();
+    let mut next = pin!(flights.begin(&Absent, "file:///0.tar", &rank));
+    assert!((&mut next).now_or_never().is_none());
+    let report = flights.report();
+    assert_eq!((report.running, report.waiting, report.limit), (FILLS, 1, FILLS));
+    running.pop();
+    let next = next.now_or_never().expect("a turn came free").unwrap();
+    let report = flights.report();
+    assert_eq!((report.running, report.waiting), (FILLS, 0));
+    drop((running, next));
+    assert_eq!(flights.report().running, 0);
+}
+
+#[test]
+fn awaited_fill_goes_before_those_fetched_ahead() {
+    let flights = Flights::new();
+    let (ahead, now) = (Rank::ahead(1), Rank::now(1));
+    let mut running: Vec<_> = (0..FILLS).map(|_| begun(&flights, &ahead)).collect();
+    let mut first = pin!(flights.begin(&Absent, "file:///0.tar", &ahead));
+    assert!((&mut first).now_or_never().is_none());
+    let mut awaited = pin!(flights.begin(&Absent, "file:///1.tar", &now));
+    assert!((&mut awaited).now_or_never().is_none());
+    assert!(running.iter().all(Running::is_contested));
+    running.pop();
+    assert!((&mut first).now_or_never().is_none());
+    assert!(awaited.now_or_never().is_some());
+}
+
+#[test]
+fn closed_flights_begin_no_fill() {
+    let flights = Flights::new();
+    let rank = Rank::ahead(1);
+    let running: Vec<_> = (0..FILLS).map(|_| begun(&flights, &rank)).collect();
+    let mut waiting = pin!(flights.begin(&Absent, "file:///0.tar", &rank));
+    assert!((&mut waiting).now_or_never().is_none());
+    flights.close();
+    let waited = waiting.now_or_never().expect("waits end").err().unwrap();
+    assert_eq!(waited.kind(), ErrorKind::Closed);
+    drop(running);
+    let error = begin(&flights, &rank).unwrap().err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn first_bytes_are_requested_only_for_a_turn_that_is_free() {
+    let flights = Flights::new();
+    let rank = Rank::ahead(1);
+    let heads: Vec<_> = (0..FILLS).map_while(|_| flights.head()).collect();
+    assert_eq!(heads.len(), FILLS);
+    assert!(flights.head().is_none(), "each holds a request of its endpoint");
+    drop(heads);
+    let running: Vec<_> = (0..FILLS).map(|_| begun(&flights, &rank)).collect();
+    assert!(flights.head().is_none());
+    drop(running);
+    assert!(flights.head().is_some());
+}
+
+#[test]
+fn company_is_another_awaited_fill() {
+    let flights = Flights::new();
+    let (now, ahead, other) = (Rank::now(1), Rank::ahead(1), Rank::now(2));
+    let (one, _ahead) = (begun(&flights, &now), begun(&flights, &ahead));
+    assert!(!one.has_company());
+    let second = begun(&flights, &other);
+    assert!(one.has_company() && second.has_company());
+    drop(second);
+    assert!(!one.has_company());
+}
+
+#[test]
+fn paused_fill_lends_its_turn_until_the_first_batch() {
+    let flights = Flights::new();
+    let (mine, others) = (Rank::ahead(7), Rank::ahead(8));
+    let start = flights.starts.begin(7);
+    let mut running = begun(&flights, &mine);
+    assert!(running.is_held_back());
+    {
+        let mut pause = pin!(running.let_others(std::future::pending()));
+        assert!((&mut pause).now_or_never().is_none());
+        let report = flights.report();
+        assert_eq!((report.running, report.waiting), (0, 1));
+        // Others use the turn meanwhile.
+        let all: Vec<_> = (0..FILLS).map(|_| begun(&flights, &others)).collect();
+        drop(start);
+        assert!((&mut pause).now_or_never().is_none(), "its turn must come again");
+        drop(all);
+        pause.now_or_never().expect("a turn is free").unwrap();
+    }
+    assert!(!running.is_held_back());
+    assert_eq!(flights.report().running, 1);
+}
+
+#[test]
+fn paused_fill_goes_on_once_more_is_wanted() {
+    let flights = Flights::new();
+    let rank = Rank::ahead(7);
+    let _start = flights.starts.begin(7);
+    let mut running = begun(&flights, &rank);
+    running.let_others(std::future::ready(())).now_or_never().expect("wanted").unwrap();
+    assert_eq!(flights.report().running, 1);
+}
+
+#[test]
+fn starts_of_a_job_are_counted() {
+    let starts = FirstBatchWaits::default();
+    let [one, two] = [(); 2].map(|()| starts.begin(1));
+    drop(one);
+    assert!(starts.has(1) && !starts.has(2));
+    assert!(starts.over(1).now_or_never().is_none());
+    assert!(starts.over(2).now_or_never().is_some());
+    drop(two);
+    assert!(starts.over(1).now_or_never().is_some());
+    let _again = starts.begin(1);
+    starts.close();
+    assert!(!starts.has(1), "no job waits once the store closes");
+}

@@ -1,0 +1,216 @@
+//! Entries of a tier's shards: uses, labels, parts that stay, and claims.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use forebay_policy::Evict;
+use forebay_shard::Origin;
+use proptest::prelude::*;
+
+use super::*;
+use crate::budget::Budget;
+use crate::dataset::Dataset;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+struct Fixture {
+    table: ShardTable,
+    tier: Arc<Budget>,
+    shares: Arc<Shares>,
+}
+
+impl Fixture {
+    fn new(rule: Dataset) -> Self {
+        let shares = Arc::new(Shares::new(vec![rule], Vec::new(), &[("nvme", 1 << 20)]).unwrap());
+        shares.enforce(&shares);
+        let table = ShardTable::new(shares.clone(), Arc::new(Forecast::new()));
+        Self { table, tier: Budget::new(1 << 20), shares }
+    }
+
+    fn add(&mut self, url: &str, version: &str, bytes: u64, since: SystemTime) -> ShardName {
+        self.add_found(url, version, bytes, (since, ShardState::Whole))
+    }
+
+    fn add_found(
+        &mut self,
+        url: &str,
+        version: &str,
+        bytes: u64,
+        found: (SystemTime, ShardState),
+    ) -> ShardName {
+        let of = Provenance { url: url.into(), tenant: None };
+        let origin =
+            Origin { endpoint: String::new(), url: url.to_owned(), version: version.to_owned() };
+        let (name, object) = (ShardName::new(&origin), ObjectKey::of(&origin));
+        let budgets = self.shares.budgets(self.shares.charge_of(&of));
+        let space = Space::enter(&self.tier, budgets, bytes);
+        self.table.add_found((name.clone(), object), of, space, found);
+        name
+    }
+}
+
+fn rule() -> Dataset {
+    Dataset::new("a", "/a/**", Evict::Lru).unwrap()
+}
+
+#[test]
+fn versions_of_a_shard_share_its_label() {
+    let mut of = Fixture::new(rule());
+    let now = SystemTime::now();
+    let one = of.add("/a/0.tar", "1", 10, now);
+    let two = of.add("/a/0.tar", "2", 10, now);
+    let other = of.add("/a/1.tar", "1", 10, now);
+    let labelled = |of: &Fixture, name| {
+        let mut names: Vec<_> =
+            of.table.with_same_label(name).into_iter().map(|(name, _)| name).collect();
+        names.sort_by_key(|name| name.as_str().to_owned());
+        names
+    };
+    let mut both = vec![one.clone(), two.clone()];
+    both.sort_by_key(|name| name.as_str().to_owned());
+    assert_eq!(labelled(&of, &one), both);
+    assert_eq!(labelled(&of, &other), std::slice::from_ref(&other));
+    drop(of.table.remove(&one, false));
+    assert!(of.table.has_label(&one), "the other version is still here");
+    drop(of.table.remove(&two, false));
+    assert!(!of.table.has_label(&one) && of.table.with_same_label(&one).is_empty());
+}
+
+#[test]
+fn second_copy_of_a_name_replaces_the_first() {
+    let mut of = Fixture::new(rule());
+    let now = SystemTime::now();
+    let name = of.add("/a/0.tar", "1", 10, now);
+    of.table.pin(&name);
+    assert_eq!(of.add("/a/0.tar", "1", 30, now), name);
+    assert_eq!((of.table.len(), of.tier.used()), (1, 30));
+    assert!(!of.table.pinned.contains(&name), "pins are set anew by the fill");
+    drop(of.table.remove(&name, false));
+    assert!(of.table.remove(&name, false).is_none());
+    assert_eq!((of.table.len(), of.tier.used()), (0, 0));
+}
+
+#[test]
+fn partial_shard_lends_its_room_to_the_next_fill() {
+    let mut of = Fixture::new(rule());
+    let since = (SystemTime::now(), ShardState::Partial);
+    let partial = of.add_found("/a/0.tar", "1", 40, since);
+    let whole = of.add("/a/1.tar", "1", 10, SystemTime::now());
+    assert!(of.table.is_unadmitted(&partial));
+    assert!(of.table.take_partial(&whole).is_none());
+    let room = of.table.take_partial(&partial).unwrap();
+    assert_eq!((room.space.bytes(), of.tier.used()), (40, 50), "the bytes stay reserved");
+    assert!(!room.unadmitted && of.table.get(&partial).is_none());
+    drop(room);
+    assert_eq!(of.tier.used(), 10);
+}
+
+#[test]
+fn stale_copy_in_use_is_served_to_its_end() {
+    let mut of = Fixture::new(Dataset { ttl: Some(HOUR), ..rule() });
+    let now = SystemTime::now();
+    let stale = of.add("/a/0.tar", "1", 10, now - 2 * HOUR);
+    let fresh = of.add("/a/1.tar", "1", 10, now);
+    assert!(of.table.is_stale(&stale) && !of.table.is_stale(&fresh));
+    of.table.claim(&stale);
+    assert!(!of.table.is_stale(&stale), "a job needs it soon");
+    of.table.unclaim(&stale);
+    assert!(of.table.is_stale(&stale));
+}
+
+#[test]
+fn report_tells_the_reasons_that_keep_a_copy() {
+    let mut of = Fixture::new(Dataset {
+        dont_evict_time: Some(HOUR),
+        ttl: Some(3 * HOUR),
+        min_bytes: 15,
+        ..rule()
+    });
+    let old = SystemTime::now() - 2 * HOUR;
+    let name = of.add("/a/0.tar", "1", 10, old);
+    let young = of.add("/a/1.tar", "1", 10, SystemTime::now());
+    of.table.claim(&name);
+    of.table.pin(&name);
+    for _ in 0..3 {
+        of.table.record_use(&name);
+    }
+    let report = of.table.report_copy(&name, "nvme").unwrap();
+    assert_eq!((report.tier.as_str(), report.bytes, report.uses), ("nvme", 10, 3));
+    assert!(report.claimed && report.pinned && !report.in_use && !report.passes);
+    // 20 bytes less 10 are below the minimum of 15.
+    assert!(report.within_minimum);
+    assert_eq!(report.kept_for_seconds, None);
+    assert!(report.stale_in_seconds.is_some_and(|left| (3500..=3600).contains(&left)));
+    let report = of.table.report_copy(&young, "nvme").unwrap();
+    assert!(report.kept_for_seconds.is_some_and(|left| (3500..=3600).contains(&left)));
+    assert!(!report.claimed && !report.pinned && report.uses == 0);
+}
+
+#[test]
+fn clear_forgets_every_shard() {
+    let mut of = Fixture::new(rule());
+    let now = SystemTime::now();
+    let names: Vec<_> = (0..5).map(|n| of.add(&format!("/a/{n}.tar"), "1", 10, now)).collect();
+    of.table.clear();
+    assert_eq!((of.table.len(), of.tier.used()), (0, 0));
+    assert!(names.iter().all(|name| of.table.get(name).is_none()));
+    assert!(of.table.names_by_use().is_empty() && of.table.any_idle().is_none());
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Add(u8, u64),
+    Remove(u8),
+    Use(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0_u8..12, 1_u64..50).prop_map(|(shard, bytes)| Step::Add(shard, bytes)),
+        (0_u8..12).prop_map(Step::Remove),
+        (0_u8..12).prop_map(Step::Use),
+    ]
+}
+
+proptest! {
+    /// After any changes, the table equals a list of shards in the order of their last uses.
+    #[test]
+    fn table_equals_a_list_by_last_use(steps in prop::collection::vec(step(), 0..80)) {
+        let mut of = Fixture::new(rule());
+        let mut model: Vec<(u8, u64, u32)> = Vec::new();
+        let now = SystemTime::now();
+        let url = |shard: u8| format!("/a/{shard}.tar");
+        let name = |shard: u8| {
+            let (endpoint, version) = (String::new(), "1".to_owned());
+            ShardName::new(&Origin { endpoint, url: url(shard), version })
+        };
+        for step in steps {
+            match step {
+                Step::Add(shard, bytes) => {
+                    of.add(&url(shard), "1", bytes, now);
+                    model.retain(|(other, ..)| *other != shard);
+                    model.push((shard, bytes, 0));
+                }
+                Step::Remove(shard) => {
+                    let is_here = model.iter().any(|(other, ..)| *other == shard);
+                    prop_assert_eq!(of.table.remove(&name(shard), false).is_some(), is_here);
+                    model.retain(|(other, ..)| *other != shard);
+                }
+                Step::Use(shard) => {
+                    let at = model.iter().position(|(other, ..)| *other == shard);
+                    let uses = at.map_or(0, |at| {
+                        let (shard, bytes, uses) = model.remove(at);
+                        model.push((shard, bytes, uses + 1));
+                        uses + 1
+                    });
+                    prop_assert_eq!(of.table.record_use(&name(shard)), uses);
+                }
+            }
+            let names: Vec<_> = model.iter().map(|(shard, ..)| name(*shard)).collect();
+            prop_assert_eq!(of.table.names_by_use(), names);
+            let bytes: u64 = model.iter().map(|(_, bytes, _)| bytes).sum();
+            prop_assert_eq!((of.table.len(), of.tier.used()), (model.len(), bytes));
+            let held: u64 = of.table.partitions.iter().map(Partition::bytes).sum();
+            prop_assert_eq!(held, bytes);
+        }
+    }
+}
