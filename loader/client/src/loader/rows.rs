@@ -271,8 +271,8 @@ impl Work {
         Ok(Made { decoded, brought })
     }
 
-    /// Decodes a batch; samples that fail are in [`Batch::errors`]. Returns the batch, and the times
-    /// in which its bytes were copied to a GPU.
+    /// Decodes a batch; samples that fail are in [`Batch::errors`]. Returns the batch, and the
+    /// times in which its bytes were copied to a GPU.
     pub(super) fn decode(
         &self,
         batch: message::Batch,
