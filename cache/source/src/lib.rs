@@ -14,6 +14,7 @@ mod credentials;
 mod layout;
 mod limits;
 mod listing;
+mod network;
 mod options;
 mod origin_checksum;
 mod posix;
@@ -22,6 +23,7 @@ mod rate;
 mod readers;
 mod remote;
 mod rules;
+mod scheme;
 mod sources;
 mod stat;
 
@@ -34,7 +36,7 @@ use forebay_uring::Span;
 pub use bill::{Bill, Billed};
 pub use credentials::lend;
 pub use layout::Layout;
-pub use limits::Limits;
+pub use limits::{Limits, RateLimits};
 pub use options::Options;
 pub use origin_checksum::{Checksums, Comparison};
 pub use queue::{Awaited, Place, Queue, Rank};
@@ -44,7 +46,7 @@ pub use readers::{
     serve_layouts_of,
 };
 pub use remote::{Counters, LinkReport};
-pub use rules::{RateLimits, Rule, Rules, settled};
+pub use rules::{Rule, Rules, settled};
 pub use sources::{ByClient, NewRules, Sources};
 pub use stat::{Binding, Stat};
 

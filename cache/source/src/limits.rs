@@ -2,6 +2,15 @@
 
 use std::time::Duration;
 
+/// Limits of one source; default: no limit but the process's own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct RateLimits {
+    /// Bytes a second.
+    pub bandwidth: Option<u64>,
+    /// Requests in flight at once.
+    pub connections: Option<usize>,
+}
+
 /// Limits on time and concurrency. [`Limits::default`] gives the values named here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {

@@ -4,19 +4,17 @@
 //! an object, its client, and the meaning of its errors.
 //!
 //! ```text
-//!   range_read.rs     consecutive bytes: resumed at the byte, requested twice when late
+//!   range_read.rs  consecutive bytes: resumed at the byte, requested twice when late
 //!     attempts.rs    number and pauses of retries
 //!     reply.rs       one reply: of the requested version and range, or an error
 //!       refusal.rs     meaning of an error: retry, or which kind
 //!       link.rs        the endpoint: slots, concurrency limit, late replies, circuit breaker
 //!       wire.rs        the HTTP client
-//!         gate.rs        permitted addresses
 //! ```
 
 mod attempts;
 pub(crate) mod azure;
 mod bucket;
-mod gate;
 pub(crate) mod gcs;
 mod http;
 mod hub;
@@ -42,8 +40,7 @@ use crate::queue::Rank;
 use crate::stat::{Binding, Stat};
 use crate::{Begun, Limits, RangeRead, Source};
 use attempts::{Again, Attempts, Failed};
-pub(crate) use gate::Gate;
-pub(crate) use http::{Http, endpoint as check_endpoint};
+pub(crate) use http::Http;
 pub(crate) use hub::Hub;
 use link::Asking;
 pub(crate) use link::Link;
@@ -51,7 +48,7 @@ pub use link::LinkReport;
 use range_read::ObjectRead;
 use refusal::Refusals;
 use reply::{Reply, tell};
-pub(crate) use store_client::{Network, StoreClient};
+pub(crate) use store_client::StoreClient;
 pub use wire::Counters;
 pub(crate) use wire::Wire;
 

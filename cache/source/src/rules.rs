@@ -3,7 +3,6 @@
 //! With any rule present, a URL belongs to the first that matches it, and a URL that none matches
 //! is rejected. A client then chooses neither the endpoint nor the files that are opened for it.
 
-pub(crate) mod host;
 mod pattern;
 mod spelling;
 
@@ -12,21 +11,13 @@ use std::path::PathBuf;
 use forebay_error::{Error, ErrorKind, Result};
 
 use crate::Options;
+use crate::limits::RateLimits;
+use crate::network::{self, Gate, Network, host};
 use crate::options::Family;
-use crate::remote::{Gate, Network};
-use crate::sources::Scheme;
+use crate::scheme::Scheme;
 use pattern::Matches;
 pub use spelling::settled;
 use url::Url;
-
-/// Limits of one source; default: no limit but the process's own.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct RateLimits {
-    /// Bytes a second.
-    pub bandwidth: Option<u64>,
-    /// Requests in flight at once.
-    pub connections: Option<usize>,
-}
 
 /// One `[[source]]`.
 #[derive(Clone)]
@@ -127,7 +118,7 @@ impl Rule {
     /// Refuses what contradicts itself.
     fn check(&self) -> Result<()> {
         if let Some(endpoint) = &self.endpoint {
-            crate::remote::check_endpoint(endpoint).map_err(|error| {
+            network::endpoint(endpoint).map_err(|error| {
                 invalid(&format!("`endpoint` is invalid: {}", error.message()))
                     .advise("write it like \"http://store.example:9000\"")
             })?;

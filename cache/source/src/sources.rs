@@ -12,13 +12,12 @@ use lru::LruCache;
 
 use crate::commands::{self, Commands};
 use crate::credentials::Lending;
-use crate::options::Family;
+use crate::network::Gate;
 use crate::posix::{Posix, path_of};
 use crate::readers::{Client, Permit, Readers};
-use crate::remote::{
-    Counters, Gate, Http, Hub, LinkReport, Remote, StoreClient, Wire, azure, gcs, s3,
-};
+use crate::remote::{Counters, Http, Hub, LinkReport, Remote, StoreClient, Wire, azure, gcs, s3};
 use crate::rules::{Rule, Rules};
+use crate::scheme::Scheme;
 use crate::{Limits, Options, Source};
 
 /// Sources remembered: a node has a handful of buckets; this bounds what hostile clients can make.
@@ -26,40 +25,6 @@ const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero"
 
 /// Scheme and host or bucket, what is said about reaching it, and the number of its rule.
 type Key = (String, Options, Option<usize>);
-
-/// Protocol of a scheme.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scheme {
-    S3,
-    Google,
-    Azure,
-    Hub,
-    Http,
-}
-
-impl Scheme {
-    fn of(scheme: &str) -> Option<Self> {
-        Some(match scheme {
-            "s3" => Self::S3,
-            "gs" | "gcs" => Self::Google,
-            "az" | "azure" | "abfs" | "abfss" | "wasb" | "wasbs" => Self::Azure,
-            "hf" => Self::Hub,
-            "http" | "https" => Self::Http,
-            _ => return None,
-        })
-    }
-
-    /// Returns the family of variables it reads.
-    pub(crate) fn family(self) -> Option<Family> {
-        match self {
-            Self::S3 => Some(Family::Aws),
-            Self::Google => Some(Family::Google),
-            Self::Azure => Some(Family::Azure),
-            Self::Hub => Some(Family::HuggingFace),
-            Self::Http => None,
-        }
-    }
-}
 
 /// Reads with the client's own rights: files that it opens, and commands that it runs.
 #[derive(Clone)]

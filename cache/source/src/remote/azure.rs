@@ -6,10 +6,10 @@
 use forebay_error::{Error, ErrorKind, Result};
 use object_store::azure::MicrosoftAzureBuilder;
 
+use super::StoreClient;
 use super::bucket::{Bucket, unfit};
 use super::refusal::Refusals;
-use super::{StoreClient, http};
-use crate::Options;
+use crate::{Options, network};
 
 /// The account of Azurite, and of the emulator before it.
 const EMULATOR_ACCOUNT: &str = "devstoreaccount1";
@@ -51,7 +51,7 @@ pub(crate) fn open(authority: &str, store_client: &StoreClient<'_>) -> Result<Bu
         Some(url) => url.to_owned(),
         None => format!("https://{account}.blob.core.windows.net"),
     };
-    let encrypted = http::endpoint(&endpoint)?.starts_with("https:");
+    let encrypted = network::endpoint(&endpoint)?.starts_with("https:");
     let builder = MicrosoftAzureBuilder::new()
         .with_account(account)
         .with_container_name(container)

@@ -9,10 +9,10 @@ use forebay_error::{Error, ErrorKind, Result};
 use object_store::StaticCredentialProvider;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 
+use super::StoreClient;
 use super::bucket::{Bucket, unfit};
 use super::refusal::Refusals;
-use super::{StoreClient, http};
-use crate::Options;
+use crate::{Options, network};
 
 /// Google's own address.
 const ENDPOINT: &str = "https://storage.googleapis.com";
@@ -55,7 +55,7 @@ fn endpoint(options: &Options) -> Result<(String, bool)> {
     let Some(chosen) = options.get("GOOGLE_BASE_URL") else { return Ok((ENDPOINT.into(), false)) };
     // STORAGE_EMULATOR_HOST is written without a scheme as often as with one.
     let url = if chosen.contains("://") { chosen.to_owned() } else { format!("http://{chosen}") };
-    http::endpoint(&url)?;
+    network::endpoint(&url)?;
     let url = url.trim_end_matches('/').to_owned();
     let custom = url != ENDPOINT;
     Ok((url, custom))

@@ -15,6 +15,7 @@ use url::Url;
 use super::refusal::Refusals;
 use super::wire::Shared;
 use super::{Route, Store, StoreClient};
+use crate::network::endpoint;
 
 /// One web server.
 pub(crate) struct Http {
@@ -93,19 +94,6 @@ impl Store for Http {
 
     fn route(&self) -> &Route {
         &self.route
-    }
-}
-
-/// Scheme, host and port of a URL.
-pub(crate) fn endpoint(url: &str) -> Result<String> {
-    let parsed = Url::parse(url)
-        .map_err(|error| invalid(&format!("invalid URL: {error}")).at("url", url))?;
-    if !parsed.username().is_empty() || parsed.password().is_some() {
-        return Err(invalid("a URL may not hold a user name or password").at("url", url));
-    }
-    match parsed.scheme() {
-        "http" | "https" if parsed.has_host() => Ok(parsed.origin().ascii_serialization()),
-        _ => Err(invalid("a URL must start with http:// or https://").at("url", url)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! One endpoint, as everybody in this process uses it.
 //!
 //! What is learnt of an endpoint by one request is known to all: how many it takes at
-//! once ([`concurrency`]), what is late ([`pace`]), whether it is down ([`breaker`]).
+//! once ([`concurrency_limit`]), what is late ([`pace`]), whether it is down ([`breaker`]).
 
 mod breaker;
 mod concurrency_limit;

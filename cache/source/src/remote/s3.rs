@@ -11,10 +11,10 @@ use std::sync::Arc;
 use forebay_error::{Error, ErrorKind, Result};
 use object_store::aws::{AmazonS3Builder, AwsCredential};
 
+use super::StoreClient;
 use super::bucket::{Bucket, unfit};
 use super::refusal::Refusals;
-use super::{StoreClient, http};
-use crate::Options;
+use crate::{Options, network};
 pub(super) use attributes::Attributes;
 use attributes::{Access, Signer};
 
@@ -44,7 +44,7 @@ pub(crate) fn open(name: &str, store_client: &StoreClient<'_>) -> Result<Bucket>
         .with_http_connector(connector.clone())
         .with_retry(store_client.wire.without_retries());
     if let Some(url) = custom {
-        let encrypted = http::endpoint(url)?.starts_with("https:");
+        let encrypted = network::endpoint(url)?.starts_with("https:");
         if !encrypted && options.get("AWS_ALLOW_HTTP").is_some() && !options.is_on("AWS_ALLOW_HTTP")
         {
             return Err(invalid("the endpoint is not encrypted and AWS_ALLOW_HTTP forbids it"));
@@ -107,7 +107,7 @@ fn with_bucket(endpoint: &str, bucket: &str) -> Result<String> {
         true => endpoint.to_owned(),
         false => format!("{scheme}://{bucket}.{rest}"),
     };
-    http::endpoint(&url)?;
+    network::endpoint(&url)?;
     Ok(url)
 }
 

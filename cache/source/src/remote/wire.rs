@@ -15,11 +15,11 @@ use object_store::client::{
 use object_store::{ClientConfigKey, ClientOptions, HeaderValue, RetryConfig};
 use url::Url;
 
-use super::Network;
-use super::gate::{Gate, Resolver};
 use super::link::{Link, LinkReport};
 use crate::Limits;
-use crate::rules::RateLimits;
+use crate::limits::RateLimits;
+use crate::network::Network;
+use crate::network::gate::{Gate, Resolver};
 
 /// User agent in servers' logs.
 const USER_AGENT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));

@@ -1,4 +1,4 @@
-//! Addresses that connections may store_client.
+//! Addresses that connections may reach.
 //!
 //! Each connection's actual address is checked: a changed name and a redirect pass no more easily
 //! than a URL. A node's daemon reaches addresses of its own machine or link only where an
@@ -14,7 +14,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::{Action, Attempt, Policy};
 use url::Url;
 
-use crate::rules::host::{is_private, is_private_address};
+use super::host::{is_private, is_private_address};
 
 /// Redirects that are followed, as browsers do.
 const REDIRECTS: usize = 10;
@@ -41,7 +41,7 @@ impl Gate {
     }
 
     /// The same, for requests that go by these proxies.
-    pub(super) fn by(&self, proxies: impl IntoIterator<Item = String>) -> Self {
+    pub(crate) fn by(&self, proxies: impl IntoIterator<Item = String>) -> Self {
         Self(self.0.as_ref().map(|named| {
             let proxies = proxies.into_iter().collect();
             Arc::new(Named { endpoints: named.endpoints.clone(), proxies })
@@ -71,7 +71,7 @@ impl Gate {
     }
 
     /// Returns the policy for redirects.
-    pub(super) fn redirects(&self) -> Policy {
+    pub(crate) fn redirects(&self) -> Policy {
         let gate = self.clone();
         Policy::custom(move |attempt| gate.redirect(attempt))
     }
@@ -101,10 +101,10 @@ fn refused(host: &str) -> Error {
 }
 
 /// Looks names up, and hands out what may be connected to.
-pub(super) struct Resolver {
-    pub(super) gate: Gate,
+pub(crate) struct Resolver {
+    pub(crate) gate: Gate,
     /// Number of lookups: connections are spread over a name's addresses.
-    pub(super) turns: Arc<AtomicUsize>,
+    pub(crate) turns: Arc<AtomicUsize>,
 }
 
 impl Resolve for Resolver {
