@@ -75,7 +75,9 @@ mod tests {
     #[test]
     fn empty_ours_and_not_there_are_ok() {
         assert!(of(|_| ()).found.contains("empty, this user's, mode 700"));
-        assert!(of(|ground| ground.occupant = Ok(Occupant::Cache)).found.contains("ours"));
+        assert!(
+            of(|ground| ground.occupant = Ok(Occupant::Cache)).found.contains("a Forebay cache")
+        );
         let unmade = of(|ground| ground.exists = false);
         assert_eq!(unmade.verdict, Verdict::Ok);
         assert!(unmade.found.contains("makes it"), "{unmade:?}");

@@ -193,7 +193,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "ok       clock          in time");
         assert_eq!(lines[1], "warn     disk of nvme0  spins");
-        assert_eq!(lines[2], "                        mend: use another");
+        assert_eq!(lines[2], "                        fix: use another");
         assert_eq!(lines[6], "1 ok, 1 warn, 1 wrong, 1 skipped");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["checks"][1]["figures"]["n"], 3);

@@ -354,14 +354,14 @@ mod tests {
                 ("14:1", "unknown key `bandwith` (match=s3://a/); did you mean `bandwidth`?"),
                 (
                     "15:15",
-                    "`connections`: expected a whole number, not below 0, found integer `-1`",
+                    "`connections`: expected a whole number of 0 or more, found integer `-1`",
                 ),
                 ("19:9", "`evict` cannot be `lruu` (dataset=a); did you mean `lru`?"),
                 ("20:11", "unknown key `mx` (dataset=a); did you mean"),
                 ("20:25", "`min`: "),
                 ("24:10", "no tier of this name (dataset=b, tier=nvm); did you mean `nvme`?"),
                 ("27:9", "can never match (dataset=c, shadowed_by=b)"),
-                ("28:1", "the key `name` is missing (dataset=s3://d/**)"),
+                ("28:1", "missing key `name` (dataset=s3://d/**)"),
                 ("34:7", "pinned"),
                 ("37:14", "a group's name or its gid"),
                 ("43:10", "all its groups"),
@@ -416,7 +416,7 @@ mod tests {
             &[
                 ("8:9", "this source can never match (match=s3://a/b/, shadowed_by=s3://a/)"),
                 ("14:9", "this rule can never match (dataset=b, shadowed_by=a)"),
-                ("16:8", "two data sets have one name (dataset=a)"),
+                ("16:8", "two data sets have the same name (dataset=a)"),
             ],
         );
     }
@@ -442,24 +442,27 @@ mod tests {
             &[
                 (
                     "3:15",
-                    "there is no group of this name (group=no-such-group); see `getent group`",
+                    "there is no group with this name (group=no-such-group); see `getent group`",
                 ),
-                ("4:11", "stands for whoever this machine does not know (group=65534)"),
-                ("12:21", "there is no group of this name (group=nope, dataset=a)"),
+                ("4:11", "stand-in for unknown ones (group=65534)"),
+                ("12:21", "there is no group with this name (group=nope, dataset=a)"),
                 (
                     "12:42",
-                    "there is no user of this name (user=nobody-at-all, dataset=a); see `getent passwd`",
+                    "there is no user with this name (user=nobody-at-all, dataset=a); see `getent passwd`",
                 ),
                 (
                     "12:71",
-                    "there is no tenant of this name (dataset=a, tenant=visoin); did you mean `vision`?",
+                    "there is no tenant with this name (dataset=a, tenant=visoin); did you mean `vision`?",
                 ),
                 ("15:9", "normalized form"),
-                ("16:9", "`allow` names nobody (dataset=b)"),
+                ("16:9", "`allow` is empty (dataset=b)"),
                 ("20:25", "unknown key `group`"),
                 ("23:1", "without a socket"),
-                ("29:8", "another socket's already (listen=/run/f.sock, other=[daemon])"),
-                ("32:9", "there is no group of this name (group=nope, listen=/run/v.sock)"),
+                (
+                    "29:8",
+                    "another socket has this `path` already (listen=/run/f.sock, other=[daemon])",
+                ),
+                ("32:9", "there is no group with this name (group=nope, listen=/run/v.sock)"),
                 ("34:8", "must be absolute"),
                 ("38:8", "not a mode like"),
                 ("41:10", "did you mean `vision`?"),
@@ -501,7 +504,7 @@ mod tests {
             ),
             (
                 format!("http = '[::1]:1'\n{}", TLS.replace("key", "kee")),
-                ("3:12", "the key `key` is missing"),
+                ("3:12", "missing key `key`"),
             ),
         ] {
             let text = format!("[daemon]\n{daemon}\n{TIER}");
@@ -574,10 +577,14 @@ mod tests {
             (Language::Yaml, deep("[", "]"), ("1:41", "nested too deeply")),
             (Language::Yaml, "tier: [\n".to_owned(), ("2:1", "invalid YAML")),
             (Language::Yaml, "? [a]\n: b\n".to_owned(), ("1:3", "a key must be a plain word")),
-            (Language::Json, "{\"tier\": [],}".to_owned(), ("1:13", "no JSON: trailing comma")),
+            (
+                Language::Json,
+                "{\"tier\": [],}".to_owned(),
+                ("1:13", "invalid JSON: trailing comma"),
+            ),
             (Language::Json, "tier: []".to_owned(), ("1:2", "invalid JSON")),
             (Language::Json, deep("[", "]"), ("1:41", "nested too deeply")),
-            (Language::Json, String::new(), ("1:1", "no JSON: EOF")),
+            (Language::Json, String::new(), ("1:1", "invalid JSON: EOF")),
             (Language::Json, "[]".to_owned(), ("1:1", "expected a table, found a list")),
         ] {
             let told = told(&text, language);

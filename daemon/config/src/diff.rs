@@ -309,6 +309,6 @@ mod tests {
     fn a_secret_that_changes_is_told_and_not_shown() {
         let source = "[[source]]\nmatch = 's3://a/'\nproxy = 'http://u:old@proxy.example:1'\n";
         let told = told(source, &source.replace("old", "new"));
-        assert_eq!(told, ["source s3://a/: proxy changed in what is not shown of it"]);
+        assert_eq!(told, ["source s3://a/: proxy changed in a hidden part"]);
     }
 }

@@ -626,7 +626,7 @@ mod tests {
             (format!("{a}proxy = 'socks'\n"), ["proxy", "match=s3://a/"]),
             (format!("{a}{a}"), ["never match", "shadowed_by=s3://a/"]),
             (a.replace("s3://a/", "a/"), ["names no source", "match=a/"]),
-            ("[[source]]\nregion = 'r'\n".to_owned(), ["line=5", "the key `match`"]),
+            ("[[source]]\nregion = 'r'\n".to_owned(), ["line=5", "missing key `match`"]),
         ] {
             let error = Config::parse(&format!("{tier}{text}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -670,7 +670,7 @@ mod tests {
             (a.replace("[1]", "[]"), ["without groups", "tenant=a"]),
             (a.replace("[1]", "[-1]"), ["line=7", "a group's name or its gid"]),
             (a.replace("[1]", "[true]"), ["line=7", "a group's name or its gid"]),
-            (a.replace("[1]", "['no-such-group']"), ["no group of this name", "tenant=a"]),
+            (a.replace("[1]", "['no-such-group']"), ["no group with this name", "tenant=a"]),
             (a.replace("[1]", "['no-such-group']"), ["group=no-such-group", "getent group"]),
             (a.replace("'a'", "''"), ["name has 1 to", "tenant="]),
             (format!("{a}{}", a.replace("[1]", "[2]")), ["same name", "tenant=a"]),

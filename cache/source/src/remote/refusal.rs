@@ -234,7 +234,7 @@ mod tests {
         let error = explain(text);
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         let shown = error.to_string();
-        assert!(shown.contains("503 Service Unavailable (SlowDown)"), "{shown}");
+        assert_eq!((error.place("status"), error.place("code")), (Some("503"), Some("SlowDown")));
         assert!(shown.contains("endpoint=http://e") && !shown.contains("hunter2"), "{shown}");
     }
 

@@ -224,7 +224,10 @@ mod tests {
         ] {
             let error = settled(url).err().unwrap_or_else(|| panic!("{url} is plain"));
             assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{url}");
-            assert!(error.to_string().contains("write it"), "{url}: {error}");
+            assert!(
+                error.advice().is_some_and(|advice| advice.contains("write ")),
+                "{url}: {error}"
+            );
         }
         let error = settled("http://u:hunter2@host/0.tar").unwrap_err().to_string();
         assert!(error.contains("user name") && !error.contains("hunter2"), "{error}");

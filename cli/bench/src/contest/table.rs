@@ -217,7 +217,7 @@ mod tests {
             "first_epoch": { "samples_per_second": 453.3, "first_batch_seconds": 2.594 },
         });
         let text = table(&serde_json::json!({ "contenders": [one, {}] }));
-        assert!(text.contains("spdl                    no round was played\n"), "{text}");
+        assert!(text.contains("spdl                    no round was run\n"), "{text}");
         assert!(text.contains("first epoch, from cold: 453") && text.contains("?"), "{text}");
     }
 

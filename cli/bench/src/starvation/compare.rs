@@ -329,7 +329,7 @@ mod tests {
         other["batch_size"] = json!(16);
         let compared = Comparison::of(&run(0.5, 4.0), &other).unwrap();
         assert_eq!(compared.differ, [("batch size".to_owned(), json!(8), json!(16))]);
-        assert!(compared.to_string().starts_with("not alike: batch size 8 and 16"));
+        assert!(compared.to_string().starts_with("different: batch size 8 and 16"));
         other["epochs"][0]["temperature"] = json!("cold");
         let compared = Comparison::of(&run(0.5, 4.0), &other).unwrap();
         assert_eq!(compared.changes[0].of, "epoch 0 (warm, then cold)");
@@ -364,7 +364,7 @@ mod tests {
         let compared = Comparison::of(&one, &more).unwrap();
         let alone = [
             "epoch 1 (warm): only in the second run",
-            "accelerators fed: not borne out, then 1.50",
+            "accelerators fed: not confirmed, then 1.50",
         ];
         assert_eq!(compared.alone, alone);
         assert!(compared.to_string().contains("not compared: epoch 1"));

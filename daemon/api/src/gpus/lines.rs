@@ -126,7 +126,7 @@ mod tests {
         let silent = GpuReport { failing: Some("it is silent".to_owned()), ..report };
         let told = silent.to_string();
         assert!(told.starts_with(
-            "gpus    cannot be read: it is silent\n        what follows was read 3 s ago\ngpu     0"
+            "gpus    cannot be read: it is silent\n        the following was read 3 s ago\ngpu     0"
         ));
         let plain = Activity { sm_share: Some(1.0), ..Activity::default() };
         assert_eq!(plain.to_string(), "  busy 100 %");

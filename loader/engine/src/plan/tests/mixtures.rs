@@ -217,7 +217,7 @@ fn mixtures_that_make_no_sense_are_refused() {
     for (order, streams, about) in [
         (&without, vec![], "no streams"),
         (&without, vec![stream(&[3], weight)], "epoch_samples"),
-        (&with, vec![stream(&[3], weight), stream(&[3], repeat)], "all the same"),
+        (&with, vec![stream(&[3], weight), stream(&[3], repeat)], "all of them the same"),
         (&without, vec![uncounted], "manifest="),
         (&without, vec![stream(&[], repeat)], "no shards"),
         (&without, vec![stream(&[3], repeat), stream(&[0, 0], repeat)], "no samples"),
