@@ -597,9 +597,9 @@ mod tests {
         }
         assert!(others.is_empty(), "{others:#?}");
         let twice = "tier:\n- name: a\n  name: b\n  path: /m\n  capacity: 1GiB\n";
-        assert_told(&told(twice, Language::Yaml), &[("3:3", "`name` is here twice")]);
+        assert_told(&told(twice, Language::Yaml), &[("3:3", "duplicate key `name`")]);
         let twice = "{\"tier\": [{\"name\": \"a\", \"name\": \"b\"}]}";
-        assert_told(&told(twice, Language::Json), &[("1:25", "`name` is here twice")]);
+        assert_told(&told(twice, Language::Json), &[("1:25", "duplicate key `name`")]);
         for language in [Language::Yaml, Language::Toml] {
             let told = told("", language);
             assert!(told[0].contains("at least one [[tier]]"), "{told:?}");
