@@ -148,7 +148,7 @@ impl Dataset {
             }
         }
         if self.pin && self.ttl.is_some() {
-            return refuse("`pin` and `ttl` of a data set exclude each other");
+            return refuse("`ttl` and `pin` of a data set exclude each other");
         }
         if let (Some(ttl), Some(keep)) = (self.ttl, self.dont_evict_time)
             && ttl < keep

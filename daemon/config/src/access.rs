@@ -114,7 +114,7 @@ impl Listen {
         }
         if self.tenant.is_some() && self.admin {
             return refuse(
-                "a socket with `tenant` cannot have `admin`: its users are not identified",
+                "`admin` does not apply to a socket with `tenant`: its users are not identified",
                 "leave `admin` out, or `tenant`",
             );
         }
