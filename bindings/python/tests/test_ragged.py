@@ -351,8 +351,8 @@ def test_a_batch_is_no_wider_than_what_is_selected_needs(make, ragged):
 @pytest.mark.parametrize(
     ("map_", "word"),
     [
-        (lambda text: numpy.zeros((2, len(text))), "differ in their first dimension"),
-        (lambda text: [0.5] if text else [1], "differ in their first dimension"),
+        (lambda text: numpy.zeros((2, len(text))), "differ only in their first dimension"),
+        (lambda text: [0.5] if text else [1], "differ only in their first dimension"),
         (lambda text: None, "map= gave NoneType"),
         (lambda text: {"a": 1}, "map= gave dict"),
         (lambda text: len(text), "single number"),
@@ -370,7 +370,7 @@ def test_what_map_gives_and_cannot_be_a_row_names_the_sample(make, ragged, frame
 
 def test_what_map_gives_must_be_able_to_hold_the_padding(make, ragged):
     fields = {"text": forebay.Text("txt", ragged="pad", map=characters, pad_value=0.5)}
-    with pytest.raises(forebay.Invalid, match=r"pad_value=0.5 is no int64") as caught:
+    with pytest.raises(forebay.Invalid, match=r"pad_value=0.5 does not fit int64") as caught:
         list(make(ragged, fields=fields, batch_size=5))
     assert caught.value.places["field"] == "text"
 
