@@ -1,7 +1,7 @@
 """Shards made here, a private daemon per test session, and nothing left behind at its end.
 
-Whatever runs in these directories when the session ends was started by it, is ended by
-its process id, and must be gone when the session is.
+The session ends every process that it started in these directories, by process id, and fails if one
+survives it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 //! A node on a clock of its own: jobs that read, a link that brings one shard after the other, a
 //! cache of so many bytes.
 //!
-//! What decides here is what decides on a node, [`Foresight`] or an
-//! [`evict`](crate::evict) policy; the rest is the least that lets them: a job reads on when all
-//! that it has open is here, at its own speed.
+//! Decisions are made by the node's own code, [`Foresight`] or an [`evict`](crate::evict) policy. The
+//! rest is minimal: a job reads at its own speed while all its open shards are cached.
 
 mod agreement;
 mod limits;

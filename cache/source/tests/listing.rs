@@ -1,6 +1,6 @@
 //! Listings of real stores and of ones that change while they are read.
 //!
-//! What was there all along is listed once; what came or went meanwhile may be.
+//! An object present all along is listed once; one that appears or disappears meanwhile may be.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 

@@ -1,6 +1,6 @@
 //! Brace expansion: `{000..099}`, `{0..10..2}`, `{a..e}`, `{a,b}`, nested and side by side.
 //!
-//! How many texts come out is known, and held against a limit, before the first is made.
+//! The number of results is known, and checked against a limit, before the first is made.
 //! A brace that is no group is an error (`\{` writes a literal one): the typing error
 //! `{000-099}` must not become a file name that is looked for in vain.
 

@@ -1,7 +1,7 @@
 //! Samples of tars that exist already.
 //!
-//! What goes out is what a loader would read, sample by sample; what a loader would call
-//! bad, or what could not be told apart any more, is refused, never dropped.
+//! The output has the samples that a loader would read, one by one. A sample that a loader would
+//! report as bad, or that would become ambiguous, is rejected, never dropped.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -27,7 +27,7 @@ pub(super) struct Tar {
 /// Every sample of `paths`, in their order; with `prefix`, keys begin with their tar's name.
 ///
 /// # Errors
-/// What the indexer says of a tar, with its path; `BadSample` for a sample that a loader would call
+/// The indexer's error, with the tar's path; `BadSample` for a sample that a loader would report as
 /// bad.
 pub(super) fn samples(
     paths: &[PathBuf],

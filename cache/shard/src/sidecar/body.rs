@@ -1,8 +1,8 @@
 //! The sidecar's body: the index as bytes.
 //!
-//! What is decoded is a possible index: every member lies inside the shard and behind
-//! the one before it, every field number names a field, and the samples own all members in order.
-//! So a reader may use it without asking again.
+//! A decoded index is valid: every member lies inside the shard and behind the one before it, every
+//! field number names a field, and the samples own all members in order. So a reader may use it
+//! without further checks.
 
 use forebay_error::{Error, ErrorKind, Result};
 

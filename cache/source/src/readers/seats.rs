@@ -1,8 +1,8 @@
-//! The line before a mount's readers: who is asked next.
+//! Queue for a mount's readers.
 //!
-//! Whoever came first is next, unless the servers that hold their bytes are busy and
-//! another's are not; and nobody is passed over for ever. Reads under way then keep many servers
-//! busy, rather than one with all of them.
+//! Requests are served in order, except that one whose servers are idle may go before one whose
+//! servers are busy; the number of times a request is passed over is bounded. So the reads in flight
+//! keep many servers busy rather than one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

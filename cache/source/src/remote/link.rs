@@ -1,7 +1,7 @@
-//! One endpoint, as everybody in this process uses it.
+//! State of one endpoint, shared by all its users in this process.
 //!
-//! What is learnt of an endpoint by one request is known to all: how many it takes at
-//! once ([`concurrency_limit`]), what is late ([`pace`]), whether it is down ([`breaker`]).
+//! All requests share the knowledge gained by each: the limit on concurrent requests
+//! ([`concurrency_limit`]), the usual duration ([`pace`]), and failures ([`breaker`]).
 
 mod breaker;
 mod concurrency_limit;

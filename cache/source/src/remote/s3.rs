@@ -1,7 +1,7 @@
-//! Shards in S3 and in everything that speaks it.
+//! Shards in S3 and in compatible stores.
 //!
-//! What the options leave open is settled here, once and aloud: no region or credential
-//! is guessed where a wrong guess would surface later as a riddle.
+//! Missing options are resolved here, once, and reported: a region or a credential is not guessed
+//! where a wrong guess would surface later as an unrelated error.
 
 mod attributes;
 mod smithy;
