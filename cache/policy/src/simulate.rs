@@ -1,8 +1,8 @@
 //! A node on a clock of its own: jobs that read, a link that brings one shard after the other, a
 //! cache of so many bytes.
 //!
-//! Decisions are made by the node's own code, [`Foresight`] or an [`evict`](crate::evict) policy. The
-//! rest is minimal: a job reads at its own speed while all its open shards are cached.
+//! Decisions are made by the node's own code, [`Foresight`] or an [`evict`](crate::evict) policy.
+//! The rest is minimal: a job reads at its own speed while all its open shards are cached.
 
 mod agreement;
 mod limits;

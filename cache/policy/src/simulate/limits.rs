@@ -13,8 +13,8 @@ const BUSY: f64 = 0.99;
 const HALVINGS: u32 = 10;
 
 impl Trace {
-    /// Returns the upper bound on utilisation under any policy, averaged over jobs. In each epoch the
-    /// link delivers at least the uncached part of a job's data; each job counts as if alone.
+    /// Returns the upper bound on utilisation under any policy, averaged over jobs. In each epoch
+    /// the link delivers at least the uncached part of a job's data; each job counts as if alone.
     #[must_use]
     pub fn bound(&self) -> f64 {
         let bounds = self.jobs.iter().map(|job| {

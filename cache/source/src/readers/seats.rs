@@ -1,8 +1,8 @@
 //! Queue for a mount's readers.
 //!
 //! Requests are served in order, except that one whose servers are idle may go before one whose
-//! servers are busy; the number of times a request is passed over is bounded. So the reads in flight
-//! keep many servers busy rather than one.
+//! servers are busy; the number of times a request is passed over is bounded. So the reads in
+//! flight keep many servers busy rather than one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
