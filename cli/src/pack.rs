@@ -26,17 +26,17 @@ const TICK: Duration = Duration::from_millis(100);
 pub(super) struct Arguments {
     /// A folder, a list (.csv, .parquet), or shards: paths with braces (`{000..099}`) and globs.
     ///
-    /// Of a folder, files that share a path up to the first dot of their name become one sample:
+    /// In a folder, files that share a path up to the first dot of their name become one sample:
     /// `cat/001.jpg` and `cat/001.cls` are the fields `jpg` and `cls` of sample `cat/001`. Samples
     /// come in the order of their keys. A file that fits no sample is an error.
     ///
-    /// Of a list, each row becomes a sample, in the order of the rows, and the header says what a
-    /// column is: `key` holds keys (without it, rows are numbered from 000000000); `cls=` holds the
-    /// field `cls` itself; `jpg` names files that hold the field `jpg`, from the list's folder or
-    /// --root on. An empty cell is no field.
+    /// In a list, each row becomes a sample, in the order of the rows, and the header describes the
+    /// columns: `key` holds keys (without it, rows are numbered from 000000000); `cls=` holds the
+    /// field `cls` itself; `jpg` names files that hold the field `jpg`, relative to the list's
+    /// folder or --root. An empty cell is no field.
     ///
-    /// Of shards, each sample is taken as it is, in their order. Members that belong to no sample,
-    /// which loaders pass over, are left out; a sample that loaders would call bad is an error.
+    /// From shards, each sample is taken as it is, in their order. Members without a sample, which
+    /// loaders skip, are left out; a sample that loaders would report as bad is an error.
     #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<String>,
     /// The shards' names, with a place for their number.

@@ -1,7 +1,6 @@
 //! `forebay support-bundle`.
 //!
-//! What cannot be had is told in its place; one thing that is missing keeps nothing of the others
-//! from being packed.
+//! The reason a part is missing stands in its place; a missing part does not stop the others.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom};

@@ -1,4 +1,4 @@
-//! Who may do what on a node: users, groups and tenants at every door, with processes that the
+//! Access control of a node: users, groups and tenants at every socket, with processes that the
 //! kernel tells apart.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
@@ -325,8 +325,8 @@ fn every_interface_checks_access() {
     });
 }
 
-/// What a job's process opens itself, its own rights decide; an `allow` takes away from that, and
-/// adds nothing.
+/// A job's own rights decide about the files its process opens; `allow` narrows them and adds
+/// nothing.
 #[test]
 fn allow_restricts_files_and_never_grants_them() {
     let Some(bench) = Bench::new() else { return };
@@ -393,8 +393,8 @@ fn tenant_socket_makes_every_peer_that_tenant() {
     assert!(list["url"].as_str().unwrap().starts_with("s3://bucket/secret\"}"), "{list}");
 }
 
-/// Who may connect to a socket its file says, who is an admin there the configuration; it goes with
-/// the daemon, and comes back with the next.
+/// The socket's mode decides who may connect, the configuration who is an admin there; the socket
+/// goes with the daemon, and comes back with the next.
 #[test]
 fn each_socket_has_its_own_access_rules() {
     let Some(mut bench) = Bench::new() else { return };

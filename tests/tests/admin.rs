@@ -30,7 +30,7 @@ struct Bench {
     _disk: tempfile::TempDir,
 }
 
-/// What comes back for these bytes, until the other side closes.
+/// Sends these bytes; returns the answer until the other side closes.
 fn raw(socket: &Path, sent: &[u8]) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     // It may hang up before all is sent.
@@ -298,8 +298,7 @@ fn trainers_and_admins_share_a_socket() {
     assert_eq!(loader.stats().reconnects, 0);
 }
 
-/// What HTTP's enemies send ends their connection, with an answer where there is one, and nothing
-/// else.
+/// A hostile request ends its own connection, with an answer if there is one, and nothing else.
 #[test]
 fn hostile_requests_end_only_their_own_connection() {
     let bench = Bench::new(1);
@@ -362,8 +361,7 @@ fn openapi_document_lists_served_paths() {
     assert!(daemon_status(bench.daemon.socket()).is_ok());
 }
 
-/// What is told of a shard follows it: never asked for, on its way, here, pinned, evicted, too
-/// large.
+/// The explanation follows a shard: never requested, in flight, cached, pinned, evicted, too large.
 #[test]
 fn explain_reports_the_state_of_a_shard() {
     let bench = Bench::with(2, |config, shard| {
@@ -493,8 +491,7 @@ fn command_line_reports_the_same_as_the_api() {
     assert_eq!(run(&["job", "show", "x"]).0, 2);
 }
 
-/// What is pinned stays where an LRU cache would let it go, over a restart too, and goes again when
-/// it is taken back.
+/// A pin keeps a shard that an LRU cache would evict, over a restart too, until it is removed.
 #[test]
 #[expect(clippy::too_many_lines, reason = "one course of events, in order")]
 fn pin_keeps_a_shard_until_it_is_removed() {

@@ -27,7 +27,7 @@ fn node(audit: &str) -> Option<SharedNode> {
     SharedNode::new("", &more)
 }
 
-/// What comes of a command of root's, by the daemon's own socket.
+/// Runs a command of root's on the daemon's own socket.
 fn admin(node: &SharedNode, arguments: &[&str]) -> (i32, String) {
     let done = node.forebay("run/d.sock", (0, 0), &BTreeMap::new(), arguments);
     (done.status.code().unwrap(), String::from_utf8(done.stdout).unwrap())
@@ -157,7 +157,7 @@ fn full_disk_loses_counted_audit_lines_only() {
     assert!(audit.get("failing").is_none() && audit["lost"] == counted().0, "{audit}");
 }
 
-/// Who is refused in a loop is noted a few times a second, and counted; others' lines stay.
+/// Repeated denials are logged a few times a second, and counted; other lines stay.
 #[test]
 fn repeated_denials_do_not_displace_other_lines() {
     let Some(node) = node("path = '{}/log/audit.jsonl'") else { return };

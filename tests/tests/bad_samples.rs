@@ -101,7 +101,7 @@ fn batch_of_only_bad_samples_has_its_columns() {
     }
 }
 
-/// Of one key in two places there are two samples, each with its own place in the shard.
+/// One key in two places makes two samples, each with its own place in the shard.
 #[test]
 fn repeated_key_is_another_sample() {
     let origin = Origin::new();
@@ -129,8 +129,8 @@ fn named(key: &str) -> BadSample {
     }
 }
 
-/// What a trainer could not use is in the daemon's status by the job, bounded whatever the trainer
-/// says.
+/// Samples that a trainer skipped are in the daemon's status by job, bounded whatever the trainer
+/// reports.
 #[test]
 fn reported_bad_samples_are_in_the_status_and_bounded() {
     let origin = Origin::with_shards(1, 8, &(100..200));

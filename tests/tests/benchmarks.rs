@@ -195,7 +195,7 @@ fn cold_starts_fetch_from_the_origin() {
     eventually("no daemon is left", || home.daemons().is_empty());
 }
 
-/// What was measured before something failed is told, and then what failed.
+/// Figures measured before a failure are reported, and then the failure.
 #[test]
 fn failure_keeps_results_measured_before() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
@@ -292,7 +292,7 @@ fn scale_reports_an_exponent_for_each_growth() {
     assert!(home.daemons().is_empty(), "its daemon was another");
 }
 
-/// What makes no sense is wrong usage, told before anything is measured.
+/// Invalid arguments are usage errors, reported before anything is measured.
 #[test]
 fn hostile_arguments_are_rejected() {
     let home = UserHome::new(ACTOR);

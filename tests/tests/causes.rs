@@ -1,10 +1,10 @@
-//! What a trainer waits for, booked to causes: each cause is made, by a delay that is known, and
-//! nearly all of the wait that it adds is booked to it.
+//! A trainer's waits by cause: each cause is produced by a known delay, and nearly all of the added
+//! wait is charged to it.
 //!
 //! An epoch is played twice, of the same samples in the same order, once without and once with the
-//! delay. Waits are measured around `next` as a trainer would measure them, apart from what is
-//! booked. Delays are long against what a busy machine adds by itself, and no test runs beside
-//! another, for whose work it would wait. The sixth cause, `h2d`, needs a device: its test lies in
+//! delay. Waits are measured around `next` as a trainer would measure them, apart from the loader's
+//! own counts. Delays are long against a busy machine's noise, and no test runs beside another, for
+//! whose work it would wait. The sixth cause, `h2d`, needs a device: its test lies in
 //! `tests/emulator/tests/loader.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
@@ -35,7 +35,7 @@ const SAMPLES: u64 = 40;
 /// Booked to the cause of a delay, of all that the delay adds.
 const BOOKED: f64 = 0.95;
 
-/// How far what is booked may be from what was measured.
+/// Largest relative difference between charged and measured waits.
 const SUM: f64 = 0.01;
 
 /// Until this is dropped no other test of this file runs.
@@ -44,7 +44,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the batches of an epoch were waited for.
+/// Waits of an epoch's batches.
 #[derive(Debug)]
 struct Waited {
     /// Seconds around each `next` that brought a batch.

@@ -1,5 +1,5 @@
-//! What jobs said they will read decides what is fetched and what goes: on a node, by what came
-//! over its network.
+//! Announced reads decide fetches and evictions: on a node, by the bytes that came over its
+//! network.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -226,7 +226,7 @@ fn jobs_with_the_same_data_share_the_cache() {
     assert!(fetched < 0.4, "{fetched} of what they read came over the network");
 }
 
-/// What no job told of gives way to what one did.
+/// Unannounced shards are evicted before announced ones.
 #[test]
 fn unannounced_shards_are_evicted_first() {
     let bench = Bench::new(SHARDS / 2 + 4, Vec::new());
@@ -284,7 +284,7 @@ fn running_job_prefetches_when_its_policy_is_by_use() {
     const ROOM: u64 = 4;
     /// Batches that make it assemble others: more than are read before they are asked for.
     const TAKEN: u32 = PREFETCH + 1;
-    /// What it fetches for these, be it told or not: two windows.
+    /// Shards it fetches for these, announced or not: two windows.
     const WAITED_FOR: u64 = 2 * WINDOW as u64;
     let mut scarce = kept(Evict::Clairvoyant);
     let bench = Bench::new(SHARDS, Vec::new());
@@ -308,7 +308,7 @@ fn running_job_prefetches_when_its_policy_is_by_use() {
     assert_eq!(bench.decided().1, fetches, "the node fetched nothing for it");
 }
 
-/// What a node's jobs will read is written down, played, and held against what the node then did.
+/// A node's announced reads are recorded, simulated, and compared with the node's later decisions.
 #[test]
 fn recorded_trace_is_simulated() {
     let bench = Bench::new(SHARDS / 2, Vec::new());
@@ -345,8 +345,8 @@ fn recorded_trace_is_simulated() {
     assert_eq!((code, kind(&error)), (Some(1), ErrorKind::Invalid), "{error}");
 }
 
-/// What does not come is told before the job stands at it: which shard, when it is needed, when it
-/// comes.
+/// A missing shard is reported before the job needs it: its URL, the time of need, the time of
+/// arrival.
 #[test]
 fn missing_shards_of_a_job_are_reported() {
     let bench = Bench::new(2 * SHARDS, Vec::new());

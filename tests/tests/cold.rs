@@ -126,8 +126,8 @@ fn daemon_ends_while_a_shard_hangs_at_its_origin() {
     stopping.join().unwrap();
 }
 
-/// Who waits for all of a shard says so at once: its parts are asked for beside its first, not
-/// after it.
+/// A caller that needs all of a shard says so at once: its parts are requested beside its first,
+/// not after it.
 #[test]
 fn shard_needed_whole_is_requested_at_once() {
     const SIZES: std::ops::Range<usize> = 100_000..110_000;
@@ -149,7 +149,7 @@ fn shard_needed_whole_is_requested_at_once() {
     });
 }
 
-/// What a part has.
+/// Bytes of a part.
 const PART: u64 = PART_BYTES as u64;
 
 /// A job over `lanes` lanes, of a shard each, in batches of 256: the order of a cold epoch.

@@ -226,7 +226,7 @@ fn running_job_retries_a_failed_command() {
     assert_eq!(bench.runs(), 2);
 }
 
-/// What never ends is no tar, or fits no tier: either ends it, and gives back what it took.
+/// Endless output is no tar, or fits no tier: either ends the command, and releases its resources.
 #[test]
 fn endless_command_is_killed() {
     let bench = Bench::of(48 << 20);
@@ -272,7 +272,7 @@ fn trainer(bench: &Bench, script: &str) -> Child {
     trainer
 }
 
-/// Who waits for what another job's command says runs it itself if that job is killed.
+/// A job that waits for another job's command runs it itself if that job is killed.
 #[test]
 fn killed_job_takes_its_command_from_no_other_job() {
     let bench = Bench::new();
@@ -330,7 +330,7 @@ fn assert_manifest(path: &Path) {
     assert_eq!(manifest.samples(), SAMPLES);
 }
 
-/// What a command is told may be secret; where it reads is not.
+/// A command's arguments may be secret; the URL it reads is not.
 #[test]
 fn errors_show_no_secrets() {
     let bench = Bench::new();

@@ -1,5 +1,4 @@
-//! What jobs cost: on whose bill what is fetched comes, and that it stays there when the job is
-//! gone.
+//! Costs of jobs: the bill of each fetch, which stays after the job has ended.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -45,7 +44,7 @@ fn bytes_of(report: &Value, job: &str) -> Option<Value> {
     line
 }
 
-/// What the daemon counts of its cache, once nothing is under way.
+/// Returns the daemon's counts of its cache, once nothing is in flight.
 fn settled(installation: &Installation) -> Value {
     let mut cache = Value::Null;
     eventually("nothing is under way", || {
@@ -151,7 +150,7 @@ fn first_job_pays_for_a_fetch_and_is_remembered() {
     daemon.stop();
 }
 
-/// What is written to a disk costs its share of that disk's life.
+/// A write to a disk costs its share of that disk's life.
 #[test]
 fn disk_wear_is_priced() {
     let (origin, disk) = (Origin::with_shards(SHARDS, SAMPLES, &SIZES), Daemon::disk());
@@ -198,7 +197,7 @@ fn shards_in_memory_wear_no_disk() {
     daemon.stop();
 }
 
-/// What nothing keeps is fetched for each reader, and on each reader's bill.
+/// A shard that no tier keeps is fetched for each reader, and on each reader's bill.
 #[test]
 fn read_through_is_charged_to_the_reader() {
     let (origin, disk) = (Origin::with_shards(SHARDS, SAMPLES, &SIZES), Daemon::disk());

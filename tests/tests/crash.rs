@@ -15,7 +15,7 @@ const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 const SIZES: std::ops::Range<usize> = 60_000..80_000;
 const SHARDS: u64 = 6;
 const SAMPLES: u64 = 80;
-/// What a request may ask for: `readers::PIECE` of the sources.
+/// Largest request: `readers::PIECE` of the sources.
 const PART: u64 = 4 << 20;
 
 fn part(origin: &Origin) -> TrainerJob {

@@ -1,5 +1,5 @@
-//! What operators load into Prometheus and Grafana: that it asks for what there is, and shows
-//! something wherever there is something to show.
+//! Files that operators load into Prometheus and Grafana: every query names existing metrics, and
+//! every panel shows something when there is something to show.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -22,8 +22,7 @@ const MEMORY: u64 = 512 << 20;
 const SIZES: std::ops::Range<usize> = 30_000..40_000;
 const SAMPLES: u64 = 40;
 
-/// What is not there where no shard is missing, nothing hangs, nothing is bad and nothing is
-/// decoded.
+/// Series absent while no shard is missing, nothing hangs, nothing is bad and nothing is decoded.
 const NO_TROUBLE: &[&str] = &[
     "Prefetch slack {{instance}}",
     "Prefetch slack {{instance}} {{job}} {{session}}",
@@ -31,7 +30,7 @@ const NO_TROUBLE: &[&str] = &[
     "Bad samples by kind {{kind}}",
 ];
 
-/// What is told of endpoints.
+/// Series of endpoints.
 const NO_ENDPOINTS: &[&str] = &[
     "Received {{source}}",
     "Latency of endpoints {{source}} first byte, median",
@@ -46,7 +45,7 @@ const NO_ENDPOINTS: &[&str] = &[
     "Trouble with endpoints and mounts {{source}} refused",
 ];
 
-/// What is told of GPUs, and of jobs that compute on them.
+/// Series of GPUs, and of jobs that compute on them.
 const NO_GPUS: &[&str] = &[
     "Busy GPUs {{instance}} GPU {{gpu}}, SM",
     "Busy GPUs {{instance}} GPU {{gpu}}, JPEG",
@@ -61,7 +60,7 @@ const NO_GPUS: &[&str] = &[
     "PCIe of the job's GPUs {{instance}} {{job}} GPU {{gpu}}, out",
 ];
 
-/// What is told of quotas.
+/// Series of quotas.
 const NO_QUOTAS: &[&str] = &[
     "Closest to its quota",
     "Held by data set {{instance}} {{dataset}}, quota",
@@ -263,8 +262,8 @@ impl Scraped {
         self.scrapes.push(self.ask());
     }
 
-    /// What was scraped as series of a test: the first scrape two minutes long, the second from
-    /// then on.
+    /// Returns the scrapes as series of a promtool test: the first scrape two minutes long, the
+    /// second from then on.
     fn series(&self) -> Vec<Value> {
         let [first, second] = [0, 1].map(|at| {
             let lines = self.scrapes[at].lines().filter(|line| !line.starts_with('#'));

@@ -15,7 +15,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 const SIZES: std::ops::Range<usize> = 30_000..30_001;
 const SAMPLES: u64 = 20;
 const SHARDS: u64 = 6;
-/// What Linux calls an input/output error.
+/// Linux's number of an input/output error.
 const EIO: i32 = 5;
 /// A read-only file system.
 const EROFS: i32 = 30;

@@ -1,7 +1,6 @@
-//! `forebay doctor` as scripts and people see it: its document, its exit codes, what it leaves
-//! behind.
+//! `forebay doctor` as scripts and people see it: its document, its exit codes, its side effects.
 //!
-//! What this machine is like is its own business; what holds on every machine is asserted.
+//! Only facts that hold on every machine are asserted.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -16,14 +15,14 @@ use tempfile::TempDir;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 
-/// What a look came to.
+/// Result of a run.
 struct Looked {
     code: i32,
     out: String,
     err: String,
 }
 
-/// What every look at a machine tells of.
+/// Checks of every machine.
 const OF_THE_MACHINE: [&str; 11] = [
     "config",
     "io_uring",
@@ -38,7 +37,7 @@ const OF_THE_MACHINE: [&str; 11] = [
     "clock",
 ];
 
-/// What it tells of each tier on a disk.
+/// Checks of each tier on a disk.
 const OF_A_TIER: [&str; 5] = ["directory", "file_system", "space", "disk", "direct_io"];
 
 fn look(home: &UserHome, arguments: &[&str]) -> Looked {
@@ -164,7 +163,7 @@ fn doctor_uses_the_configuration_and_finds_the_daemon() {
     assert!(!cache.exists());
 }
 
-/// What a node has beside its own socket is looked at where there is some, and left as it is.
+/// A node's other sockets, port, token and log are checked if configured, and left as they are.
 #[test]
 fn doctor_checks_sockets_port_token_and_audit_log() {
     let (home, folder) = (UserHome::new(ACTOR), Daemon::disk());

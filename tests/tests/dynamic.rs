@@ -23,7 +23,7 @@ const BATCH: usize = 8;
 /// A sample: its shard and key.
 type Sample = (u32, String);
 
-/// Who keeps the queue.
+/// Storage of the queue.
 enum Keeper {
     Daemon,
     Redis(Redis),
@@ -189,7 +189,7 @@ fn a_slow_rank_reads_less(keeper: &Keeper) {
     assert_once(&[fast, slow.done].concat());
 }
 
-/// What a rank holds that goes away, others read; what it was done with, they do not.
+/// Samples held by a rank that ends are read by others; samples it finished are not.
 fn what_a_rank_holds_that_dies_others_read(keeper: &Keeper) {
     let (origin, _disk, daemon) = set_up();
     let mut ranks = ranks(&daemon.address(), &origin, keeper, 3);

@@ -1,8 +1,8 @@
 //! One wrong bit in every region of a shard and of its sidecar: found each time, served never.
 //!
-//! What is found when: a member's bytes when they are read; the sidecar when the shard is opened,
-//! and by `fsck`; everything else by `scrub`. `upkeep.rs` and `integrity.rs` have the whole daemon
-//! meet some of these; here each region is met, on disks of each sector size that this machine can
+//! A member's bytes are checked when they are read; the sidecar when the shard is opened, and by
+//! `fsck`; everything else by `scrub`. `upkeep.rs` and `integrity.rs` have the whole daemon meet
+//! some of these; here each region is covered, on disks of each sector size that this machine can
 //! have.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]

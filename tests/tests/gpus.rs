@@ -1,5 +1,4 @@
-//! What a daemon says of its node's GPUs where their driver is not what it should be. What real
-//! ones say, `make gpu-test` looks at.
+//! A daemon's report on GPUs whose driver misbehaves. `make gpu-test` covers real drivers.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -15,7 +14,7 @@ use serde_json::Value;
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 const MEMORY: u64 = 512 << 20;
 
-/// What the driver's library is called.
+/// File name of the driver's library.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// A node whose loader finds the driver's library in `libraries`.
@@ -67,7 +66,7 @@ int nvmlInit_v2(void) {
 }
 "#;
 
-/// What the binding to NVIDIA's library says of that answer.
+/// The message of the binding to NVIDIA's library for that answer.
 const NOT_LOADED: &str = "NVIDIA driver is not loaded";
 
 /// Asserts that the driver is reported, and not for an answer of its own or for want of its

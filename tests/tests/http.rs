@@ -272,7 +272,7 @@ impl Certificates {
         self.0.path().join(whose).join(file)
     }
 
-    /// What the daemon is told of them.
+    /// Returns the daemon's TLS settings for them.
     fn tls(&self, authority: Option<&str>) -> String {
         let [cert, key] = ["certificate.pem", "key.pem"].map(|file| self.path("daemon", file));
         let authority = authority.map(|whose| self.path(whose, "authority.pem"));
@@ -311,7 +311,7 @@ impl Certificates {
         Answer::to(self.connect(bench.address, whose), what, &headers, body)
     }
 
-    /// What `openssl` calls a certificate.
+    /// Returns a certificate's fingerprint, as `openssl` prints it.
     fn fingerprint(&self, whose: &str) -> String {
         let mut openssl = Command::new("openssl");
         openssl.args(["x509", "-noout", "-fingerprint", "-sha256", "-in"]);

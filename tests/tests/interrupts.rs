@@ -18,7 +18,7 @@ const SIZES: std::ops::Range<usize> = 30_000..40_000;
 const SHARDS: u64 = 3;
 const SAMPLES: u64 = 20;
 
-/// How a benchmark ended.
+/// End of a benchmark.
 struct Ended {
     code: Option<i32>,
     report: Value,
@@ -112,7 +112,7 @@ fn interrupted_throughput_reports_whole_cases() {
     eventually("no daemon is left", || home.daemons().is_empty());
 }
 
-/// What grew until then is told, and the folder of what was laid there is removed.
+/// Figures until then are reported, and the folder of temporary files is removed.
 #[test]
 fn interrupted_scale_removes_its_files() {
     let home = UserHome::new(ACTOR);

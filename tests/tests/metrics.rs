@@ -1,5 +1,4 @@
-//! What a monitoring system scrapes: that it is what was read, that it names nobody to strangers,
-//! and that it is documented.
+//! Metrics of a daemon: they equal the work done, hide names from strangers, and are documented.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -83,7 +82,7 @@ impl Bench {
     }
 }
 
-/// What a scrape says.
+/// Content of a scrape.
 struct Scraped {
     text: String,
     /// Name with labels as they are written, and value.

@@ -50,17 +50,17 @@ const TOGETHER: u64 = 4;
 /// Shards held or claimed over several steps, at most.
 const HELD: usize = 2;
 
-/// Who reads: two tenants, and one who is none.
+/// Readers: two tenants, and one without a tenant.
 const TENANTS: [Option<&str>; 3] = [Some("most"), Some("least"), None];
 
 /// Jobs that say what they will read, at most, and uses that each tells of.
 const JOBS: u64 = 2;
 const USES_TOLD: u64 = 12;
 
-/// How often the device is looked after: soon, so that a probe needs no patience.
+/// Interval between checks of the device: short, so that a probe needs no patience.
 const LOOK_AFTER: Duration = Duration::from_millis(10);
 
-/// How often a copy that proves wrong is asked for again, as a batch does.
+/// Times a bad copy is requested again, as a batch does.
 const TRIES: u32 = 4;
 
 /// Memory for what is read.
@@ -70,7 +70,7 @@ const BUFFERS: usize = 16 << 20;
 /// two moves there is a wake-up.
 const QUIET_LOOKS: u32 = 3;
 
-/// Whether what lies in the tier's directory counts.
+/// Returns true if the tier's directory counts.
 fn is_listed(tier: &TierReport) -> bool {
     tier.class != Class::Memory && tier.mode != Mode::Disabled
 }
@@ -81,7 +81,7 @@ struct Life {
     held: Vec<Held>,
 }
 
-/// What is kept over several steps.
+/// Objects kept over several steps.
 enum Held {
     ShardHandle { _lease: ShardHandle },
     Claim { _claim: Claim },
@@ -109,7 +109,7 @@ struct Model {
     more: Vec<BareStoreTier>,
     files: Arc<UnsyncedFiles>,
     buffers: Arena,
-    /// Whether changes of the directory failed in this life.
+    /// True if changes of the directory failed in this life.
     names_failed: bool,
     life: Option<Life>,
     log: Vec<String>,
@@ -299,7 +299,7 @@ impl Model {
         }
     }
 
-    /// Whether a read may have ended so.
+    /// Checks that a read may have ended so.
     fn judge(&mut self, at: usize, outcome: &Result<()>) {
         let Err(error) = outcome else { return };
         let was_replaced = {
@@ -629,7 +629,7 @@ impl Model {
         self.whole().into_iter().filter_map(pinned).collect()
     }
 
-    /// What was there and pinned is there, unless this step may have dropped it.
+    /// A pinned shard is still present, unless this step may have dropped it.
     fn check_pinned(&self, before: &BTreeMap<(String, String), String>, step: &str) {
         let may = ["forget 0", "harm", "scrub", "cut"];
         let drops = may.iter().any(|word| step.starts_with(word))

@@ -21,7 +21,7 @@ const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 const SIZES: std::ops::Range<usize> = 90_000..110_000;
 const SAMPLES: u64 = 320;
 
-/// What a mount has of readers, at most.
+/// Largest number of readers of a mount.
 const READERS: usize = 4;
 
 /// A limit that is soon over; nothing but what hangs is to meet it, on a machine that is busy, too.

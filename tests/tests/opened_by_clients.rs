@@ -102,7 +102,7 @@ impl Node {
         self.folder.path().join("0.tar")
     }
 
-    /// What a trainer of this user says that reads one epoch.
+    /// Runs a trainer of this user for one epoch; returns its output.
     fn play(&self, uid: u32, url: &str) -> Output {
         let mut trainer = Command::new(ACTOR)
             .arg("once")
@@ -302,7 +302,7 @@ impl Client {
         }
     }
 
-    /// How its run ends.
+    /// Returns the error that ends its run.
     fn end(&mut self) -> Error {
         loop {
             match self.receiver.receive(&self.socket).unwrap() {
@@ -435,7 +435,7 @@ fn forged_file_passes_for_no_other() {
     inside.play(url).unwrap();
 }
 
-/// What stays open of a shard keeps no process waiting for a client that is gone.
+/// An open shard keeps no process waiting for a client that has left.
 #[test]
 fn readers_of_a_client_end_with_it() {
     let inside = Inside::new(None);
@@ -490,7 +490,7 @@ fn leaving_client_takes_no_shard_from_others() {
     assert!(left_alone, "no shard was ever on its way through two readers");
 }
 
-/// Whether it did while its shard was on its way.
+/// Returns true if it left while its shard was in flight.
 fn a_client_leaves() -> bool {
     let inside = Inside::new(None);
     let mut leaving = Client::start(&inside.daemon, vec![inside.url()]);
@@ -542,7 +542,7 @@ fn hanging_descriptor_fails_only_its_own_job() {
     eventually("it is read when it answers again", || inside.play(url.clone()).is_ok());
 }
 
-/// What the client's file becomes is noticed.
+/// A change of the client's file is noticed.
 #[test]
 fn changed_file_is_read_again() {
     let inside = Inside::new(None);

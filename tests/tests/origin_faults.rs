@@ -34,7 +34,7 @@ const SAMPLES: u64 = 280;
 /// A byte of the second part.
 const MIDDLE: u64 = (PART_BYTES + PART_BYTES / 2) as u64;
 
-/// How often a request is repeated: bounded as ever, only sooner.
+/// Times a request is repeated: fewer than by default, so that a test ends sooner.
 const RETRIES: usize = 3;
 
 /// A silence that is soon over, and longer than anything here takes that is not meant to be silent.
@@ -43,7 +43,7 @@ const SILENCE: Duration = Duration::from_millis(500);
 /// Longer than any test takes.
 const NEVER: Duration = Duration::from_secs(600);
 
-/// What a fault came to.
+/// Result of a fault.
 struct Met {
     scheme: &'static str,
     played: Result<Epoch>,
@@ -54,9 +54,9 @@ struct Met {
     fetched: u64,
     /// and requests as made again.
     retries: u64,
-    /// What lies on the tier of whole shards.
+    /// Bytes of complete shards on the tier.
     resting: Vec<Vec<u8>>,
-    /// What came of comparing.
+    /// Results of checksum comparisons.
     checksums: Checksums,
 }
 
@@ -343,7 +343,7 @@ fn missing_content_length_is_tolerated() {
     }
 }
 
-/// Whatever an answer says of another version, its bytes are not mixed with those of the first.
+/// An answer of another version is never mixed with the first one's bytes, whatever its headers.
 #[test]
 fn answer_of_another_version_is_never_mixed_in() {
     let other = || (When::get().covering(MIDDLE), Fault::header(ETAG, "\"another\""));

@@ -26,10 +26,10 @@ const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 const SAMPLES: usize = 12;
 const SAMPLE_BYTES: usize = 6 << 20;
 
-/// How often a packer may be faster than the signal that is to end it.
+/// Times a packer may finish before its signal arrives.
 const TRIES: usize = 50;
 
-/// How one packer after the other ends.
+/// Signals that end the packers, one after the other.
 const KILLS: [Signal; 4] = [Signal::KILL, Signal::INT, Signal::KILL, Signal::TERM];
 
 /// Packs one folder into others.
@@ -222,8 +222,8 @@ fn full_disk_stops_pack_and_room_lets_it_resume() {
     }
 }
 
-/// What is written is what `forebay index` says, and what a trainer that is given the manifest
-/// reads: from a folder, and from the shards of it once more.
+/// The written manifest equals that of `forebay index`, and a trainer given it reads the shards:
+/// from a folder, and packed again from its shards.
 #[test]
 fn trainer_reads_packed_shards_by_their_manifest() {
     let packer = Packer::new(23, 3000);

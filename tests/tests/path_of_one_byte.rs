@@ -131,7 +131,7 @@ fn distant_members_are_read_separately() {
     }
 }
 
-/// What moves the bytes of the only disk.
+/// Returns the I/O engine of the only disk.
 fn engine(daemon: &Daemon) -> Engine {
     daemon.node().store().engines().remove(0)
 }

@@ -1,4 +1,4 @@
-//! What admins say of data sets, and what becomes of their shards.
+//! Admins' rules for data sets, and their effect on shards.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -63,7 +63,7 @@ impl Bench {
         });
     }
 
-    /// Which shards rest on the tier.
+    /// Returns the shards on the tier.
     fn resting(&self) -> Vec<u64> {
         let files = self.daemon.files();
         let rests = |n: &u64| {

@@ -57,7 +57,7 @@ impl Bench {
         Self { origin, installation, daemon, shard_bytes, disk }
     }
 
-    /// What its file says with other room, or another `rest`.
+    /// Returns its file with another capacity, or another `rest`.
     fn rest(&self, shards: u64, rest: &str) -> String {
         configuration(&self.origin, self.disk.path(), shards * self.shard_bytes, rest)
     }
@@ -113,14 +113,14 @@ impl Bench {
         });
     }
 
-    /// Which shards rest on the tier.
+    /// Returns the shards on the tier.
     fn resting(&self) -> Vec<u64> {
         let shards = self.disk.path().join("cache/shards");
         let rests = |n: &u64| cached_file(&shards, &format!("-{n}.tar.idx")).is_some();
         (0..SHARDS).filter(rests).collect()
     }
 
-    /// Of a data set or a tenant, by its name.
+    /// Returns the holdings of a data set or a tenant, by its name.
     fn held(&self, kind: &str, name: &str) -> Option<Value> {
         let status = self.status();
         let mut all = status["cache"][kind].as_array().unwrap().iter();
@@ -314,7 +314,7 @@ fn capacity_and_watermarks_change_while_in_use() {
     eventually("it is kept below its watermark", || bench.resting().len() <= 2);
 }
 
-/// What would take a restart is refused, all of it by name, and then nothing else counts either.
+/// A change that needs a restart is rejected by name, and then nothing else applies either.
 #[test]
 fn changes_that_need_a_restart_are_rejected_by_name() {
     let bench = Bench::new(4, &dataset("all", "**", "priority = 1"));
@@ -556,7 +556,7 @@ fn kill_during_a_reload_is_harmless() {
     assert_eq!(bench.status()["cache"]["corruptions"], 0);
 }
 
-/// What systemd's `Type=notify-reload` and `WatchdogSec=` wait for.
+/// Messages that systemd's `Type=notify-reload` and `WatchdogSec=` wait for.
 #[test]
 fn service_manager_is_notified_of_start_reload_and_end() {
     let folder = TempDir::new().unwrap();
@@ -664,7 +664,7 @@ impl TwoTiers {
         self.bare.reconfigure(&self.config).unwrap();
     }
 
-    /// How many shards a data set or a tenant is charged for, once what leaves it is gone.
+    /// Returns the number of shards charged to a data set or a tenant, once evictions are done.
     fn shards(&self, name: &str) -> usize {
         let of = || {
             let Holdings { datasets, tenants } = self.bare.store.holdings();
@@ -678,7 +678,7 @@ impl TwoTiers {
         of().shards
     }
 
-    /// Which shards rest on a tier.
+    /// Returns the shards on a tier.
     fn on(&self, tier: &str) -> Vec<u64> {
         let shards = self.disk.path().join(tier).join("shards");
         let rests = |n: &u64| cached_file(&shards, &format!("-{n}.tar.idx")).is_some();
@@ -738,7 +738,7 @@ fn renamed_data_set_keeps_its_shards() {
     assert_eq!(tiers.shards("(rest)"), 3, "of data sets, the others");
 }
 
-/// What lies where the rules do not want it moves to where they do.
+/// Copies on tiers their rule does not name move to tiers it does.
 #[test]
 fn copies_leave_tiers_their_rule_no_longer_names() {
     let mut tiers = TwoTiers::new(8);

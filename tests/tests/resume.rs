@@ -16,14 +16,15 @@ use forebay_wire::message::{Begin, Open};
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 const SIZES: std::ops::Range<usize> = 1_000_000..1_050_000;
 const SAMPLES: u64 = 100;
-/// What is recorded of 100 MiB when they stall at four fifths: sixteen parts, or some more that
-/// were written by then.
+/// Bytes recorded of 100 MiB when the origin stalls at four fifths: sixteen parts, or some more
+/// that were written by then.
 const RECORDED: u64 = 64 << 20;
 
 /// Bytes that may be written a day: so few that what comes back while the test runs is nothing.
 const ALLOWANCE: u64 = 1 << 30;
 
-/// What a batch of eight samples takes of a shard, at most: images, labels, and their headers.
+/// Largest number of bytes a batch of eight samples takes of a shard: images, labels, and their
+/// headers.
 const BATCH_BYTES: u64 = 8 * (1_050_000 + 4096);
 
 /// An origin whose shard stalls at four fifths, and a job on it.
@@ -111,7 +112,7 @@ fn corrupt_part_at_rest_is_fetched_again() {
     assert!(fs::read(&data).unwrap() == origin.bytes("0.tar"));
 }
 
-/// What cannot be resumed is no obstacle: a record that is damaged, or one without its data.
+/// A record that is damaged, or one without its data, is no obstacle to a new fill.
 #[test]
 fn damaged_record_restarts_the_fill() {
     let (origin, open, len) = stalling();

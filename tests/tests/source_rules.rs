@@ -1,4 +1,4 @@
-//! Which stores a daemon reads for whom, and what patterns mean to those who ask it.
+//! Stores a daemon reads for each user, and patterns in their requests.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -102,8 +102,8 @@ fn node_reads_only_stores_its_sources_name() {
     }
 }
 
-/// What only a node's own machine reaches, it reaches by a rule alone: without any, and by no way
-/// around.
+/// Addresses of the node's own machine are reached through a rule only: not without one, and by no
+/// detour.
 #[test]
 fn node_connects_to_itself_only_by_a_source_rule() {
     let (named, other) = (TempDir::new().unwrap(), Origin::with_shards(1, SAMPLES, &SIZES));

@@ -80,7 +80,7 @@ impl Node {
         eventually("the shards are whole", || self.number("/cache/fills") == shards);
     }
 
-    /// What lies on the tier of the only shard whose file's name ends like this.
+    /// Returns the bytes on the tier of the only shard whose file's name ends like this.
     fn resting(&self, end: &str) -> Vec<u8> {
         let listed = std::fs::read_dir(self.disk.path().join("cache/shards")).unwrap();
         let files: Vec<PathBuf> = listed.map(|entry| entry.unwrap().path()).collect();
@@ -199,8 +199,8 @@ fn denied(source: &TestSource) {
     }
 }
 
-/// Of another length: where a version is a time in seconds and a length, as on most web servers,
-/// one second can hold two versions that nobody tells apart.
+/// Replaces the object by one of another length: a version of a time in seconds and a length, as on
+/// most web servers, cannot tell two versions of one second apart.
 fn replaced(source: &TestSource) {
     let mut node = Node::start(source);
     source.put("replaced.tar", &shard(10, 0, &SIZES));

@@ -210,8 +210,7 @@ fn accelerators_share_an_epoch() {
     eventually("no daemon is left", || home.daemons().is_empty());
 }
 
-/// Of shards whose samples are known those that no step reaches are left out: the daemon would
-/// fetch them ahead of time.
+/// Shards with known samples that no step reaches are left out: the daemon would prefetch them.
 #[test]
 fn few_steps_need_few_shards() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
@@ -290,7 +289,7 @@ fn late_first_batch_is_reported() {
     eventually("no daemon is left", || home.daemons().is_empty());
 }
 
-/// What a late store adds to a cold epoch is a fetch stall, by difference and as it was booked.
+/// A late store's delay in a cold epoch is a fetch stall, by difference and by cause.
 #[test]
 fn late_store_is_a_fetch_stall() {
     const LATE: Duration = Duration::from_secs(3);
@@ -338,8 +337,8 @@ fn slow_decoding_is_a_prep_stall() {
     eventually("no daemon is left", || home.daemons().is_empty());
 }
 
-/// Of two tiers each is told what was read from it: all of what lies there, little more, and
-/// nothing where nobody reads.
+/// Bytes are reported for each of two tiers: all bytes cached there, little more, and none without
+/// reads.
 #[test]
 fn bytes_are_reported_by_tier() {
     const MEMORY: u64 = 512 << 20;
@@ -408,8 +407,8 @@ fn equal_configurations_have_equal_hashes() {
     eventually("no daemon is left", || home.daemons().is_empty());
 }
 
-/// What a node feeds is what it gave in a longer trial over what one accelerator takes; what none
-/// bore out is no figure.
+/// The number of accelerators a node feeds comes from a longer trial; an unconfirmed number is not
+/// reported.
 #[test]
 fn find_most_finds_the_accelerators_a_node_feeds() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
@@ -515,7 +514,7 @@ fn custom_profile_needs_its_figures() {
     eventually("no daemon is left", || home.daemons().is_empty());
 }
 
-/// What cannot end well is refused before anything is played.
+/// Options that cannot work are rejected before anything is played.
 #[test]
 fn mistakes_are_reported_before_measuring() {
     let home = UserHome::new(ACTOR);

@@ -24,7 +24,7 @@ const SIZES: std::ops::Range<usize> = 90_000..110_000;
 /// A shard of a few parts.
 const SAMPLES: u64 = 120;
 
-/// How often a request is repeated.
+/// Times a request is repeated.
 const RETRIES: usize = 2;
 
 /// Three pages of a thousand names.

@@ -45,20 +45,20 @@ const PART: u64 = PART_BYTES as u64;
 /// Batches a job has ready, at most.
 const PREFETCH: u64 = 3;
 
-/// What the data set that is bound may hold: all that it has, in memory's parts, and one part more.
-/// With less, a shard that finds all the others in use is refused, as it should be.
+/// Quota of the bound data set: all of its shards, in memory's parts, and one part more. With less,
+/// a shard that finds all the others in use is rejected, as it should be.
 const BOUND: u64 = 6 * PART;
 
 /// Memory for slabs: a batch takes a huge page, and a job that left gives its own back while the
 /// next one comes. With less, a job that finds no room for one batch is refused, as it should be.
 const SLABS: u64 = 2 * JOBS as u64 * PREFETCH * (2 << 20);
 
-/// What the daemon is told it may have.
+/// Memory limit of the daemon.
 const MEMORY: u64 = FRAMES as u64 + TIERS[0].2 + SLABS;
 
-/// What a process has beside the memory it is told to keep to: the program's own pages, the stacks
-/// of some twenty threads, connections' buffers, indexes of open shards. 17 to 21 MiB were seen;
-/// this is under three times that.
+/// Memory of a process beside its limit: the program's own pages, the stacks of some twenty
+/// threads, connections' buffers, indexes of open shards. 17 to 21 MiB were seen; this is under
+/// three times that.
 const BESIDE: u64 = 56 << 20;
 
 /// Looks in a row that may find a fill waiting beside an idle worker. A turn that was given back is
@@ -71,7 +71,7 @@ const IDLE_LOOKS: u32 = 50;
 /// Looks for which a stalled origin is left alone, where nobody makes progress: some 200 ms.
 const STALL_LOOKS: u32 = 40;
 
-/// What becomes of all jobs together.
+/// Progress of all jobs together.
 #[derive(Default)]
 struct Progress {
     batches: AtomicU64,
@@ -89,7 +89,7 @@ impl Progress {
     }
 }
 
-/// What looks at the status came to.
+/// Results of looks at the status.
 #[derive(Default)]
 struct Seen {
     looks: u64,
@@ -342,7 +342,7 @@ impl Bench {
     }
 }
 
-/// What the configuration says beside the memory: the tiers and two data sets.
+/// Returns the configuration beside the memory: the tiers and two data sets.
 fn configuration(place: &Path) -> String {
     let mut text = String::new();
     for (name, class, capacity) in TIERS {

@@ -115,14 +115,14 @@ impl Bench {
         assert_eq!(charged, self.bare.store.counters().used_bytes, "each byte is charged once");
     }
 
-    /// Which shards rest on the tier.
+    /// Returns the shards on the tier.
     fn resting(&self) -> Vec<u64> {
         let shards = self.config.cache.join("shards");
         let rests = |n: &u64| cached_file(&shards, &format!("-{n}.tar")).is_some();
         (0..10).filter(rests).collect()
     }
 
-    /// How many shards a tenant is charged for.
+    /// Returns the number of shards charged to a tenant.
     fn charged(&self, tenant: &str) -> usize {
         let holdings = self.bare.store.holdings();
         let of = named(&holdings.tenants, tenant);
@@ -221,7 +221,7 @@ fn minima_of_data_sets_and_tenants_hold_together() {
     assert!(bench.charged("a") >= 1);
 }
 
-/// What is wanted by many is charged to whoever brought it in, until it leaves.
+/// A shard used by many is charged to the tenant that fetched it, until it is evicted.
 #[test]
 fn hit_by_another_tenant_does_not_move_the_charge() {
     let bench =

@@ -89,7 +89,7 @@ impl Bench {
     }
 }
 
-/// What is used again moves into memory, is read from there, and stays on its disk.
+/// A shard used again moves into memory, is read from there, and stays on its disk.
 #[test]
 fn reused_shards_move_into_memory() {
     let bench = Bench::new(&[("nvme", Class::Nvme, 10), ("ram", Class::Memory, 4)]);
@@ -157,7 +157,7 @@ fn full_disk_demotes_to_the_slower_one() {
     });
 }
 
-/// What is used again moves up to a faster disk that has room, and to no other than its rule names.
+/// A shard used again moves up to a faster disk with room, and only to tiers its rule names.
 #[test]
 fn reused_shards_are_promoted() {
     let bench = Bench::with(&[("nvme", Class::Nvme, 2), ("hdd", Class::Hdd, 6)], |config, _| {
@@ -206,7 +206,7 @@ fn drained_disk_promotes_nothing_to_memory() {
     assert_eq!(bench.tier("b").counters.shards, 5, "all of them, though memory has two");
 }
 
-/// What outlives its ttl is stale wherever it moved.
+/// A copy older than its ttl is stale wherever it moved.
 #[test]
 fn move_makes_no_copy_younger() {
     let bench = Bench::with(&[("ram", Class::Memory, 4), ("a", Class::Nvme, 6)], |config, _| {
@@ -287,7 +287,7 @@ fn jobs_read_through_without_a_tier() {
     assert_eq!(bench.daemon.node().store().counters().fills, 3);
 }
 
-/// What admins leave to others of a disk stays theirs.
+/// Space that admins leave to others on a disk stays free.
 #[test]
 fn keep_free_leaves_disk_space_to_others() {
     let Some(mount) = forebay_tests::Mount::new("size=8m") else { return };
@@ -329,7 +329,7 @@ fn spent_write_budget_still_admits_needed_shards() {
     assert!(left < 0, "a restart gives nothing back: {left}");
 }
 
-/// What is read once passes through; what is used again stays.
+/// A shard read once passes through; a shard used again stays.
 #[test]
 fn scan_does_not_evict_shards_in_use() {
     let bench = Bench::with(&[("a", Class::Nvme, 3)], |config, _| {

@@ -30,11 +30,11 @@ const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 /// Rounds of a normal run: one of [`SCHEDULE`].
 const ROUNDS: u64 = 22;
 
-/// How often a daemon must have died in each of these for a run of [`ROUNDS`] or more to count.
+/// Deaths of a daemon required in each of these for a run of [`ROUNDS`] or more to count.
 const LEAST: u64 = 5;
 const MUST: [&str; 3] = ["Fill", "Commit", "Eviction"];
 
-/// What [`ROUNDS`] rounds are, in an order that the dice choose.
+/// Kinds of the [`ROUNDS`] rounds, in a random order.
 const SCHEDULE: [(Kind, usize); 8] = [
     (Kind::KillingFiles(KillStage::Fill), 5),
     (Kind::KillingFiles(KillStage::Commit), 5),
@@ -66,7 +66,7 @@ enum Kind {
     Stopped,
 }
 
-/// What the trainers have come to.
+/// Progress of the trainers.
 #[derive(Default)]
 struct Progress {
     batches: AtomicU64,
@@ -322,7 +322,7 @@ impl Bench {
         "stopped trainer".to_owned()
     }
 
-    /// What lies in the directory now that no daemon has it: leftovers at most, and whole shards.
+    /// Checks the directory without a daemon: leftovers at most, and complete shards.
     fn assert_rest(&self, after: &str) {
         let checkup = fsck(&self.cache(), false, |_, _| {}).unwrap();
         let mut wrong = checkup.faults.iter().filter(|fault| fault.kind != FaultKind::Leftover);

@@ -15,7 +15,7 @@ const SAMPLES: u64 = 20;
 const BATCH: u64 = 8;
 const BATCHES: u64 = SHARDS * SAMPLES / BATCH;
 
-/// What a float of microseconds cannot tell apart, in microseconds.
+/// Resolution of a float of microseconds, in microseconds.
 const GRAIN: f64 = 0.01;
 
 /// A slice of a trace.

@@ -1,5 +1,5 @@
-//! What a trainer makes of the messages of its daemon, in orders that a real daemon keeps to only
-//! in rare moments.
+//! A trainer's handling of its daemon's messages, in orders that a real daemon produces only in
+//! rare moments.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -115,7 +115,7 @@ fn bad() -> Bad {
     Bad { counts: vec![(ErrorKind::BadSample, 3)], last: Vec::new() }
 }
 
-/// What could not be used is told to the daemon that comes after the one that heard of it.
+/// Skipped samples are reported to the next daemon as well.
 #[test]
 fn bad_samples_are_reported_to_the_next_daemon() {
     let daemon = ScriptedDaemon::new();
@@ -128,8 +128,8 @@ fn bad_samples_are_reported_to_the_next_daemon() {
     assert!(matches!(peer.request(), Request::Bad(told) if told == bad()));
 }
 
-/// How far a consumer came, and who made its rows, is told with its first batch and at the end of
-/// its epoch, and to the daemon that comes after.
+/// A consumer's progress, and the decoders of its rows, are reported with its first batch, at the
+/// end of its epoch, and to the next daemon.
 #[test]
 fn trainer_progress_is_reported_to_daemons() {
     let daemon = ScriptedDaemon::new();
@@ -221,7 +221,7 @@ fn late_end_of_an_abandoned_epoch_is_ignored() {
     }
 }
 
-/// What `call` returns; a call that does not return fails its test rather than hanging it.
+/// Returns the result of `call`; a call that does not return fails its test rather than hanging it.
 fn returned<T: Send + 'static>(what: &str, call: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(call()));

@@ -731,7 +731,7 @@ fn change(daemon: &Daemon, tier: &str, mode: Mode) {
     daemon.change(tier, mode).unwrap();
 }
 
-/// What was unpacked once moves as the plain tar it is; its origin is not asked again.
+/// An unpacked shard moves as the plain tar it is; its origin is not asked again.
 #[test]
 fn unpacked_shard_moves_between_tiers_and_back() {
     let (origin, disk) = (Origin::new(), Daemon::disk());

@@ -1,4 +1,4 @@
-//! What admins do for a cache: `scrub` reads every byte, `fsck` looks at the directory.
+//! Maintenance of a cache: `scrub` reads every byte, `fsck` checks the directory.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 

@@ -30,20 +30,20 @@ const SIZES: std::ops::Range<usize> = 90_000..110_000;
 const SAMPLES: u64 = 120;
 const BATCHES: u64 = SAMPLES / 8;
 
-/// What a job takes that wants a part of a shard: within its first part.
+/// Samples of a job that needs a part of a shard: within its first part.
 const FEW: u64 = 16;
 
 /// Zeros behind each tar: more than is asked for at once, so that what is held back holds no
 /// sample.
 const PADDING: usize = 5 * PART_BYTES;
 
-/// How long a job waits at its run's end: longer than any test needs.
+/// Time a job waits at its run's end: longer than any test needs.
 const PATIENCE_MS: u64 = 40_000;
 
 /// Longer than any test takes.
 const NEVER: Duration = Duration::from_secs(600);
 
-/// What the store says of its objects.
+/// The store's checksum of its objects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Says {
     Right,
@@ -102,7 +102,7 @@ impl Bench {
         loader
     }
 
-    /// What the store says of an object from now on.
+    /// Sets the store's checksum of an object from now on.
     fn vouch(&self, name: &str, says: Says) -> Option<(When, Fault)> {
         let sum = crc_fast::checksum(CrcAlgorithm::Crc64Nvme, &self.origin.bytes(name));
         let sum = match says {
@@ -180,7 +180,7 @@ fn take(loader: &Loader, batches: u64) {
     taken.assert_bytes(&SIZES);
 }
 
-/// What is told at the end, which comes next.
+/// Returns the errors reported at the end, which comes next.
 fn end(loader: &Loader) -> Vec<Error> {
     match next(loader).unwrap() {
         Next::End { errors, .. } => errors,
@@ -275,7 +275,7 @@ fn shard_that_stays_wrong_is_reported_once_a_run() {
     assert_eq!(bench.wrong_shards(0), 2);
 }
 
-/// What turns out while the job goes on is told with a batch, not at the end.
+/// A mismatch found while the job runs is reported with a batch, not at the end.
 #[test]
 fn next_batch_reports_a_late_mismatch() {
     let bench = Bench::with_tars();
@@ -354,7 +354,7 @@ fn tar_broken_in_transit_is_fetched_again() {
     play(&job, 1, 0).unwrap().assert_whole(1, SAMPLES, &SIZES);
 }
 
-/// What passes no tier is compared as well.
+/// A shard that no tier holds is compared as well.
 #[test]
 fn mismatch_of_a_read_through_shard_is_reported() {
     let bench = Bench::with_tars();
@@ -368,7 +368,8 @@ fn mismatch_of_a_read_through_shard_is_reported() {
     assert_eq!((again.samples.len() as u64, &again.errors), (FEW, &vec![]));
 }
 
-/// What nobody vouches for no run waits for: neither for a store's word nor for the shard's end.
+/// A run does not wait for a shard without an origin checksum: neither for an answer nor for the
+/// shard's end.
 #[test]
 fn run_does_not_wait_without_an_origin_checksum() {
     let bench = Bench::with_tars();
@@ -383,7 +384,7 @@ fn run_does_not_wait_without_an_origin_checksum() {
     assert_eq!(bench.daemon.node().store().counters().fills, 0);
 }
 
-/// Of a fill that its store ends early nothing is ever known: nobody waits for that.
+/// A fill that its store ends early has no result: no run waits for it.
 #[test]
 fn run_does_not_wait_for_a_failed_fill() {
     let bench = Bench::with_tars();
@@ -404,7 +405,7 @@ fn run_does_not_wait_for_a_failed_fill() {
     eventually("it is settled", || shard.verdict().known() == Some(Ok(())));
 }
 
-/// What a batch knows of a wrong copy is no reason to drop the right one that came after it.
+/// A batch's knowledge of a bad copy does not drop the good one that came after it.
 #[test]
 fn good_copy_is_not_dropped_for_a_bad_predecessor() {
     // One in each part, so that a wrong byte in each part is one in each sample.

@@ -1,8 +1,7 @@
-//! `forebay dataset warm` and `check`: what is brought in before jobs want it, and what is told of
-//! it.
+//! `forebay dataset warm` and `check`: prefetching before jobs ask, and its reports.
 //!
-//! What was fetched is counted at the origin, and who waits for whom is shown by holding the
-//! origin back, never by the clock.
+//! Fetches are counted at the origin, and waiting is shown by holding the origin back, never by the
+//! clock.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -33,7 +32,7 @@ const LONG: u64 = 120;
 /// lasts.
 const CRAWL: &str = "1kB/s";
 
-/// What a command came to.
+/// Result of a command.
 struct Ended {
     code: i32,
     out: String,

@@ -39,7 +39,7 @@ pub trait ShardBytes: Read + Seek {
     /// The CRC32C of `len` bytes at `offset`. The position of the reader does not matter after it.
     ///
     /// # Errors
-    /// Whatever keeps the bytes from being there.
+    /// The error of the read.
     fn crc32c(&mut self, offset: u64, len: u64) -> Result<u32>;
 }
 

@@ -106,7 +106,7 @@ impl Identity {
     /// Credentials that are valid now.
     ///
     /// # Errors
-    /// Why there are none.
+    /// The reason there are none.
     pub(crate) async fn get(&self) -> Result<Arc<AwsCredential>> {
         let flight = {
             let mut state = self.state();

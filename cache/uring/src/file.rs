@@ -1,7 +1,7 @@
 //! A file on disk, opened past the page cache where the file system allows it.
 //!
-//! What a file can do (alignment, O_DIRECT) is asked once, when it is opened, and never
-//! guessed; where the file system gives no answer the strictest common value holds.
+//! The abilities of a file (alignment, O_DIRECT) are queried once, when it is opened, and never
+//! guessed. Without an answer of the file system the strictest common value applies.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -74,7 +74,7 @@ impl Region {
 
     /// The same for memory whose descriptor leaves the process: the set of seals is sealed too.
     ///
-    /// Whoever receives the descriptor can map it read-only and do nothing else to it.
+    /// The receiver of the descriptor can map it read-only and do nothing else to it.
     ///
     /// # Errors
     /// As [`Region::create`].

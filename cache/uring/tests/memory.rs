@@ -1,6 +1,6 @@
 //! Regions and the leases of their bytes.
 //!
-//! What a holder of the descriptor may do is tried through the descriptor itself.
+//! The rights of a descriptor's holder are tested through the descriptor itself.
 
 use std::os::fd::AsFd;
 use std::pin::pin;

@@ -1,6 +1,6 @@
 //! Reads and writes: every case runs on each engine.
 //!
-//! What is said of an operation is said of bytes in files, read past the engine.
+//! Assertions are about bytes in files, read past the engine.
 
 mod engines;
 

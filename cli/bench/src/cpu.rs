@@ -1,7 +1,7 @@
 //! CPU time of processes, as the kernel accounts it.
 //!
-//! Whoever works for a process is counted with it: those that it started and that run, theirs
-//! included, and those that it waited for.
+//! A process counts with its descendants: running children, theirs included, and those it waited
+//! for.
 
 use std::fs;
 

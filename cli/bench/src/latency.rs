@@ -122,7 +122,7 @@ impl Report {
     /// Measures with loaders that `config` makes. What was found before something failed stays.
     ///
     /// # Errors
-    /// What a loader failed with; `Invalid` for an epoch without a full batch; `Unavailable` for a
+    /// The loader's error; `Invalid` for an epoch without a full batch; `Unavailable` for a
     /// cold start that fetched nothing.
     pub fn measure(
         &mut self,

@@ -43,7 +43,7 @@ impl Machine {
     /// This machine.
     ///
     /// # Errors
-    /// Why `/proc` cannot be read.
+    /// The error of reading `/proc`.
     pub fn this() -> Result<Self> {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").doing("read the processor's name")?;
         let meminfo = fs::read_to_string("/proc/meminfo").doing("read the amount of memory")?;
@@ -61,7 +61,7 @@ impl Machine {
     /// The same with what `directory` lies on.
     ///
     /// # Errors
-    /// Why the directory cannot be looked at.
+    /// The error of reading the directory.
     pub fn with_storage(mut self, directory: &Path) -> Result<Self> {
         let directory = directory.canonicalize().doing("find a directory")?;
         let mounts = fs::read_to_string("/proc/self/mountinfo").doing("read the mounts")?;

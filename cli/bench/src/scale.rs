@@ -63,7 +63,7 @@ impl Report {
     /// as well.
     ///
     /// # Errors
-    /// What the disk or a daemon refused.
+    /// The error of the disk or of a daemon.
     pub fn measure(
         &mut self,
         limits: Limits,

@@ -60,7 +60,7 @@ impl<'a> Node<'a> {
     /// Opens one loader for each of `configs`, which differ in their rank.
     ///
     /// # Errors
-    /// What a loader failed with; `Invalid` without any.
+    /// The loader's error; `Invalid` without any.
     pub fn open(
         configs: Vec<LoaderConfig>,
         step: Duration,
@@ -78,7 +78,7 @@ impl<'a> Node<'a> {
     /// Plays the next epoch.
     ///
     /// # Errors
-    /// What a loader failed with; `Invalid` if an accelerator has fewer than two batches. Bad
+    /// The loader's error; `Invalid` if an accelerator has fewer than two batches. Bad
     /// samples end the run.
     pub fn epoch(&mut self, counted: Counted) -> Result<EpochReport> {
         self.epoch_at(self.step, counted)
@@ -87,7 +87,7 @@ impl<'a> Node<'a> {
     /// Finds how many accelerators' worth of batches this node sustains ([`search::search`]), each
     /// trial `seconds` long. It ends the node's epochs.
     ///
-    /// What it came to, to its end or not, and why it ended before that, if it did.
+    /// The results, complete or not, and the reason for an early end.
     ///
     /// # Errors
     /// As [`Node::epoch`]; `Invalid` if nobody knows how many samples the shards have.

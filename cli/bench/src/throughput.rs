@@ -108,7 +108,7 @@ impl Report {
     /// before one failed stay.
     ///
     /// # Errors
-    /// What a loader failed with; `Invalid` for an epoch without a sample.
+    /// The loader's error; `Invalid` for an epoch without a sample.
     pub fn play(
         &mut self,
         cases: &[Case],

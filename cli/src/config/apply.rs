@@ -17,19 +17,19 @@ use crate::{Change, Done, Failure, Target, print};
 /// seconds.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Put a configuration in force in the running daemon, all of it or nothing.
+/// Apply a configuration to the running daemon, all of it or nothing.
 ///
-/// Without FILE the daemon reads its own file again, as on SIGHUP. With FILE it goes by that one's
-/// contents from now on, while its own file stays as it is: `forebay status` tells that the two
-/// differ, and after a restart the daemon's own file counts again.
+/// Without FILE the daemon reads its own file again, as on SIGHUP. With FILE it runs that content
+/// from now on, and its own file stays as it is: `forebay status` shows the difference, and after a
+/// restart the daemon's own file counts again.
 ///
-/// Jobs go on and feel the change at once: data sets, tenants, sources, daemon.groups,
-/// daemon.admin_group, and tiers' capacity, keep_free and watermarks. Everything else takes a
-/// restart: a configuration that differs in it is refused, and so is one with a mistake; then
-/// nothing changes.
+/// Running jobs continue, and changes take effect at once for data sets, tenants, sources,
+/// daemon.groups, daemon.admin_group, and tiers' capacity, keep_free and watermarks. Everything
+/// else needs a restart: a configuration with such a change is rejected, and so is one with a
+/// mistake; then nothing changes.
 ///
-/// What is here beyond a lower quota or capacity goes little by little, from under no reader. Try
-/// it with --dry-run, which tells what changes and how many bytes go.
+/// Shards beyond a lower quota or capacity are evicted gradually, never while a job reads them. Try
+/// it with --dry-run, which shows the changes and the bytes evicted.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// The configuration; `.yaml`, `.yml` and `.json` are read as such, all else as TOML. Unset:

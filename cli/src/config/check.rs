@@ -1,6 +1,7 @@
 //! `forebay config check`.
 //!
-//! What it calls good, a daemon of this machine reads; what it does not, it tells all of.
+//! A file that passes is readable by a daemon of this machine; for any other, all mistakes are
+//! listed.
 
 use std::path::PathBuf;
 

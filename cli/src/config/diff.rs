@@ -14,12 +14,13 @@ use serde::Serialize;
 use super::apply;
 use crate::{Done, Query, Target, print, print_json};
 
-/// Tell what changes between two configurations, in words.
+/// Show the changes between two configurations, in words.
 ///
-/// With one file, or none, the first is what the running daemon goes by; with none, the second is
-/// the daemon's own file: what a restart, or `forebay config apply`, would change.
+/// With one file, or none, the first is the running daemon's configuration; with none, the second
+/// is the daemon's own file: the changes a restart, or `forebay config apply`, would make.
 ///
-/// What is in effect is compared, defaults included. Exit code 0 whether they differ or not.
+/// The comparison is of effective values, defaults included. Exit code 0 whether they differ or
+/// not.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// The configuration as it is. Unset: what the running daemon goes by.

@@ -1,7 +1,7 @@
 //! `forebay dataset warm`.
 //!
-//! What a person is told is what the daemon counts. The list travels once, in pieces; the daemon
-//! keeps it, and fetches.
+//! The progress shown is the daemon's own count. The list is sent once, in pieces; the daemon keeps
+//! it, and fetches.
 
 use std::io::Write;
 use std::time::{Duration, Instant};

@@ -87,7 +87,7 @@ impl Trial {
     /// Writes a block in `directory` and reads it back.
     ///
     /// # Errors
-    /// Whatever keeps a file from being made, written or read there; `Corrupt` if other bytes come
+    /// The error of making, writing or reading a file there; `Corrupt` if other bytes come
     /// back.
     pub(super) fn direct(&self, directory: &Path) -> Result<Direct> {
         let (fd, direct, reserves) = unnamed(directory, GRANULE as u64)?;

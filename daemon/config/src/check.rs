@@ -1,7 +1,7 @@
 //! Everything that is wrong with a configuration, at once.
 //!
-//! What could not be read is not judged, so that no mistake is told of which another is
-//! the cause.
+//! An unreadable part is not checked further, so that no mistake is reported that another one
+//! causes.
 
 mod access;
 

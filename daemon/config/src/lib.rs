@@ -1,7 +1,6 @@
 //! The node daemon's configuration file.
 //!
-//! What is not understood is refused, with the line; a daemon never runs on half of what
-//! an admin wrote.
+//! Unknown content is rejected, with its line; a daemon never runs on half of an admin's file.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

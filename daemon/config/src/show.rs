@@ -1,7 +1,7 @@
-//! A configuration as it is in effect, to be shown to anybody.
+//! The effective configuration, fit to show to any user.
 //!
-//! What a URL may hide (user names, passwords, queries) is left out; every default is
-//! there.
+//! Parts of a URL that may be secret (user names, passwords, queries) are left out; every default
+//! is included.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,6 @@
 //! A tree, read into the configuration's own types.
 //!
-//! What fails names the value that it failed at, and that value can be left out to find
-//! what else fails.
+//! A failure names the value it failed at; that value can be left out to find further failures.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -46,7 +46,7 @@ impl Node {
     /// Goes by what was `sent` from now on, or by what the daemon's own file says now. `dry`: only
     /// says what would change.
     ///
-    /// What is wrong with it, and what cannot change while the daemon runs, is told in full, and
+    /// All its mistakes, and the changes that need a restart, are reported, and
     /// then nothing changes.
     ///
     /// # Errors

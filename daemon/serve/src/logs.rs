@@ -1,8 +1,8 @@
 //! The daemon's own log, on standard error: lines for people, or objects for machines.
 //!
-//! What a line is about has one name wherever it is: `job`, `session`, `tenant`,
-//! `dataset`, `url` (without what may be secret in it), `tier`, `endpoint`, `error`. In JSON those
-//! are members of the line's object, beside `timestamp`, `level`, `target` and `message`.
+//! The subject of a line has one name everywhere: `job`, `session`, `tenant`, `dataset`, `url`
+//! (without its secret parts), `tier`, `endpoint`, `error`. In JSON those are members of the line's
+//! object, beside `timestamp`, `level`, `target` and `message`.
 
 use std::io::Stderr;
 

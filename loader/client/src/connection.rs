@@ -282,7 +282,7 @@ impl Connection {
     /// Asks one thing and waits for the answer, on a connection used for nothing else so far.
     ///
     /// # Errors
-    /// What the daemon answered, `Closed`, or `Unavailable` if it does not answer by `deadline`.
+    /// The daemon's error, `Closed`, or `Unavailable` if it does not answer by `deadline`.
     pub fn ask(&self, request: &Request, deadline: &Deadline) -> Result<Reply> {
         self.may_block(false)?;
         let reply = self

@@ -93,7 +93,7 @@ impl Deadline {
     /// Tries until there is something, with growing pauses; `None` if the deadline passes first.
     ///
     /// # Errors
-    /// What a try failed with, or `Closed` if the loader closes meanwhile.
+    /// The error of a try, or `Closed` if the loader closes meanwhile.
     pub fn retry<T>(&self, mut attempt: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
         let mut pauses = pauses();
         loop {

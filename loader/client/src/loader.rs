@@ -315,7 +315,7 @@ impl Loader {
     /// waiting.
     ///
     /// # Errors
-    /// What `interrupted` returned, `Invalid` without a run of leased shards, `Unavailable` after
+    /// The error of `interrupted`, `Invalid` without a run of leased shards, `Unavailable` after
     /// the time limit, or why the log cannot be known.
     pub fn place<E: From<Error>>(
         &self,
@@ -357,7 +357,8 @@ impl Loader {
     /// The next batch, or the end; `interrupted` is asked now and then while waiting.
     ///
     /// # Errors
-    /// What `interrupted` returned, what ended the run, or `Unavailable` after the time limit.
+    /// The error of `interrupted`, the one that ended the run, or `Unavailable` after the time
+    /// limit.
     pub fn next<E: From<Error>>(
         &self,
         interrupted: impl FnMut() -> Result<(), E>,

@@ -5,7 +5,7 @@
 //!   consumer, receiving thread ──Told, bounded──▶ fb-trace ── Picture ──▶ File
 //!                                                             picture.rs  file.rs
 //! ```
-//! Whoever trains never waits for the trace; only closing a loader does. What does not fit the
+//! A trainer never waits for the trace; only closing a loader does. Events that do not fit the
 //! queue, or the file, is left out, and the file says how much that was.
 
 mod file;

@@ -1,4 +1,4 @@
-//! What Forebay calls of CUDA's driver.
+//! The part of CUDA's driver that Forebay calls.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +16,10 @@ const INVALID_DEVICE: Status = 101;
 const NOT_FOUND: Status = 500;
 const NOT_READY: Status = 600;
 
-/// What a map that is read-only may be registered with.
+/// Flag to register a read-only map.
 const REGISTER_READ_ONLY: c_uint = 8;
 
-/// Whether such maps can be.
+/// Attribute of devices that support such maps.
 const ATTRIBUTE_READ_ONLY: c_int = 113;
 
 /// The one context.
@@ -245,7 +245,7 @@ pub extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, len: usize, stream: u
     SUCCESS
 }
 
-/// What each copy to the device takes beyond itself.
+/// Extra milliseconds of each copy to the device.
 static COPIES_LATE_MS: AtomicU64 = AtomicU64::new(0);
 
 /// A slow bus, for tests: copies that are put in line from now on take so much longer. No driver

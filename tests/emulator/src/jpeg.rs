@@ -1,5 +1,5 @@
-//! What Forebay calls of nvJPEG. A file that has a comment `nvjpeg: refuse` is not taken; one with
-//! `nvjpeg: fail` makes the batch fail that it is parsed for.
+//! The part of nvJPEG that Forebay calls. A file with the comment `nvjpeg: refuse` is rejected; one
+//! with `nvjpeg: fail` makes its batch fail.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,13 +1,14 @@
-//! A GPU for machines without one: what Forebay calls of CUDA's driver and of nvJPEG, on the CPU.
+//! A GPU for machines without one: the parts of CUDA's driver and of nvJPEG that Forebay calls, on
+//! the CPU.
 //!
-//! As late as it may be, and no milder than the real one. Whatever is put in line on a stream is
-//! done when somebody waits for it and not before, so that memory which is used again too early
-//! shows; copies from memory that is not pinned, writes past the end of a block, and a state of
-//! nvJPEG's that is still in use end the process. The kernels are the real ones, compiled for the
-//! CPU; JPEG files are decoded by libjpeg-turbo. It is no measure of speed.
+//! It is as late as possible, and no milder than a real one. Work queued on a stream is done when a
+//! caller waits for it and not before, so that memory reused too early shows. Copies from memory
+//! that is not pinned, writes past the end of a block, and reuse of a busy nvJPEG state end the
+//! process. The kernels are the real ones, compiled for the CPU; JPEG files are decoded by
+//! libjpeg-turbo. It does not measure speed.
 //!
-//! What goes wrong is asked for by the environment (`FOREBAY_EMULATOR_…`), or by a comment in a
-//! file ([`jpeg`]).
+//! Faults are injected by the environment (`FOREBAY_EMULATOR_…`), or by a comment in a file
+//! ([`jpeg`]).
 
 #![allow(
     unsafe_code,

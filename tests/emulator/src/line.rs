@@ -1,4 +1,4 @@
-//! What is in line on streams, memory, and when which of it is done.
+//! Work queued on streams, memory, and the order in which the work is done.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -6,10 +6,10 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 /// Bytes after a block that nobody may write.
 const GUARD: usize = 256;
 
-/// What is there.
+/// Fill byte of guard bytes.
 const GUARDED: u8 = 0xa5;
 
-/// What a block holds that nobody has written, and one that was given back.
+/// Fill bytes of a block not yet written, and of a freed one.
 const FRESH: u8 = 0xcd;
 
 /// Something to be done, in its turn.
@@ -162,7 +162,7 @@ impl Device {
         self.events.insert(event, Some(mark));
     }
 
-    /// What an event was recorded after.
+    /// Returns the position at which an event was recorded.
     pub(crate) fn recorded(&self, event: usize) -> Option<Mark> {
         self.events.get(&event).copied().flatten()
     }
@@ -210,7 +210,7 @@ impl Device {
         self.registered.remove(&at).is_some()
     }
 
-    /// Whether a device copies from there by itself.
+    /// Returns true if a device can copy from there by itself.
     pub(crate) fn is_pinned(&self, at: u64, len: usize) -> bool {
         self.is_registered(at, len) || self.side_of(at, len) == Some(Side::Host)
     }

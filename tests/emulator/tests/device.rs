@@ -75,7 +75,7 @@ impl Samples {
         Self { slab, fields }
     }
 
-    /// What `decoder` makes of them at `position` and after.
+    /// Decodes them by `decoder`, from `position` on.
     fn decode(&self, decoder: &Decoder, position: u64) -> Decoded {
         let all = self.slab.get(0, self.slab.len() as u64).unwrap();
         let fields: Vec<Vec<(&str, &[u8])>> = self
@@ -124,7 +124,7 @@ fn decoder(fields: Vec<FieldSpec>, device: Option<&Arc<Device>>) -> Decoder {
     Decoder::new(fields, 2, &BufferPool::new(1 << 24), device.cloned()).unwrap()
 }
 
-/// What tests call of the driver themselves, as a framework does.
+/// Driver calls made by the tests themselves, as by a framework.
 struct Framework(libloading::Library);
 
 impl Framework {
@@ -174,7 +174,7 @@ impl Framework {
         self.call("cuCtxSynchronize", |wait: &extern "C" fn() -> i32| assert_eq!(wait(), 0));
     }
 
-    /// What is at an address of the emulator's: a device whose memory is the process's.
+    /// Reads an address of the emulator: its device memory is the process's.
     fn read(&self, at: u64, len: usize) -> Vec<u8> {
         self.synchronize();
         // SAFETY: it was allocated, and as long.
@@ -205,7 +205,7 @@ fn on_host(column: &Column) -> &[u8] {
     }
 }
 
-/// Of every way to store an image one or two.
+/// Returns one or two of each way to store an image.
 fn mixed() -> Vec<Vec<(&'static str, Vec<u8>)>> {
     let files = [
         "wide-420.jpg",
@@ -425,7 +425,7 @@ fn arrays_are_gathered_from_one_copy_of_the_batch() {
     }
 }
 
-/// What rows of the CPU's that are not of one form are.
+/// Returns the rows of a CPU column with rows of different shapes.
 fn tensors(column: &Column) -> Vec<(DType, &[usize], &[u8])> {
     let all: Vec<_> = match column {
         Column::Tensors(tensors) => tensors.iter().collect(),
@@ -523,8 +523,8 @@ fn bad_samples_leave_no_gap_and_absent_images_are_black() {
     }
 }
 
-/// What a consumer has put in line reads a tensor's bytes, though it has let go of the tensor since
-/// and further batches have come.
+/// A consumer's queued work may read a tensor's bytes after the tensor was dropped and further
+/// batches have come.
 #[test]
 fn memory_in_use_by_a_late_consumer_is_not_reused() {
     if !is_emulated("memory_in_use_by_a_late_consumer_is_not_reused", &[]) {

@@ -53,7 +53,7 @@ impl Requirement {
         }
     }
 
-    /// How to meet it.
+    /// Returns the way to provide it.
     fn advice(self) -> &'static str {
         match self {
             Self::Root => "run the tests as root, in a container for instance",

@@ -84,7 +84,7 @@ impl Attempts {
     /// Waits until the next attempt at `link`, which counts it.
     ///
     /// # Errors
-    /// What failed, if there is to be none.
+    /// The failure, if there is no further attempt.
     #[expect(clippy::disallowed_methods, reason = "a pause has no other condition than its end")]
     pub(super) async fn again(&mut self, failed: Failed, link: &Link) -> Result<()> {
         let message = failed.error.to_string();

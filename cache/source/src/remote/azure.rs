@@ -1,7 +1,7 @@
 //! Containers in Azure's Blob Storage, and in its emulators.
 //!
-//! Which account is meant, the URL or the client says; a server that is not Microsoft's
-//! gets no identity of the machine's.
+//! The URL or the client names the account. A server that is not Microsoft's gets no identity of
+//! the machine.
 
 use forebay_error::{Error, ErrorKind, Result};
 use object_store::azure::MicrosoftAzureBuilder;

@@ -192,7 +192,7 @@ impl Ring {
     }
 
     /// # Safety
-    /// What the entry refers to must live until its completion has been read.
+    /// The memory and descriptors of the entry must live until its completion has been read.
     unsafe fn push(&mut self, entry: &squeue::Entry) -> Result<()> {
         // SAFETY: passed on to the caller.
         unsafe { self.uring.submission().push(entry) }.map_err(|_| {

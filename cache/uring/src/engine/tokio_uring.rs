@@ -1,9 +1,8 @@
-//! The same operations through tokio-uring, to compare with: its results in tests, its speed in
+//! The same operations through tokio-uring, for comparison: its results in tests, its speed in
 //! benchmarks.
 //!
-//! What is under comparison is tokio-uring, so it is used as it offers itself (a runtime
-//! of its own on one thread, buffers and files handed over and back) and everything around it is
-//! what the other engines have.
+//! tokio-uring is used as it offers itself (a runtime of its own on one thread, buffers and files
+//! handed over and back). Everything around it is the same as for the other engines.
 //!
 //! It registers neither memory nor files, and its system calls are its own: they are not counted.
 

@@ -1,6 +1,6 @@
-//! Every engine there is, for tests that hold on each.
+//! All engines, for tests that hold on each.
 //!
-//! What a test shows on one engine it shows on all, so it is written once.
+//! A test is written once and runs on every engine.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::print_stderr, reason = "a test that fails says on which engine")]

@@ -102,7 +102,7 @@ async fn open(cache: &Path, reader: Vec<OsString>) -> Result<Store> {
 /// Puts a shard into a tier's directory of shards as a fill leaves it, of nothing but zeros.
 ///
 /// # Errors
-/// What the file system refused.
+/// The file system's error.
 pub fn lay(shards: &Path, number: u64) -> Result<()> {
     let origin = Origin {
         endpoint: "https://s3.eu-west-1.amazonaws.com".to_owned(),

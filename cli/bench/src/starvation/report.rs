@@ -56,8 +56,8 @@ pub struct Report {
     /// Number of accelerators the node feeds, if it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
-    /// What other loaders made of the same work, if they were asked, as `cli/bench/contest` tells
-    /// it.
+    /// Results of other loaders on the same work, if requested, as `cli/bench/contest` reports
+    /// them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contest: Option<serde_json::Value>,
 }
@@ -252,7 +252,7 @@ impl Report {
     /// A run of `profile` that was asked for in this way, without results.
     ///
     /// # Errors
-    /// Why the machine cannot be told.
+    /// The error of reading the machine.
     pub fn of(
         (profile, batch_size, step_seconds): (&str, u32, f64),
         configuration: Configuration,

@@ -75,11 +75,11 @@ pub struct Held {
     pub cut_off: bool,
 }
 
-/// Finds the greatest speed that is held; `nominal` is what an accelerator takes at speed 1, in
-/// samples a second, and `trial` plays at a speed (`None`: without a limit), so many times as long
-/// as usual.
+/// Finds the greatest speed that is held. `nominal` is the rate of an accelerator at speed 1, in
+/// samples a second. `trial` plays at a speed (`None`: without a limit), so many times as long as
+/// usual.
 ///
-/// What trials came to that were played, and what one failed with.
+/// Returns the results of the trials played, and the error of a failed one.
 pub(super) fn search(
     nominal: f64,
     target: f64,

@@ -1,6 +1,6 @@
-//! Files that hold what nobody but the daemon may know.
+//! Files with secrets of the daemon.
 //!
-//! Who could read it knows it: then it is no secret, and nothing is built on it.
+//! A secret that other users could read is rejected.
 
 use std::fs::File;
 use std::io::Read;

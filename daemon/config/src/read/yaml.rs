@@ -1,7 +1,6 @@
 //! YAML 1.2 with its core schema: `no` is a text, `0x10` a number.
 //!
-//! What a reader of the file does not see where it stands (anchors, tags, a second
-//! document) is refused.
+//! Content that is invisible where it stands (anchors, tags, a second document) is rejected.
 
 use std::collections::HashSet;
 

@@ -1,7 +1,7 @@
 //! One line of the audit log.
 //!
-//! What a peer says is quoted, cut and stripped of what terminals act on; of URLs only
-//! what may be shown is written.
+//! A peer's text is quoted, cut, and stripped of control characters for terminals; URLs are written
+//! without their secret parts.
 
 use std::net::SocketAddr;
 use std::time::SystemTime;

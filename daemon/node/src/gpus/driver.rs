@@ -1,7 +1,7 @@
 //! NVIDIA's driver, by its management library (NVML), which is loaded where the node has one.
 //!
-//! What a model does not tell is absent, what fails is told with its reason, and the next
-//! look begins anew.
+//! A figure the model does not support is absent, a failure is reported with its reason, and the
+//! next read starts anew.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

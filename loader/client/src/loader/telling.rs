@@ -1,7 +1,7 @@
-//! Tells the daemon how far a job's consumer came, for whoever looks at its status.
+//! Reports a job's progress to the daemon, for its status.
 //!
-//! Who trains never waits for who watches. A thread tells; what it tells it counts at that moment,
-//! so that of two calls that meet one is enough.
+//! A trainer never waits for an observer. A thread sends the reports; a report has the counts at
+//! the time of sending, so one of two concurrent calls is enough.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
