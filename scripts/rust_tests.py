@@ -11,11 +11,11 @@ import argparse
 import dataclasses
 import json
 import os
-import queue
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -95,24 +95,10 @@ class Runs:
                 )
 
     def add_all(self, binaries: list[Binary], at_once: int) -> None:
-        """Runs binaries, so many at once, in order."""
-        left: queue.SimpleQueue[Binary] = queue.SimpleQueue()
-        for binary in binaries:
-            left.put(binary)
-
-        def work() -> None:
-            while True:
-                try:
-                    binary = left.get_nowait()
-                except queue.Empty:
-                    return
-                self.add(binary)
-
-        workers = [threading.Thread(target=work) for _ in range(at_once)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        """Runs binaries, `at_once` at a time, in order."""
+        with ThreadPoolExecutor(at_once) as pool:
+            for done in [pool.submit(self.add, binary) for binary in binaries]:
+                done.result()
 
 
 def main() -> int:
