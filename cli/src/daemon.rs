@@ -61,7 +61,7 @@ pub(super) struct Arguments {
     /// The configuration file.
     #[arg(long, value_name = "FILE", default_value = CONFIG)]
     config: PathBuf,
-    /// Run as this user's private daemon: no configuration file, gone after it idles.
+    /// Run as this user's embedded daemon: no configuration file, gone after it idles.
     #[arg(long)]
     embedded: bool,
     /// Bytes the embedded cache may hold [default: half of the free space, 500 GB at most]

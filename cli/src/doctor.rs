@@ -62,16 +62,16 @@ use super::{Done, Output, print, print_json};
 /// Examples:
 ///   forebay doctor                              what a daemon here would be, by its configuration
 ///   sudo -u forebay forebay doctor --config FILE
-///   forebay doctor --cache /mnt/nvme0/me        a private daemon's cache, there
+///   forebay doctor --cache /mnt/nvme0/me        an embedded daemon's cache, there
 ///   forebay doctor --json | jq '.checks[] | select(.verdict != "ok")'
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(super) struct Arguments {
     /// The node daemon's configuration. Unset: /etc/forebay/forebay.toml if there is one, else what
-    /// a private daemon decides for itself.
+    /// an embedded daemon decides for itself.
     #[arg(long, value_name = "FILE", conflicts_with = "cache")]
     config: Option<PathBuf>,
-    /// Look at a private daemon whose cache is in this directory.
+    /// Look at an embedded daemon whose cache is in this directory.
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
     /// The I/O engine that the daemon is to use.

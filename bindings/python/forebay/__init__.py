@@ -14,7 +14,7 @@ delivered as batches of tensors.
 >>> for batch in loader:  # doctest: +SKIP
 ...     train(batch["image"], batch["label"])
 
-There is no server to start: a user's first loader starts a private daemon that later ones share,
+There is no server to start: a user's first loader starts an embedded daemon that later ones share,
 unless the node runs one. The framework in use is imported at the first iteration.
 """
 

@@ -1,4 +1,4 @@
-"""Commands that start this package as a program, for the private daemon and the command line."""
+"""Commands that start this package as a program, for the embedded daemon and the command line."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def command() -> list[str]:
 
 
 def daemon() -> list[str]:
-    """Return the command that starts this user's private daemon."""
+    """Return the command that starts this user's embedded daemon."""
     return [*command(), "daemon", "--embedded"]

@@ -1,4 +1,4 @@
-"""Shards made here, a private daemon per test session, and nothing left behind at its end.
+"""Shards made here, an embedded daemon per test session, and nothing left behind at its end.
 
 The session ends every process that it started in these directories, by process id, and fails if one
 survives it.

@@ -67,7 +67,7 @@ impl ByClient {
 fn unnamed() -> Error {
     let what = "this daemon serves other users only from stores of a [[source]]";
     Error::new(ErrorKind::PermissionDenied, what)
-        .advise("ask an admin to add one, or use a private daemon: daemon=\"embedded\"")
+        .advise("ask an admin to add one, or use an embedded daemon: daemon=\"embedded\"")
 }
 
 /// Returns the client's permit, if its rights are narrower than the daemon's.

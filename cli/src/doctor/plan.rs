@@ -21,7 +21,7 @@ const CHECK: &str = "config";
 /// The daemon that would run.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// The file it goes by, and where that says what; none for a private daemon.
+    /// The file it goes by, and where that says what; none for an embedded daemon.
     file: Option<(PathBuf, Places)>,
     /// Configuration; none for an embedded daemon.
     config: Option<Config>,

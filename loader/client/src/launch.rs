@@ -1,4 +1,4 @@
-//! The embedded daemon: a private one per user, started by whoever comes first.
+//! The embedded daemon: one per user, started by the first trainer.
 //!
 //! A lock decides, not luck. A client that finds nobody listening takes `start.lock`,
 //! looks again, and only then starts a daemon and waits until it listens; eight ranks at once make
