@@ -266,7 +266,11 @@ fn unusable_cache_directory_is_rejected_with_its_path() {
     let closed = disk.path().join("closed");
     fs::create_dir(&closed).unwrap();
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o500)).unwrap();
-    // Modes do not bind root: a thread of another user opens it, and the threads that it starts.
+    if rustix::process::geteuid().is_root() {
+        // Modes do not bind root: the folder is another user's, and so is the thread that opens it,
+        // with the threads that it starts.
+        std::os::unix::fs::chown(&closed, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
     fs::set_permissions(disk.path(), fs::Permissions::from_mode(0o755)).unwrap();
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {

@@ -159,10 +159,10 @@ fn schema_completions_and_man_pages_are_complete() {
     let (code, _, err) = forebay(&home, &["man", directory.to_str().unwrap()]);
     assert_eq!(code, 0, "{err}");
     let page = |name: &str| -> PathBuf { directory.join(format!("{name}.1")) };
-    for name in ["forebay", "forebay-status", "forebay-policy-check", "forebay-tier-drain"] {
+    for name in ["forebay", "forebay-status", "forebay-config-check", "forebay-tier-drain"] {
         assert!(page(name).is_file(), "{name}");
     }
-    let check = fs::read_to_string(page("forebay-policy-check")).unwrap();
+    let check = fs::read_to_string(page("forebay-config-check")).unwrap();
     assert!(check.contains("json"), "{check}");
     for hidden in ["forebay-reader", "forebay-credentials", "forebay-man"] {
         assert!(!page(hidden).exists(), "{hidden}");

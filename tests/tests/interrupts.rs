@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -25,10 +26,15 @@ struct Ended {
     said: String,
 }
 
-/// Starts a benchmark whose temporary files have a folder of their own.
-fn start(command: &mut Command, folder: &Path) -> Child {
+/// Prepares a benchmark whose temporary files have a folder of their own.
+fn prepared(command: &mut Command, folder: &Path) -> Command {
     let mut command = interruptible(command.env("TMPDIR", folder));
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn start(command: &mut Command, folder: &Path) -> Child {
+    prepared(command, folder).spawn().unwrap()
 }
 
 fn ended(child: Child) -> Ended {
@@ -162,8 +168,7 @@ fn interrupted_contest_reports_its_results() {
     let mut command = home.forebay(&["bench", "starvation", "--daemon", "embedded", "--raw"]);
     command.args(["--step", "0.001", "--batch-size", "8", "--json", "--rivals", "spdl"]);
     command.arg("--python").arg(&python).arg("--work").arg(&work).arg(&shard);
-    let command = std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    let child = start(command, &temporary);
+    let child = prepared(&mut command, &temporary).process_group(0).spawn().unwrap();
     eventually("the contest is played", || started.exists());
     let loader: u32 = fs::read_to_string(&started).unwrap().trim().parse().unwrap();
     kill_process_group(Pid::from_child(&child), Signal::INT).unwrap();

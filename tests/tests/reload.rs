@@ -590,7 +590,8 @@ fn service_manager_is_notified_of_start_reload_and_end() {
     bench.daemon.signal(Signal::HUP);
     until("RELOADING=1");
     assert_ne!(until("STATUS=").pop().unwrap(), reloaded);
-    assert!(bench.daemon.log().contains("forebay.toml:1:"), "where it is wrong");
+    let log = bench.daemon.log();
+    assert!(log.contains("line=1"), "{log}");
     until("READY=1");
     bench.daemon.stop();
     until("STOPPING=1");
