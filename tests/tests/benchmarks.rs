@@ -237,7 +237,7 @@ fn failure_keeps_results_measured_before() {
         command.args(["--max-samples", "1000", "--max-shards", "10", "--max-cached", "10"]);
         command.output().unwrap()
     };
-    let report = failed(&scale(&picture), "Unavailable");
+    let report = failed(&scale(&picture), "NotFound");
     assert_eq!(report["growths"].as_array().unwrap().len(), 10, "{report}");
     assert!(std::fs::read_to_string(picture).unwrap().starts_with("<svg"));
     // A picture that cannot be written is told before anything is measured.

@@ -591,7 +591,7 @@ fn service_manager_is_notified_of_start_reload_and_end() {
     until("RELOADING=1");
     assert_ne!(until("STATUS=").pop().unwrap(), reloaded);
     let log = bench.daemon.log();
-    assert!(log.contains("line=1"), "{log}");
+    assert!(log.contains("forebay.toml:4:9:"), "{log}");
     until("READY=1");
     bench.daemon.stop();
     until("STOPPING=1");

@@ -162,9 +162,7 @@ impl Rivals {
             return Err(usage("a model trains on images: name a profile with images"));
         }
         if asked.step.is_zero() {
-            return Err(usage(
-                "comparing other loaders needs an accelerator whose steps take time",
-            ));
+            return Err(usage("--rivals needs steps that take time: set --step above 0"));
         }
         for (name, _) in &self.rival_python {
             if !self.takes_part(name) {

@@ -80,8 +80,11 @@ impl Arguments {
         let count = [self.mode.len(), threads.len(), self.batch_size.len(), self.jobs.len()];
         // Arguments are as short as a command line.
         if count.into_iter().product::<usize>() > CASES_MAX {
-            let many = Error::new(ErrorKind::Invalid, "these lists make too many cases");
-            return Err(Failure::Usage(many.at("at_most", CASES_MAX).advise("list fewer of each")));
+            let many = Error::new(ErrorKind::Invalid, "the lists make too many cases");
+            return Err(Failure::Usage(
+                many.at("at_most", CASES_MAX)
+                    .advise("list fewer values in --mode, --threads, --batch-size or --jobs"),
+            ));
         }
         let mut cases = Vec::new();
         for mode in &self.mode {
