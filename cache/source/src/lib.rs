@@ -11,6 +11,7 @@
 mod bill;
 mod commands;
 mod credentials;
+mod helper_process;
 mod layout;
 mod limits;
 mod listing;
@@ -39,7 +40,7 @@ pub use layout::Layout;
 pub use limits::{Limits, RateLimits};
 pub use options::Options;
 pub use origin_checksum::{Checksums, Comparison};
-pub use queue::{Awaited, Place, Queue, Rank};
+pub use queue::{Awaited, Queue, QueuePermit, Rank};
 pub use rate::Rate;
 pub use readers::{
     Client, Ending, FileCounts, Handover, MountReport, Opener, Permit, Readers, Turn, serve,

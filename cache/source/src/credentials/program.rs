@@ -24,14 +24,14 @@ use aws_credential_types::Credentials;
 use aws_credential_types::provider::ProvideCredentials;
 use aws_credential_types::provider::error::CredentialsError;
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_uring::close_on_exec;
 use object_store::aws::AwsCredential;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
 use super::{Lender, Lent};
+use crate::helper_process::HelperProcess;
 
 /// The longest answer: a session token has some kilobytes.
 const ANSWER_MAX: u64 = 64 << 10;
@@ -81,20 +81,9 @@ impl fmt::Debug for Program {
 }
 
 impl Program {
-    fn command(&self) -> Result<Command> {
-        let Some((program, arguments)) = self.command.split_first() else {
-            return Err(Error::new(ErrorKind::Invalid, "no command for credentials"));
-        };
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            // Its children end with it.
-            .process_group(0)
-            .kill_on_drop(true);
+    fn prepare(&self) -> Result<HelperProcess> {
+        let mut process = HelperProcess::new(&self.command)?;
+        let command = process.command.stdout(Stdio::piped());
         let lent = |name: &str| MACHINES.iter().any(|machines| name.starts_with(machines));
         // Two ways of one machine's are not mixed either.
         let chosen = self.variables.keys().any(|name| name.starts_with(MACHINES[0]));
@@ -108,7 +97,7 @@ impl Program {
             }
         }
         command.envs(&self.variables);
-        Ok(command)
+        Ok(process)
     }
 }
 
@@ -119,16 +108,7 @@ impl Lender for Program {
             Some(program) => error.at("program", Path::new(program).display()),
             None => error,
         };
-        let mut command = self.command()?;
-        // Loading a program may wait for a disk.
-        let spawned = tokio::task::spawn_blocking(move || {
-            if let Err(error) = close_on_exec() {
-                tracing::warn!(%error, "a program inherits what this daemon inherited");
-            }
-            command.spawn().doing("start the program for credentials")
-        });
-        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
-        let mut child = spawned.await.map_err(closed)?.map_err(at)?;
+        let mut child = self.prepare()?.start().await?;
         let output = child.stdout.take().expect("stdout was piped just above");
         let mut group = Group(child);
         let mut answer = Vec::new();

@@ -9,12 +9,10 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as Pair;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_uring::close_on_exec;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -22,10 +20,11 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
 use super::client::Right;
 use super::message::{self, Hello, PREFIX, Said};
+use crate::helper_process::HelperProcess;
 
 /// A program that needs longer than this to greet hangs: an interpreter on a cold network file
 /// system takes seconds.
@@ -78,35 +77,13 @@ impl Reader {
         pids: &Arc<Pids>,
         client: Option<ClientSocket>,
     ) -> Result<Self> {
-        let Some((program, arguments)) = command.split_first() else {
-            return Err(Error::new(ErrorKind::Invalid, "no command to start a reader"));
-        };
-        let at = |error: Error| error.at("program", Path::new(program).display());
+        let mut process = HelperProcess::new(command)?;
+        let program = process.command.as_std().get_program().to_owned();
+        let at = |error: Error| error.at("program", Path::new(&program).display());
         let (near, far) = Pair::pair().doing("make a reader's socket")?;
         near.set_nonblocking(true).doing("make a reader's socket")?;
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .current_dir("/")
-            .stdin(OwnedFd::from(far))
-            // Not ours either: whoever waits for the end of what we write would wait for a reader
-            // that hangs.
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // A Ctrl-C in a terminal is for the daemon, which lets its readers go.
-            .process_group(0)
-            .kill_on_drop(true);
-        // Loading a program may wait for a disk. The command goes with it, and our copy of the
-        // reader's end: else we would not see the reader's end close.
-        let spawned = tokio::task::spawn_blocking(move || {
-            if let Err(error) = close_on_exec() {
-                // Ours are closed all the same: what is left is what this process was left.
-                tracing::warn!(%error, "readers inherit what this daemon inherited");
-            }
-            command.spawn().doing("start a reader")
-        });
-        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
-        let child = spawned.await.map_err(closed)?.map_err(at)?;
+        process.command.stdin(OwnedFd::from(far));
+        let child = process.start().await?;
         let socket = UnixStream::from_std(near).doing("make a reader's socket")?;
         let pid = child.id().unwrap_or_default();
         pids.lock().insert(pid, false);
