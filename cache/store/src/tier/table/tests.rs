@@ -7,45 +7,13 @@ use forebay_shard::Origin;
 use proptest::prelude::*;
 
 use super::*;
-use crate::budget::Budget;
 use crate::dataset::Dataset;
+use crate::tier::table::fixture::Fixture;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-struct Fixture {
-    table: ShardTable,
-    tier: Arc<Budget>,
-    shares: Arc<Shares>,
-}
-
-impl Fixture {
-    fn new(rule: Dataset) -> Self {
-        let shares = Arc::new(Shares::new(vec![rule], Vec::new(), &[("nvme", 1 << 20)]).unwrap());
-        shares.enforce(&shares);
-        let table = ShardTable::new(shares.clone(), Arc::new(Forecast::new()));
-        Self { table, tier: Budget::new(1 << 20), shares }
-    }
-
-    fn add(&mut self, url: &str, version: &str, bytes: u64, since: SystemTime) -> ShardName {
-        self.add_found(url, version, bytes, (since, ShardState::Whole))
-    }
-
-    fn add_found(
-        &mut self,
-        url: &str,
-        version: &str,
-        bytes: u64,
-        found: (SystemTime, ShardState),
-    ) -> ShardName {
-        let of = Provenance { url: url.into(), tenant: None };
-        let origin =
-            Origin { endpoint: String::new(), url: url.to_owned(), version: version.to_owned() };
-        let (name, object) = (ShardName::new(&origin), ObjectKey::of(&origin));
-        let budgets = self.shares.budgets(self.shares.charge_of(&of));
-        let space = Space::enter(&self.tier, budgets, bytes);
-        self.table.add_found((name.clone(), object), of, space, found);
-        name
-    }
+fn whole(since: SystemTime) -> (SystemTime, ShardState) {
+    (since, ShardState::Whole)
 }
 
 fn rule() -> Dataset {
@@ -54,11 +22,11 @@ fn rule() -> Dataset {
 
 #[test]
 fn versions_of_a_shard_share_its_label() {
-    let mut of = Fixture::new(rule());
+    let mut of = Fixture::new(vec![rule()]);
     let now = SystemTime::now();
-    let one = of.add("/a/0.tar", "1", 10, now);
-    let two = of.add("/a/0.tar", "2", 10, now);
-    let other = of.add("/a/1.tar", "1", 10, now);
+    let one = of.add_version("/a/0.tar", "1", 10, whole(now));
+    let two = of.add_version("/a/0.tar", "2", 10, whole(now));
+    let other = of.add_version("/a/1.tar", "1", 10, whole(now));
     let labelled = |of: &Fixture, name| {
         let mut names: Vec<_> =
             of.table.with_same_label(name).into_iter().map(|(name, _)| name).collect();
@@ -77,11 +45,11 @@ fn versions_of_a_shard_share_its_label() {
 
 #[test]
 fn second_copy_of_a_name_replaces_the_first() {
-    let mut of = Fixture::new(rule());
+    let mut of = Fixture::new(vec![rule()]);
     let now = SystemTime::now();
-    let name = of.add("/a/0.tar", "1", 10, now);
+    let name = of.add_version("/a/0.tar", "1", 10, whole(now));
     of.table.pin(&name);
-    assert_eq!(of.add("/a/0.tar", "1", 30, now), name);
+    assert_eq!(of.add_version("/a/0.tar", "1", 30, whole(now)), name);
     assert_eq!((of.table.len(), of.tier.used()), (1, 30));
     assert!(!of.table.pinned.contains(&name), "pins are set anew by the fill");
     drop(of.table.remove(&name, false));
@@ -91,12 +59,12 @@ fn second_copy_of_a_name_replaces_the_first() {
 
 #[test]
 fn partial_shard_lends_its_room_to_the_next_fill() {
-    let mut of = Fixture::new(rule());
+    let mut of = Fixture::new(vec![rule()]);
     let since = (SystemTime::now(), ShardState::Partial);
-    let partial = of.add_found("/a/0.tar", "1", 40, since);
-    let whole = of.add("/a/1.tar", "1", 10, SystemTime::now());
+    let partial = of.add_version("/a/0.tar", "1", 40, since);
+    let kept = of.add_version("/a/1.tar", "1", 10, whole(SystemTime::now()));
     assert!(of.table.is_unadmitted(&partial));
-    assert!(of.table.take_partial(&whole).is_none());
+    assert!(of.table.take_partial(&kept).is_none());
     let room = of.table.take_partial(&partial).unwrap();
     assert_eq!((room.space.bytes(), of.tier.used()), (40, 50), "the bytes stay reserved");
     assert!(!room.unadmitted && of.table.get(&partial).is_none());
@@ -106,10 +74,10 @@ fn partial_shard_lends_its_room_to_the_next_fill() {
 
 #[test]
 fn stale_copy_in_use_is_served_to_its_end() {
-    let mut of = Fixture::new(Dataset { ttl: Some(HOUR), ..rule() });
+    let mut of = Fixture::new(vec![Dataset { ttl: Some(HOUR), ..rule() }]);
     let now = SystemTime::now();
-    let stale = of.add("/a/0.tar", "1", 10, now - 2 * HOUR);
-    let fresh = of.add("/a/1.tar", "1", 10, now);
+    let stale = of.add_version("/a/0.tar", "1", 10, whole(now - 2 * HOUR));
+    let fresh = of.add_version("/a/1.tar", "1", 10, whole(now));
     assert!(of.table.is_stale(&stale) && !of.table.is_stale(&fresh));
     of.table.claim(&stale);
     assert!(!of.table.is_stale(&stale), "a job needs it soon");
@@ -119,15 +87,15 @@ fn stale_copy_in_use_is_served_to_its_end() {
 
 #[test]
 fn report_tells_the_reasons_that_keep_a_copy() {
-    let mut of = Fixture::new(Dataset {
+    let mut of = Fixture::new(vec![Dataset {
         dont_evict_time: Some(HOUR),
         ttl: Some(3 * HOUR),
         min_bytes: 15,
         ..rule()
-    });
+    }]);
     let old = SystemTime::now() - 2 * HOUR;
-    let name = of.add("/a/0.tar", "1", 10, old);
-    let young = of.add("/a/1.tar", "1", 10, SystemTime::now());
+    let name = of.add_version("/a/0.tar", "1", 10, whole(old));
+    let young = of.add_version("/a/1.tar", "1", 10, whole(SystemTime::now()));
     of.table.claim(&name);
     of.table.pin(&name);
     for _ in 0..3 {
@@ -147,9 +115,10 @@ fn report_tells_the_reasons_that_keep_a_copy() {
 
 #[test]
 fn clear_forgets_every_shard() {
-    let mut of = Fixture::new(rule());
+    let mut of = Fixture::new(vec![rule()]);
     let now = SystemTime::now();
-    let names: Vec<_> = (0..5).map(|n| of.add(&format!("/a/{n}.tar"), "1", 10, now)).collect();
+    let names: Vec<_> =
+        (0..5).map(|n| of.add_version(&format!("/a/{n}.tar"), "1", 10, whole(now))).collect();
     of.table.clear();
     assert_eq!((of.table.len(), of.tier.used()), (0, 0));
     assert!(names.iter().all(|name| of.table.get(name).is_none()));
@@ -175,7 +144,7 @@ proptest! {
     /// After any changes, the table equals a list of shards in the order of their last uses.
     #[test]
     fn table_equals_a_list_by_last_use(steps in prop::collection::vec(step(), 0..80)) {
-        let mut of = Fixture::new(rule());
+        let mut of = Fixture::new(vec![rule()]);
         let mut model: Vec<(u8, u64, u32)> = Vec::new();
         let now = SystemTime::now();
         let url = |shard: u8| format!("/a/{shard}.tar");
@@ -186,7 +155,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Add(shard, bytes) => {
-                    of.add(&url(shard), "1", bytes, now);
+                    of.add_version(&url(shard), "1", bytes, whole(now));
                     model.retain(|(other, ..)| *other != shard);
                     model.push((shard, bytes, 0));
                 }

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use forebay_policy::{Place, Shard as Number, Slot};
+use forebay_policy::{PartitionNumber, Shard as Number, Slot};
 
 use super::ShardTable;
 use crate::budget::{Budget, Space};
@@ -144,7 +144,8 @@ impl ShardTable {
                 .iter()
                 .map(|at| &partitions[*at])
                 .filter(|partition| partition.uses_forecast());
-            let places: Vec<Place> = forward.filter_map(|partition| partition.place).collect();
+            let places: Vec<PartitionNumber> =
+                forward.filter_map(|partition| partition.place).collect();
             let mut may_go = |number: Number| {
                 let slot = numbers.get(&number).copied();
                 let entry = slot.and_then(|slot| Some((slot, entries[slot as usize].as_ref()?)));

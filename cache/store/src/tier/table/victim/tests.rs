@@ -3,67 +3,19 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use forebay_policy::Evict;
-use forebay_shard::Origin;
 use proptest::prelude::*;
 
 use super::*;
 use crate::dataset::Dataset;
-use crate::directory::ObjectKey;
-use crate::forecast::Forecast;
-use crate::shares::{Charge, Provenance, Shares};
-use crate::tenant::Tenant;
-
-const CAPACITY: u64 = 1 << 20;
+use crate::shares::Charge;
+use crate::tier::table::fixture::Fixture;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Table of one tier, and the budgets that its shards are charged to.
-struct Fixture {
-    table: ShardTable,
-    tier: Arc<Budget>,
-    shares: Arc<Shares>,
-}
-
 impl Fixture {
-    fn new(datasets: Vec<Dataset>) -> Self {
-        let tenants = ["red", "blue"].map(|name| Tenant {
-            name: name.to_owned(),
-            min_bytes: 0,
-            max_bytes: None,
-        });
-        let shares = Shares::new(datasets, tenants.to_vec(), &[("nvme", CAPACITY)]).unwrap();
-        let shares = Arc::new(shares);
-        shares.enforce(&shares);
-        let table = ShardTable::new(shares.clone(), Arc::new(Forecast::new()));
-        Self { table, tier: Budget::new(CAPACITY), shares }
-    }
-
-    /// Adds a whole shard of nobody that was fetched at the beginning of time.
-    fn add(&mut self, url: &str, bytes: u64) -> ShardName {
-        self.add_found(url, None, bytes, (SystemTime::UNIX_EPOCH, ShardState::Whole))
-    }
-
-    fn add_found(
-        &mut self,
-        url: &str,
-        tenant: Option<&str>,
-        bytes: u64,
-        found: (SystemTime, ShardState),
-    ) -> ShardName {
-        let of = Provenance { url: url.into(), tenant: tenant.map(Arc::from) };
-        let (endpoint, version) = (String::new(), String::new());
-        let origin = Origin { endpoint, url: url.to_owned(), version };
-        let (name, object) = (ShardName::new(&origin), ObjectKey::of(&origin));
-        let budgets = self.shares.budgets(self.shares.charge_of(&of));
-        let space = Space::enter(&self.tier, budgets, bytes);
-        self.table.add_found((name.clone(), object), of, space, found);
-        name
-    }
-
     fn charge(&self, url: &str, tenant: Option<&str>) -> Charge {
         self.shares.charge(url, tenant)
     }
