@@ -3,10 +3,10 @@
 //! It changes nothing of the machine, and a check that cannot look says so instead of guessing.
 //!
 //! ```text
-//!   Plan     the daemon that would run            plan.rs
-//!   Machine  the kernel's facts                   machine.rs ┐
-//!   Trial    small trials of the daemon's work    trial.rs   ├─► findings ─► Report   finding.rs
-//!   Ground   the mount of a tier's directory      ground.rs  ┘
+//!   Plan         the daemon that would run            plan.rs
+//!   Machine      the kernel's facts                   machine.rs     ┐
+//!   Trial        small trials of the daemon's work    trial.rs       ├─► findings ─► Report   finding.rs
+//!   MountFacts   the mount of a tier's directory      mount_facts.rs ┘
 //! ```
 
 mod audit;
@@ -18,12 +18,12 @@ mod directory;
 mod disk;
 mod file_system;
 mod finding;
-mod ground;
 mod http;
 mod listen;
 mod machine;
 mod memlock;
 mod memory;
+mod mount_facts;
 mod pages;
 mod plan;
 mod ring;
@@ -38,8 +38,8 @@ use forebay_error::{Error, ErrorKind, Result};
 
 use self::clock::{Facts, Moment};
 use self::finding::{Finding, Report};
-use self::ground::Ground;
 use self::machine::Machine;
+use self::mount_facts::MountFacts;
 use self::plan::{Plan, without_advice};
 use self::socket::Listener;
 use self::trial::Trial;
@@ -125,7 +125,7 @@ fn look(arguments: &Arguments) -> Result<Vec<Finding>> {
     let engine = trial.engine();
     let tiers: Vec<_> = plan
         .on_disk()
-        .map(|(at, tier, path)| (at, tier, path, Ground::look(&machine, path)))
+        .map(|(at, tier, path)| (at, tier, path, MountFacts::look(&machine, path)))
         .collect();
     let mut found = vec![
         config,
@@ -136,9 +136,9 @@ fn look(arguments: &Arguments) -> Result<Vec<Finding>> {
     ];
     found.extend(cgroup::check(&machine, &plan));
     found.push(descriptors::check(&machine, &plan));
-    for (at, tier, path, ground) in &tiers {
-        let ground = match ground {
-            Ok(ground) => ground,
+    for (at, tier, path, facts) in &tiers {
+        let facts = match facts {
+            Ok(facts) => facts,
             Err(error) => {
                 let found_here = Finding::wrong(
                     "directory",
@@ -149,31 +149,31 @@ fn look(arguments: &Arguments) -> Result<Vec<Finding>> {
                 continue;
             }
         };
-        let others: Vec<(&NodeTier, &Ground)> = tiers
+        let others: Vec<(&NodeTier, &MountFacts)> = tiers
             .iter()
             .filter(|(other, ..)| other != at)
-            .filter_map(|(_, tier, _, ground)| Some((*tier, ground.as_ref().ok()?)))
+            .filter_map(|(_, tier, _, facts)| Some((*tier, facts.as_ref().ok()?)))
             .collect();
         let mut of_tier = vec![
-            directory::check(&plan, *at, ground),
-            file_system::check(&plan, *at, ground),
-            space::check(&plan, *at, ground, &others),
-            disk::check(&machine, &plan, *at, ground),
+            directory::check(&plan, *at, facts),
+            file_system::check(&plan, *at, facts),
+            space::check(&plan, *at, facts, &others),
+            disk::check(&machine, &plan, *at, facts),
         ];
-        of_tier.extend(tried(&trial, ground, arguments.probe));
+        of_tier.extend(tried(&trial, facts, arguments.probe));
         found.extend(of_tier.into_iter().map(|finding| finding.of(&tier.name)));
     }
     found.push(socket::check(&plan, asked.as_ref()));
     found.extend(listen::check(&plan));
     found.extend(http::check(&machine, &plan));
-    found.extend(audit::check(&plan, |folder| Ground::look(&machine, folder)));
+    found.extend(audit::check(&plan, |folder| MountFacts::look(&machine, folder)));
     found.extend(clock::check(&machine, &Facts::since(began)));
     Ok(found)
 }
 
 /// Returns the findings of a trial write, if this user may write.
-fn tried(trial: &Trial, ground: &Ground, probe: bool) -> Vec<Finding> {
-    if !ground.writable {
+fn tried(trial: &Trial, facts: &MountFacts, probe: bool) -> Vec<Finding> {
+    if !facts.writable {
         return vec![Finding::skipped("direct_io", "this user may not write there")];
     }
     if trial.engine().is_err() {
@@ -182,19 +182,19 @@ fn tried(trial: &Trial, ground: &Ground, probe: bool) -> Vec<Finding> {
             "there is no engine to write with: see io_uring",
         )];
     }
-    let mut found = vec![direct::check(&ground.nearest, &trial.direct(&ground.nearest))];
+    let mut found = vec![direct::check(&facts.nearest, &trial.direct(&facts.nearest))];
     if probe {
-        found.push(direct::measured(&trial.measure(&ground.nearest)));
+        found.push(direct::measured(&trial.measure(&facts.nearest)));
     }
     found
 }
 
 /// Bytes of tiers that turn out to lie in memory.
-fn in_memory<T, P>(tiers: &[(T, &NodeTier, P, Result<Ground>)]) -> u64 {
-    let lies_there = |ground: &Result<Ground>| {
-        let mount = ground.as_ref().ok().and_then(|ground| ground.mount.as_ref());
-        mount.is_some_and(ground::Mount::is_in_memory)
+fn in_memory<T, P>(tiers: &[(T, &NodeTier, P, Result<MountFacts>)]) -> u64 {
+    let lies_there = |facts: &Result<MountFacts>| {
+        let mount = facts.as_ref().ok().and_then(|facts| facts.mount.as_ref());
+        mount.is_some_and(mount_facts::Mount::is_in_memory)
     };
-    let there = tiers.iter().filter(|(_, _, _, ground)| lies_there(ground));
+    let there = tiers.iter().filter(|(_, _, _, facts)| lies_there(facts));
     there.fold(0, |sum, (_, tier, ..)| sum.saturating_add(tier.capacity))
 }

@@ -13,7 +13,7 @@ use forebay_error::{Error, Result};
 use rustix::fs::Access;
 
 use super::finding::{Finding, size};
-use super::ground::Ground;
+use super::mount_facts::MountFacts;
 use super::plan::{Plan, advice, without_advice};
 
 const CHECK: &str = "audit";
@@ -24,14 +24,17 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
 /// The log that the daemon would keep, and where its folder lies; none without `[audit]`.
-pub(super) fn check(plan: &Plan, look: impl FnOnce(&Path) -> Result<Ground>) -> Option<Finding> {
+pub(super) fn check(
+    plan: &Plan,
+    look: impl FnOnce(&Path) -> Result<MountFacts>,
+) -> Option<Finding> {
     let config = match plan.config()?.audit() {
         Ok(config) => config?,
         Err(error) => return Some(refused(plan, &error)),
     };
     let folder = config.path.parent().unwrap_or(Path::new("/")).to_owned();
     Some(match look(&folder) {
-        Ok(ground) => judge(plan, &config, &ground),
+        Ok(facts) => judge(plan, &config, &facts),
         Err(error) => Finding::wrong(
             CHECK,
             without_advice(&error),
@@ -45,17 +48,17 @@ fn refused(plan: &Plan, error: &Error) -> Finding {
     Finding::wrong(CHECK, without_advice(error), format!("{place}: {}", advice(error, "mend it")))
 }
 
-fn judge(plan: &Plan, config: &AuditConfig, ground: &Ground) -> Finding {
-    let (file, folder) = (config.path.display(), ground.nearest.display());
+fn judge(plan: &Plan, config: &AuditConfig, facts: &MountFacts) -> Finding {
+    let (file, folder) = (config.path.display(), facts.nearest.display());
     let place = |key| plan.place("audit", 0, key);
     let Kept { held, beyond } = kept(config);
     let most = config.max_bytes.saturating_mul(u64::from(config.keep).saturating_add(1));
-    let free = ground.room.available.saturating_add(held);
+    let free = facts.space.available.saturating_add(held);
     let found = fs::symlink_metadata(&config.path).ok();
     let is_other = found.as_ref().is_some_and(|found| !found.is_file());
     let is_closed = found.is_some()
         && rustix::fs::access(&config.path, Access::READ_OK | Access::WRITE_OK).is_err();
-    let mode = ground.mode & 0o7777;
+    let mode = facts.mode & 0o7777;
     let is_shared = mode & WRITABLE_BY_OTHERS != 0 && mode & STICKY == 0;
     let finding = if is_other {
         let mend =
@@ -68,7 +71,7 @@ fn judge(plan: &Plan, config: &AuditConfig, ground: &Ground) -> Finding {
             format!("this user may not write to {file}, which is uid {owner}'s"),
             format!("run as the daemon's user, or `chown USER {file}`, USER being the daemon's"),
         )
-    } else if !ground.writable {
+    } else if !facts.writable {
         Finding::wrong(
             CHECK,
             format!("this user may not create files in {folder} (mode {mode:o})"),
@@ -77,7 +80,7 @@ fn judge(plan: &Plan, config: &AuditConfig, ground: &Ground) -> Finding {
                 place("path")
             ),
         )
-    } else if ground.exists && is_shared {
+    } else if facts.exists && is_shared {
         Finding::warn(
             CHECK,
             format!("other users may write to {folder} (mode {mode:o}), and so remove the log"),
@@ -108,7 +111,7 @@ fn judge(plan: &Plan, config: &AuditConfig, ground: &Ground) -> Finding {
         Finding::ok(CHECK, format!("{file} {what}; {} at most, {} free", size(most), size(free)))
     };
     let finding = finding.figure("most_bytes", most).figure("held_bytes", held);
-    finding.figure("available_bytes", ground.room.available)
+    finding.figure("available_bytes", facts.space.available)
 }
 
 /// Existing files of the log.
@@ -153,15 +156,15 @@ mod tests {
 
     const TIER: &str = "[[tier]]\nname = 'a'\npath = '/mnt/a'\ncapacity = '1GiB'\n";
 
-    fn of(folder: &Path, change: impl FnOnce(&mut Ground)) -> Finding {
+    fn of(folder: &Path, change: impl FnOnce(&mut MountFacts)) -> Finding {
         let path = folder.join("log/audit.jsonl");
         let (plan, _folder) =
             test_plan(&format!("{TIER}[audit]\npath = {path:?}\nmax_size = '1MiB'\nkeep = 3\n"));
         let look = |at: &Path| {
             assert_eq!(at, folder.join("log"));
-            let mut ground = Ground::sound();
-            change(&mut ground);
-            Ok(ground)
+            let mut facts = MountFacts::sound();
+            change(&mut facts);
+            Ok(facts)
         };
         check(&plan, look).unwrap()
     }
@@ -179,13 +182,13 @@ mod tests {
     #[test]
     fn a_folder_of_another_user_or_of_everybody_is_told() {
         let folder = tempfile::tempdir().unwrap();
-        let closed = of(folder.path(), |ground| ground.writable = false);
+        let closed = of(folder.path(), |facts| facts.writable = false);
         assert_eq!(closed.verdict, Verdict::Wrong);
         assert!(closed.mend.unwrap().contains("forebay.toml:6"));
-        let open = of(folder.path(), |ground| ground.mode = 0o40_777);
+        let open = of(folder.path(), |facts| facts.mode = 0o40_777);
         assert_eq!(open.verdict, Verdict::Warn);
         assert!(open.mend.unwrap().contains("chmod go-w"));
-        assert_eq!(of(folder.path(), |ground| ground.mode = 0o41_777).verdict, Verdict::Ok);
+        assert_eq!(of(folder.path(), |facts| facts.mode = 0o41_777).verdict, Verdict::Ok);
     }
 
     #[test]
@@ -193,7 +196,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         fs::create_dir(&log).unwrap();
-        let room = |bytes: u64| move |ground: &mut Ground| ground.room.available = bytes;
+        let room = |bytes: u64| move |facts: &mut MountFacts| facts.space.available = bytes;
         let full = of(folder.path(), room((4 << 20) - 1));
         assert_eq!(full.verdict, Verdict::Warn);
         assert!(full.mend.unwrap().contains("forebay.toml:8"));

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use forebay_store::Class;
 
 use super::finding::{Finding, listed};
-use super::ground::Ground;
 use super::machine::Machine;
+use super::mount_facts::MountFacts;
 use super::plan::Plan;
 
 const CHECK: &str = "disk";
@@ -27,12 +27,12 @@ struct Device {
     directory: PathBuf,
 }
 
-pub(super) fn check(machine: &Machine, plan: &Plan, at: usize, ground: &Ground) -> Finding {
+pub(super) fn check(machine: &Machine, plan: &Plan, at: usize, facts: &MountFacts) -> Finding {
     let Some(tier) = plan.tiers.get(at) else {
         return Finding::skipped(CHECK, "there is no such tier");
     };
-    let Some(device) = find(machine, ground) else {
-        return Finding::skipped(CHECK, format!("no block device is under {}", ground.kind()));
+    let Some(device) = find(machine, facts) else {
+        return Finding::skipped(CHECK, format!("no block device is under {}", facts.kind()));
     };
     let drives = drives(&device, MAX_STACK);
     let names: Vec<_> = drives.iter().map(|drive| drive.name.as_str()).collect();
@@ -106,11 +106,11 @@ fn slow_scheduler(drive: &Device) -> Option<String> {
 
 /// The device of a file system: by its number, or, where that stands for no device (btrfs,
 /// overlay), by what is mounted.
-fn find(machine: &Machine, ground: &Ground) -> Option<Device> {
-    let (major, minor) = ground.device;
+fn find(machine: &Machine, facts: &MountFacts) -> Option<Device> {
+    let (major, minor) = facts.device;
     let by_number = machine.sys_path(format!("dev/block/{major}:{minor}"));
     let directory = fs::canonicalize(by_number).ok().or_else(|| {
-        let source = Path::new(&ground.mount.as_ref()?.source);
+        let source = Path::new(&facts.mount.as_ref()?.source);
         source.strip_prefix("/dev").ok()?;
         // Names of volumes are links to devices.
         let source = fs::canonicalize(source).unwrap_or_else(|_| source.to_owned());
@@ -170,7 +170,7 @@ mod tests {
         let (plan, _folder) = test_plan(&format!(
             "[[tier]]\nname = 'a'\npath = '/mnt/a'\ncapacity = '1GiB'\nclass = '{class}'\n"
         ));
-        check(&recorded.machine, &plan, 0, &Ground::sound())
+        check(&recorded.machine, &plan, 0, &MountFacts::sound())
     }
 
     fn single(name: &str, rotational: &str, scheduler: &str) -> Recorded {

@@ -3,7 +3,7 @@
 //! It is called by its name; the same few words say the consequence for a cache.
 
 use super::finding::Finding;
-use super::ground::Ground;
+use super::mount_facts::MountFacts;
 use super::plan::Plan;
 
 const CHECK: &str = "file_system";
@@ -45,8 +45,8 @@ const POOR: [(&str, &str, &str); 3] = [
     ("f2fs", "it moves data by itself", "a file system like ext4 or xfs"),
 ];
 
-pub(super) fn check(plan: &Plan, at: usize, ground: &Ground) -> Finding {
-    let Some(mount) = &ground.mount else {
+pub(super) fn check(plan: &Plan, at: usize, facts: &MountFacts) -> Finding {
+    let Some(mount) = &facts.mount else {
         return Finding::skipped(CHECK, "the kernel does not list the mounts");
     };
     let (kind, point) = (mount.kind.as_str(), mount.at.display());
@@ -68,7 +68,7 @@ pub(super) fn check(plan: &Plan, at: usize, ground: &Ground) -> Finding {
         Finding::warn(
             CHECK,
             told("overlay: a container's own layer, lost with it, and often small"),
-            format!("mount a disk there: `docker run -v /mnt/nvme0:{}`", ground.nearest.display()),
+            format!("mount a disk there: `docker run -v /mnt/nvme0:{}`", facts.nearest.display()),
         )
     } else if mount.is_in_memory() {
         Finding::warn(
@@ -78,7 +78,7 @@ pub(super) fn check(plan: &Plan, at: usize, ground: &Ground) -> Finding {
                 "{place}: name a directory on a disk, or make it `class = \"memory\"`, no path"
             ),
         )
-    } else if !ground.exists && mount.at.as_os_str() == "/" && plan.is_node() {
+    } else if !facts.exists && mount.at.as_os_str() == "/" && plan.is_node() {
         Finding::warn(
             CHECK,
             format!(
@@ -87,7 +87,7 @@ pub(super) fn check(plan: &Plan, at: usize, ground: &Ground) -> Finding {
             format!(
                 "mount the disk below {} first (`lsblk -f` names them), or {place}: name another \
                  directory",
-                ground.nearest.display()
+                facts.nearest.display()
             ),
         )
     } else if let Some((_, why, cure)) = POOR.iter().find(|(poor, _, _)| *poor == kind) {
@@ -120,16 +120,16 @@ mod tests {
 
     const TEXT: &str = "[[tier]]\nname = 'a'\npath = '/mnt/a'\ncapacity = '1GiB'\n";
 
-    fn of(ground: &Ground) -> Finding {
+    fn of(facts: &MountFacts) -> Finding {
         let (plan, _folder) = test_plan(TEXT);
-        check(&plan, 0, ground)
+        check(&plan, 0, facts)
     }
 
     #[test]
     fn local_disks_are_ok() {
-        assert_eq!(of(&Ground::sound()).verdict, Verdict::Ok);
-        assert_eq!(of(&Ground::on("xfs", &["rw", "noatime"])).verdict, Verdict::Ok);
-        assert_eq!(of(&Ground::on("fuseblk", &["rw", "relatime"])).verdict, Verdict::Ok);
+        assert_eq!(of(&MountFacts::sound()).verdict, Verdict::Ok);
+        assert_eq!(of(&MountFacts::on("xfs", &["rw", "noatime"])).verdict, Verdict::Ok);
+        assert_eq!(of(&MountFacts::on("fuseblk", &["rw", "relatime"])).verdict, Verdict::Ok);
     }
 
     #[test]
@@ -141,7 +141,7 @@ mod tests {
             ("fuse.sshfs", "SSHFS"),
             ("fuse.something", "FUSE"),
         ] {
-            let finding = of(&Ground::on(kind, &["rw", "relatime"]));
+            let finding = of(&MountFacts::on(kind, &["rw", "relatime"]));
             assert_eq!(finding.verdict, Verdict::Wrong, "{kind}");
             assert!(finding.found.starts_with(name) || finding.found.contains(name), "{finding:?}");
             assert!(finding.mend.unwrap().contains("forebay.toml:3"));
@@ -150,10 +150,10 @@ mod tests {
 
     #[test]
     fn memory_and_layers_are_named() {
-        let memory = of(&Ground::on("tmpfs", &["rw"]));
+        let memory = of(&MountFacts::on("tmpfs", &["rw"]));
         assert_eq!(memory.verdict, Verdict::Warn);
         assert!(memory.found.contains("memory"), "{memory:?}");
-        let layer = of(&Ground::on("overlay", &["rw", "relatime"]));
+        let layer = of(&MountFacts::on("overlay", &["rw", "relatime"]));
         assert_eq!(layer.verdict, Verdict::Warn);
         assert!(layer.mend.unwrap().contains("docker run -v"));
     }
@@ -166,7 +166,7 @@ mod tests {
             ("ext4", &["rw"], Verdict::Warn, "remount,noatime"),
             ("btrfs", &["rw", "relatime"], Verdict::Warn, "chattr +C"),
         ] {
-            let finding = of(&Ground::on(kind, options));
+            let finding = of(&MountFacts::on(kind, options));
             assert_eq!(finding.verdict, verdict, "{finding:?}");
             assert!(finding.mend.as_deref().unwrap().contains(cure), "{finding:?}");
         }
@@ -174,16 +174,16 @@ mod tests {
 
     #[test]
     fn a_disk_that_is_not_mounted_shows() {
-        let mut ground = Ground::sound();
-        ground.exists = false;
-        ground.mount.as_mut().unwrap().at = "/".into();
-        ground.nearest = "/mnt".into();
-        let finding = of(&ground);
+        let mut facts = MountFacts::sound();
+        facts.exists = false;
+        facts.mount.as_mut().unwrap().at = "/".into();
+        facts.nearest = "/mnt".into();
+        let finding = of(&facts);
         assert_eq!(finding.verdict, Verdict::Warn);
         assert!(finding.mend.unwrap().contains("lsblk"));
-        ground.exists = true;
-        assert_eq!(of(&ground).verdict, Verdict::Ok, "it is meant to be there");
-        ground.mount = None;
-        assert_eq!(of(&ground).verdict, Verdict::Skipped);
+        facts.exists = true;
+        assert_eq!(of(&facts).verdict, Verdict::Ok, "it is meant to be there");
+        facts.mount = None;
+        assert_eq!(of(&facts).verdict, Verdict::Skipped);
     }
 }

@@ -43,9 +43,9 @@ impl Mount {
     }
 }
 
-/// The room of a file system.
+/// Free space of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct FreeSpace {
     /// Bytes of all of it.
     pub(super) total: u64,
     /// Bytes that an unprivileged user may still write.
@@ -58,7 +58,7 @@ pub(super) struct Room {
 
 /// Facts about a directory.
 #[derive(Debug, Clone)]
-pub(super) struct Ground {
+pub(super) struct MountFacts {
     /// The directory, or the nearest one above it, links followed.
     pub(super) nearest: PathBuf,
     /// True if it is the directory itself.
@@ -70,14 +70,14 @@ pub(super) struct Ground {
     /// The owner, and the mode.
     pub(super) owner: u32,
     pub(super) mode: u32,
-    pub(super) room: Room,
+    pub(super) space: FreeSpace,
     /// True if this user may write there.
     pub(super) writable: bool,
     /// The directory's fitness as a daemon's cache.
     pub(super) occupant: Result<Occupant>,
 }
 
-impl Ground {
+impl MountFacts {
     /// Looks at `directory`, for as long as a file system that is well needs at most.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl Ground {
         let space = rustix::fs::statvfs(&nearest).doing("read a disk's free space")?;
         // A file system that does not count files reports a total of zero.
         let files_left = (space.f_files > 0).then_some(space.f_favail);
-        let room = Room {
+        let space = FreeSpace {
             total: space.f_blocks.saturating_mul(space.f_frsize),
             available: space.f_bavail.saturating_mul(space.f_frsize),
             files_left,
@@ -122,7 +122,7 @@ impl Ground {
             device: (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev)),
             owner: stat.st_uid,
             mode: stat.st_mode,
-            room,
+            space,
             writable: rustix::fs::access(&nearest, Access::WRITE_OK | Access::EXEC_OK).is_ok(),
             occupant,
             nearest,
@@ -163,7 +163,7 @@ fn plain(text: &str) -> String {
 }
 
 #[cfg(test)]
-impl Ground {
+impl MountFacts {
     /// A whole, empty, private directory on a large ext4, to be changed by a test.
     pub(super) fn sound() -> Self {
         let mount = Mount {
@@ -172,7 +172,8 @@ impl Ground {
             source: "/dev/nvme0n1p1".to_owned(),
             options: ["rw", "relatime"].map(str::to_owned).to_vec(),
         };
-        let room = Room { total: 4 << 40, available: 3 << 40, files_left: Some(1 << 27), held: 0 };
+        let space =
+            FreeSpace { total: 4 << 40, available: 3 << 40, files_left: Some(1 << 27), held: 0 };
         Self {
             nearest: "/mnt/nvme0/forebay".into(),
             exists: true,
@@ -180,7 +181,7 @@ impl Ground {
             device: (259, 1),
             owner: rustix::process::geteuid().as_raw(),
             mode: 0o40_700,
-            room,
+            space,
             writable: true,
             occupant: Ok(Occupant::Nobody),
         }
@@ -188,11 +189,11 @@ impl Ground {
 
     /// The same on another file system.
     pub(super) fn on(kind: &str, options: &[&str]) -> Self {
-        let mut ground = Self::sound();
-        let mount = ground.mount.as_mut().unwrap();
+        let mut facts = Self::sound();
+        let mount = facts.mount.as_mut().unwrap();
         mount.kind = kind.to_owned();
         mount.options = options.iter().map(|option| (*option).to_owned()).collect();
-        ground
+        facts
     }
 }
 
@@ -224,15 +225,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let recorded = Recorded::new().proc("self/mountinfo", MOUNTS);
         let unmade = folder.path().join("a/b");
-        let ground = Ground::look(&recorded.machine, &unmade).unwrap();
-        assert!(!ground.exists && ground.writable);
-        assert_eq!(ground.nearest, std::fs::canonicalize(folder.path()).unwrap());
-        assert_eq!(ground.kind(), "ext4");
-        assert!(ground.room.total >= ground.room.available);
-        let made = Ground::look(&recorded.machine, folder.path()).unwrap();
+        let facts = MountFacts::look(&recorded.machine, &unmade).unwrap();
+        assert!(!facts.exists && facts.writable);
+        assert_eq!(facts.nearest, std::fs::canonicalize(folder.path()).unwrap());
+        assert_eq!(facts.kind(), "ext4");
+        assert!(facts.space.total >= facts.space.available);
+        let made = MountFacts::look(&recorded.machine, folder.path()).unwrap();
         assert!(made.exists && made.occupant == Ok(Occupant::Nobody));
         std::fs::write(folder.path().join("thesis.tex"), "").unwrap();
-        let foreign = Ground::look(&recorded.machine, folder.path()).unwrap();
+        let foreign = MountFacts::look(&recorded.machine, folder.path()).unwrap();
         assert_eq!(foreign.occupant.unwrap_err().kind(), ErrorKind::Invalid);
     }
 }

@@ -61,6 +61,8 @@ pub(super) fn ask(path: &Path) -> Result<Option<Listener>> {
 }
 
 /// Returns the listener's credentials from the kernel.
+///
+/// A listener outside this process namespace has process id 0, which rustix has no value for.
 fn peer(path: &Path) -> Result<Option<UnixCredentials>> {
     let doing = "connect to the daemon";
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -6,7 +6,7 @@ use forebay_config::settings::NodeTier;
 use forebay_store::KeepFree;
 
 use super::finding::{Finding, listed, size};
-use super::ground::{Ground, Room};
+use super::mount_facts::{FreeSpace, MountFacts};
 use super::plan::Plan;
 
 const CHECK: &str = "space";
@@ -22,13 +22,13 @@ const FILES: u64 = 3;
 pub(super) fn check(
     plan: &Plan,
     at: usize,
-    ground: &Ground,
-    others: &[(&NodeTier, &Ground)],
+    facts: &MountFacts,
+    others: &[(&NodeTier, &MountFacts)],
 ) -> Finding {
     let Some(tier) = plan.tiers.get(at) else {
         return Finding::skipped(CHECK, "there is no such tier");
     };
-    let Room { total, available, files_left, held } = ground.room;
+    let FreeSpace { total, available, files_left, held } = facts.space;
     let keep = match tier.keep_free {
         KeepFree::Bytes(bytes) => bytes,
         KeepFree::Share(share) => (total as f64 * share) as u64,
@@ -49,7 +49,7 @@ pub(super) fn check(
         size(held)
     );
     let lower = |to: u64| format!("{place}: set capacity to {} or less", size(to));
-    let sharing: Vec<_> = others.iter().filter(|(_, at)| at.device == ground.device).collect();
+    let sharing: Vec<_> = others.iter().filter(|(_, at)| at.device == facts.device).collect();
     let together =
         sharing.iter().fold(wanted, |sum, (other, _)| sum.saturating_add(other.capacity));
     let files = (capacity / SHARD_LEAST).saturating_mul(FILES);
@@ -99,17 +99,18 @@ mod tests {
                         keep_free = '10%'\n\
                         [[tier]]\nname = 'b'\npath = '/mnt/b'\ncapacity = '50GiB'\n";
 
-    fn room(total: u64, available: u64, held: u64, files_left: Option<u64>) -> Ground {
-        let mut ground = Ground::sound();
-        ground.room = Room { total: total * GIB, available: available * GIB, files_left, held };
-        ground
+    fn room(total: u64, available: u64, held: u64, files_left: Option<u64>) -> MountFacts {
+        let mut facts = MountFacts::sound();
+        facts.space =
+            FreeSpace { total: total * GIB, available: available * GIB, files_left, held };
+        facts
     }
 
-    fn of(ground: &Ground, other: Option<(u32, u32)>) -> Finding {
+    fn of(facts: &MountFacts, other: Option<(u32, u32)>) -> Finding {
         let (plan, _folder) = test_plan(TEXT);
-        let mut beside = Ground::sound();
+        let mut beside = MountFacts::sound();
         beside.device = other.unwrap_or((8, 1));
-        check(&plan, 0, ground, &[(&plan.tiers[1], &beside)])
+        check(&plan, 0, facts, &[(&plan.tiers[1], &beside)])
     }
 
     #[test]
