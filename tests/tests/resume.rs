@@ -36,7 +36,7 @@ fn stalling() -> (Origin, Open, u64) {
     (origin, open, len)
 }
 
-/// Bytes that the record vouches for.
+/// Bytes that the record lists.
 fn recorded(shards: &Path) -> u64 {
     let record = fs::read(cached_file(shards, ".part").unwrap()).unwrap();
     let blocks = Partial::decode(&record).unwrap().blocks;
@@ -45,7 +45,7 @@ fn recorded(shards: &Path) -> u64 {
     bytes
 }
 
-/// Bytes before the first part that the record does not vouch for.
+/// Bytes before the first part that the record does not list.
 fn leading(shards: &Path) -> u64 {
     let record = fs::read(cached_file(shards, ".part").unwrap()).unwrap();
     let blocks = Partial::decode(&record).unwrap().blocks;
@@ -68,7 +68,7 @@ fn next_daemon_resumes_a_killed_daemons_fill() {
     loop {
         match next(&loader).unwrap() {
             Next::Batch(batch) => epoch.take(&batch),
-            Next::End { errors, .. } => break assert_eq!(errors, []),
+            Next::End(end) => break assert_eq!(end.errors, []),
         }
     }
     epoch.assert_whole(1, SAMPLES, &SIZES);

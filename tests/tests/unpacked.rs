@@ -8,8 +8,6 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use crc_fast::CrcAlgorithm;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -25,7 +23,7 @@ use forebay_tests::{
     epoch, eventually, flip, followed, job, job_with, kill, loader, next, play,
 };
 use forebay_wire::message::{Begin, Reply, Request};
-use hyper::header::{ETAG, HeaderName, LAST_MODIFIED};
+use hyper::header::{ETAG, LAST_MODIFIED};
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 
@@ -145,16 +143,15 @@ impl Bench {
 fn origin_checksum_covers_the_compressed_bytes() {
     let tar = plain(0, 30, MEMBER);
     let packed = zstd::encode_all(&tar[..], 1).unwrap();
-    let sum = crc_fast::checksum(CrcAlgorithm::Crc64Nvme, &packed).to_be_bytes();
-    let header = HeaderName::from_static("x-amz-checksum-crc64nvme");
-    let vouch = || (When::head(), Fault::header(header.clone(), &BASE64_STANDARD.encode(sum)));
+    let sum = crc_fast::checksum(CrcAlgorithm::Crc64Nvme, &packed);
+    let checksum = || (When::head(), Fault::crc64_nvme(sum));
     let middle = packed.len() as u64 / 2;
     for garbled in [false, true] {
         let bench = Bench::new(1 << 30);
         bench.origin.put("0.tar.zst", &packed);
         let proxy = FaultProxy::start(bench.origin.server.address()).unwrap();
         let fault = (When::get().covering(middle).times(1), Fault::Garble(1000));
-        proxy.set([vouch()].into_iter().chain(garbled.then_some(fault)));
+        proxy.set([checksum()].into_iter().chain(garbled.then_some(fault)));
         let through = Options::from(bench.origin.environment());
         let through = through.with("AWS_ENDPOINT_URL", &proxy.endpoint()).into_map();
         let played = epoch(bench.daemon.address(), job_with(through, urls(["0.tar.zst"])));
@@ -307,7 +304,7 @@ fn samples_are_served_before_the_shard_is_whole() {
         while played.samples.len() < 16 {
             match next(&loader).unwrap() {
                 Next::Batch(batch) => played.take(&batch),
-                Next::End { .. } => panic!("the epoch is over"),
+                Next::End(_) => panic!("the epoch is over"),
             }
         }
         assert!(cached_file(&bench.shards(), &format!("{name}.idx")).is_none());
@@ -315,7 +312,7 @@ fn samples_are_served_before_the_shard_is_whole() {
         loop {
             match next(&loader).unwrap() {
                 Next::Batch(batch) => played.take(&batch),
-                Next::End { errors, .. } => break assert_eq!(errors, []),
+                Next::End(end) => break assert_eq!(end.errors, []),
             }
         }
         assert_whole(&played, &[seed], samples, MEMBER);
@@ -458,7 +455,7 @@ fn trailing_bytes_are_reported() {
     }
 }
 
-/// A copy that its stream's own checksum does not vouch for is never kept.
+/// A copy that does not match its stream's own checksum is never kept.
 #[test]
 fn flipped_bit_in_the_stream_is_corrupt_and_not_kept() {
     let bench = Bench::new(1 << 30);
@@ -667,7 +664,7 @@ fn compressed_shard_of_a_killed_daemon_starts_over() {
     while played.samples.len() < 80 {
         match next(&loader).unwrap() {
             Next::Batch(batch) => played.take(&batch),
-            Next::End { .. } => panic!("the epoch is over"),
+            Next::End(_) => panic!("the epoch is over"),
         }
     }
     assert!(cached_file(&home.shards(), ".part").is_none(), "nothing is recorded");
@@ -678,7 +675,7 @@ fn compressed_shard_of_a_killed_daemon_starts_over() {
     loop {
         match next(&loader).unwrap() {
             Next::Batch(batch) => played.take(&batch),
-            Next::End { errors, .. } => break assert_eq!(errors, []),
+            Next::End(end) => break assert_eq!(end.errors, []),
         }
     }
     assert_whole(&played, &[0], samples, MEMBER);

@@ -9,8 +9,6 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use crc_fast::CrcAlgorithm;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -21,7 +19,6 @@ use forebay_store::{Mode, PART_BYTES, ShardHandle, Urgency};
 use forebay_testkit::{Fault, FaultProxy, When, shard};
 use forebay_tests::{Daemon, Epoch, Origin, epoch, eventually, job_with, loader, next, play, rest};
 use forebay_wire::message::{Begin, Open};
-use hyper::header::HeaderName;
 use tempfile::TempDir;
 
 const SIZES: std::ops::Range<usize> = 90_000..110_000;
@@ -103,23 +100,21 @@ impl Bench {
     }
 
     /// Sets the store's checksum of an object from now on.
-    fn vouch(&self, name: &str, says: Says) -> Option<(When, Fault)> {
+    fn with_checksum(&self, name: &str, says: Says) -> Option<(When, Fault)> {
         let sum = crc_fast::checksum(CrcAlgorithm::Crc64Nvme, &self.origin.bytes(name));
         let sum = match says {
             Says::Right => sum,
             Says::Wrong => !sum,
             Says::Nothing => return None,
         };
-        let header = HeaderName::from_static("x-amz-checksum-crc64nvme");
-        let says = Fault::header(header, &BASE64_STANDARD.encode(sum.to_be_bytes()));
-        Some((When::head().of(name), says))
+        Some((When::head().of(name), Fault::crc64_nvme(sum)))
     }
 
     /// From now on the end of an object does not come.
     fn hold(&self, name: &str, says: Says) {
         let last = self.origin.bytes(name).len() as u64 - 1;
         let end = (When::get().of(name).covering(last), Fault::StallBeforeHead);
-        self.proxy.set(self.vouch(name, says).into_iter().chain([end]));
+        self.proxy.set(self.with_checksum(name, says).into_iter().chain([end]));
     }
 
     /// Waits until an end is held back, and the store has said what it says of that fill.
@@ -136,7 +131,7 @@ impl Bench {
             Says::Nothing => self.proxy.wait_until(|traffic| traffic.stalled > 0),
             Says::Right | Says::Wrong => self.is_held(),
         }
-        self.proxy.set(self.vouch(name, says));
+        self.proxy.set(self.with_checksum(name, says));
     }
 
     /// The shard that a job of the daemon's reads just now.
@@ -173,7 +168,7 @@ fn take(loader: &Loader, batches: u64) {
     for _ in 0..batches {
         match next(loader).unwrap() {
             Next::Batch(batch) => taken.take(&batch),
-            Next::End { .. } => panic!("the run ended early"),
+            Next::End(_) => panic!("the run ended early"),
         }
     }
     assert_eq!((taken.samples.len() as u64, &taken.errors), (batches * 8, &vec![]));
@@ -183,7 +178,7 @@ fn take(loader: &Loader, batches: u64) {
 /// Returns the errors reported at the end, which comes next.
 fn end(loader: &Loader) -> Vec<Error> {
     match next(loader).unwrap() {
-        Next::End { errors, .. } => errors,
+        Next::End(end) => end.errors,
         Next::Batch(batch) => panic!("there is a batch {}", batch.index),
     }
 }
@@ -259,7 +254,7 @@ fn shard_that_stays_wrong_is_reported_once_a_run() {
     for _ in 1..BATCHES {
         match next(&job).unwrap() {
             Next::Batch(batch) => rest.take(&batch),
-            Next::End { .. } => panic!("the run ended early"),
+            Next::End(_) => panic!("the run ended early"),
         }
     }
     assert_told(&rest.errors, "0.tar");
@@ -289,7 +284,7 @@ fn next_batch_reports_a_late_mismatch() {
     for _ in 0..BATCHES {
         match next(&job).unwrap() {
             Next::Batch(batch) => told.extend(batch.errors.iter().cloned()),
-            Next::End { .. } => panic!("the run ended early"),
+            Next::End(_) => panic!("the run ended early"),
         }
     }
     assert_told(&told, "0.tar");
@@ -346,7 +341,7 @@ fn tar_broken_in_transit_is_fetched_again() {
     let at = twentieth.raw_header_position();
     let garbled = (When::get().covering(at).times(1), Fault::Garble(at));
     let end_of_it = (When::get().covering(tar.len() as u64 - 1), Fault::StallBeforeHead);
-    bench.proxy.set([bench.vouch("0.tar", Says::Right).unwrap(), garbled, end_of_it]);
+    bench.proxy.set([bench.with_checksum("0.tar", Says::Right).unwrap(), garbled, end_of_it]);
     let job = bench.begin(Open { counts: None, ..bench.job(&["0.tar"], false) });
     take(&job, FEW / 8);
     bench.release("0.tar", Says::Right);
@@ -390,7 +385,7 @@ fn run_does_not_wait_for_a_failed_fill() {
     let bench = Bench::with_tars();
     let end_of_it = When::get().covering(bench.origin.bytes("0.tar").len() as u64 - 1);
     bench.proxy.set([
-        bench.vouch("0.tar", Says::Wrong).unwrap(),
+        bench.with_checksum("0.tar", Says::Wrong).unwrap(),
         (end_of_it.clone(), Fault::StallBeforeHead),
         (end_of_it, Fault::status(403)),
     ]);
@@ -416,7 +411,7 @@ fn good_copy_is_not_dropped_for_a_bad_predecessor() {
     let bench = Bench::new(&[("0.tar", &tar)]);
     let last = tar.len() as u64 - 1;
     bench.proxy.set([
-        bench.vouch("0.tar", Says::Right).unwrap(),
+        bench.with_checksum("0.tar", Says::Right).unwrap(),
         (When::get().covering(last), Fault::StallBeforeHead),
         (When::get(), Fault::Garble(PART_BYTES as u64 / 2)),
     ]);

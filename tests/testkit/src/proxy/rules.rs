@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, RANGE};
 use hyper::{Method, Request};
 use tokio::sync::watch;
@@ -207,6 +209,13 @@ impl Fault {
     pub fn header(name: HeaderName, value: &str) -> Self {
         let value = value.to_owned();
         Self::Header(name, Arc::new(move |_| Some(value.clone())))
+    }
+
+    /// Sets S3's CRC-64/NVME checksum of an object: base64 of its big-endian bytes.
+    #[must_use]
+    pub fn crc64_nvme(sum: u64) -> Self {
+        let name = HeaderName::from_static("x-amz-checksum-crc64nvme");
+        Self::header(name, &STANDARD.encode(sum.to_be_bytes()))
     }
 
     /// Removes a header.
