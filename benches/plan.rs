@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use forebay_engine::plan::{self, Known, Located, Mix, Sequence};
-use forebay_wire::message::{Order, Shuffle, Tail};
+use forebay_wire::message::{Order, Shuffle};
 
 /// Positions looked up one after another: so many that a clock's tick is nothing.
 const IN_A_ROW: u64 = 1 << 20;
@@ -48,14 +48,8 @@ fn main() {
     for shuffle in [Shuffle::None, Shuffle::Window, Shuffle::Global] {
         let order = Order {
             shuffle,
-            window: 64,
-            seed: 1,
-            lanes: None,
-            batch_size: 256,
-            rank: 0,
-            world_size: 1,
-            tail: Tail::Even,
             epoch_samples: Some(total * arguments.passes),
+            ..Order::shuffled(64, 1, 256)
         };
         let lanes = plan::lanes(&order, arguments.shards, true).unwrap();
         // In the last pass, past its middle.

@@ -4,12 +4,11 @@
 //! runs from its start, and what it is held against is the batch's own bytes over what the link
 //! carries.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use forebay_benches::MEMBER;
 use forebay_engine::session::{Event, Host, Session, SlabMemory};
-use forebay_wire::message::{Begin, Open, Order, Shuffle, Tail};
+use forebay_wire::message::{Begin, Open, Order};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -92,26 +91,9 @@ fn table(link: &Link, lanes: u32, starts: &[Start]) -> Value {
 fn cold(bench: &Bench, link: &Link, lanes: u32, urls: Vec<String>) -> Start {
     let fresh = Fresh::open(&bench.directory);
     let samples = bench.bytes / (MEMBER.next_multiple_of(512) + 512) as u64;
-    let open = Open {
-        job: "batch".to_owned(),
-        counts: Some(vec![samples; urls.len()]),
-        urls,
-        origin: BTreeMap::new(),
-        order: Order {
-            shuffle: Shuffle::Window,
-            window: WINDOW,
-            seed: 1,
-            lanes: Some(lanes),
-            batch_size: BATCH,
-            rank: 0,
-            world_size: 1,
-            tail: Tail::Even,
-            epoch_samples: None,
-        },
-        fields: None,
-        prefetch: PREFETCH,
-        patience_ms: 0,
-    };
+    let order = Order { lanes: Some(lanes), ..Order::shuffled(WINDOW, 1, BATCH) };
+    let counts = Some(vec![samples; urls.len()]);
+    let open = Open { counts, prefetch: PREFETCH, ..Open::new("batch", urls, order) };
     let host = Host { store: fresh.store.clone(), slabs: SlabMemory::new(SLABS) };
     fresh.runtime.block_on(async {
         let (mut session, mut events) = Session::open(1, open, Vec::new(), None, host).unwrap();

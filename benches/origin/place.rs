@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use forebay_engine::session::{Event, Host, Session, SlabMemory};
 use forebay_store::{Cache, Dataset, Evict, Store};
-use forebay_wire::message::{Begin, Open, Order, Shuffle, Tail};
+use forebay_wire::message::{Begin, Open, Order};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -36,27 +36,9 @@ struct Job {
 
 impl Job {
     fn open(number: u64, store: &Store, shard: &Path) -> Self {
-        let order = Order {
-            shuffle: Shuffle::Window,
-            window: 1,
-            seed: 1,
-            lanes: None,
-            batch_size: BATCH,
-            rank: 0,
-            world_size: 1,
-            tail: Tail::Even,
-            epoch_samples: None,
-        };
-        let open = Open {
-            job: "place".to_owned(),
-            urls: vec![shard.display().to_string()],
-            counts: None,
-            origin: Default::default(),
-            order,
-            fields: None,
-            prefetch: PREFETCH,
-            patience_ms: 0,
-        };
+        let urls = vec![shard.display().to_string()];
+        let open = Open::new("place", urls, Order::shuffled(1, 1, BATCH));
+        let open = Open { prefetch: PREFETCH, ..open };
         let host = Host { store: store.clone(), slabs: SlabMemory::new(SLABS) };
         let (session, events) = Session::open(number, open, Vec::new(), None, host).unwrap();
         Self { session, events, run: 0 }
@@ -75,8 +57,8 @@ impl Job {
                     bytes += samples.flatten().map(|member| member.len).sum::<u64>();
                     self.session.release(batch.slab, batch.slot);
                 }
-                Event::End { errors, .. } => {
-                    assert_eq!(errors, []);
+                Event::End(end) => {
+                    assert_eq!(end.errors, []);
                     return bytes;
                 }
                 Event::Failed { error, .. } => panic!("{error}"),

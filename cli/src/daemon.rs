@@ -99,7 +99,7 @@ impl From<Io> for EngineChoice {
 }
 
 /// Endpoints of a daemon, and the condition for its end.
-struct Place {
+struct Startup {
     node: NodeConfig,
     /// The file that it goes by, and what that said.
     governed: Option<(PathBuf, Config)>,
@@ -150,7 +150,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-async fn live(place: Place) -> Result<()> {
+async fn live(place: Startup) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).doing("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).doing("listen for SIGINT")?;
     // A daemon without a file has nothing to read again, and ends as any program does.
@@ -216,7 +216,7 @@ async fn reload_on(node: &Node, hangup: Option<Signal>) {
     }
 }
 
-fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<Place> {
+fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<Startup> {
     let config = Config::read(&arguments.config).map_err(|error| match error.kind() {
         ErrorKind::NotFound => error.advise(
             "write one with a [[tier]] (name, path, capacity), or run `forebay daemon --embedded`",
@@ -256,11 +256,11 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         faults: None,
     };
     let governed = Some((arguments.config.clone(), config));
-    Ok(Place { node, governed, socket, listens, http, idle: None, announce: false, lock: None })
+    Ok(Startup { node, governed, socket, listens, http, idle: None, announce: false, lock: None })
 }
 
 /// A user's own daemon; `None` if another one serves that user.
-fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Done<Option<Place>> {
+fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Done<Option<Startup>> {
     let capacity = capacity(arguments)?;
     // A session of its own: a Ctrl-C for the trainer is not for the daemon. A process started as a
     // group leader cannot, and needs not: whoever did that separated it already.
@@ -291,7 +291,7 @@ fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Don
         files: Arc::new(LocalFiles),
         faults: None,
     };
-    Ok(Some(Place {
+    Ok(Some(Startup {
         node,
         governed: None,
         socket: runtime.socket(),

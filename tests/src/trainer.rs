@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_client::{Address, Batch, Loader, LoaderConfig, Next, Rows, SessionConfig};
 use forebay_error::{Error, Result};
-use forebay_wire::message::{Begin, Open, Order, Shuffle, Tail};
+use forebay_wire::message::{Begin, Open, Order};
 use serde::{Deserialize, Serialize};
 
 use crate::origin::Origin;
@@ -88,40 +88,14 @@ pub fn job(origin: &Origin, urls: Vec<String>) -> Open {
 /// A job over `urls` with this environment of its store.
 #[must_use]
 pub fn job_with(environment: BTreeMap<String, String>, urls: Vec<String>) -> Open {
-    Open {
-        job: "test".to_owned(),
-        urls,
-        counts: None,
-        origin: environment,
-        order: Order {
-            shuffle: Shuffle::None,
-            window: 1,
-            seed: 7,
-            lanes: None,
-            batch_size: 8,
-            rank: 0,
-            world_size: 1,
-            tail: Tail::Even,
-            epoch_samples: None,
-        },
-        fields: None,
-        prefetch: 4,
-        patience_ms: 0,
-    }
+    let order = Order { seed: 7, ..Order::of_list(8) };
+    Open { origin: environment, ..Open::new("test", urls, order) }
 }
 
 /// Configuration of a loader of every field's bytes that runs no commands.
 #[must_use]
 pub fn config(address: Address, open: Open) -> LoaderConfig {
-    let session = SessionConfig {
-        address,
-        open,
-        streams: Vec::new(),
-        extent: None,
-        timeout: TIMEOUT,
-        allow_pipe: false,
-    };
-    LoaderConfig { session, fields: None, views: Vec::new(), threads: 1, device: None, trace: None }
+    LoaderConfig::new(SessionConfig::new(address, open, TIMEOUT))
 }
 
 /// A loader of every field's bytes that runs the commands of its job.
@@ -160,9 +134,9 @@ pub fn rest(loader: &Loader) -> Result<Epoch> {
     loop {
         match next(loader)? {
             Next::Batch(batch) => epoch.take(&batch),
-            Next::End { batches, samples, errors } => {
-                epoch.errors.extend(errors);
-                epoch.announced = (batches, samples);
+            Next::End(end) => {
+                epoch.errors.extend(end.errors);
+                epoch.announced = (end.batches, end.samples);
                 return Ok(epoch);
             }
         }

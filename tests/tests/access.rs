@@ -488,7 +488,7 @@ fn changed_allow_applies_to_running_jobs() {
     let error = loop {
         match next(&running) {
             Ok(Next::Batch(batch)) => had.take(&batch),
-            Ok(Next::End { mut errors, .. }) => break errors.remove(0),
+            Ok(Next::End(mut end)) => break end.errors.remove(0),
             Err(error) => break error,
         }
     };

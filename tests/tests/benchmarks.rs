@@ -255,8 +255,8 @@ fn scale_reports_an_exponent_for_each_growth() {
     let home = UserHome::new(ACTOR);
     let folder = tempfile::tempdir().unwrap();
     let picture = folder.path().join("growth.svg");
-    let ground = folder.path().join("ground");
-    std::fs::create_dir(&ground).unwrap();
+    let directory = folder.path().join("work");
+    std::fs::create_dir(&directory).unwrap();
     let limits =
         ["--max-samples", "10000", "--max-shards", "100", "--max-cached", "10", "--max-jobs", "3"];
     let output = home
@@ -265,7 +265,7 @@ fn scale_reports_an_exponent_for_each_growth() {
         .arg("--plot")
         .arg(&picture)
         .arg("--directory")
-        .arg(&ground)
+        .arg(&directory)
         .output()
         .unwrap();
     let report = document(&output);
@@ -288,7 +288,7 @@ fn scale_reports_an_exponent_for_each_growth() {
     assert_eq!(sizes("jobs"), [vec![1, 2, 3]]);
     let drawn = std::fs::read_to_string(&picture).unwrap();
     assert!(drawn.starts_with("<svg") && drawn.contains("exponent"), "{drawn}");
-    assert_eq!(std::fs::read_dir(&ground).unwrap().count(), 0, "what was made is removed");
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "what was made is removed");
     assert!(home.daemons().is_empty(), "its daemon was another");
 }
 

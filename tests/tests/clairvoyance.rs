@@ -214,7 +214,7 @@ fn jobs_with_the_same_data_share_the_cache() {
         let mut over = [false; 2];
         while over != [true; 2] {
             for (loader, over) in loaders.iter().zip(&mut over) {
-                if !*over && matches!(next(loader).unwrap(), Next::End { .. }) {
+                if !*over && matches!(next(loader).unwrap(), Next::End(_)) {
                     *over = true;
                 }
             }
@@ -246,7 +246,7 @@ fn finish(loader: &Loader, mut epoch: Epoch) {
     loop {
         match next(loader).unwrap() {
             Next::Batch(batch) => epoch.take(&batch),
-            Next::End { errors, .. } => break epoch.errors.extend(errors),
+            Next::End(end) => break epoch.errors.extend(end.errors),
         }
     }
     epoch.assert_whole(SHARDS as u32, SAMPLES, &SIZES);

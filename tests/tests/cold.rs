@@ -10,7 +10,7 @@ use forebay_tests::{
 };
 use forebay_wire::message::{Begin, Open, Shuffle};
 
-/// Bears promise 10's ground: a sample is served as soon as its own bytes are complete. With the
+/// Bears promise 10's basis: a sample is served as soon as its own bytes are complete. With the
 /// origin stuck after 20 % of a shard, at least 15 % of its samples come all the same.
 #[test]
 fn samples_of_an_arriving_shard_are_delivered() {
@@ -27,7 +27,7 @@ fn samples_of_an_arriving_shard_are_delivered() {
     while (early.samples.len() as u64) < SAMPLES * 15 / 100 {
         match next(&loader).unwrap() {
             Next::Batch(batch) => early.take(&batch),
-            Next::End { .. } => panic!("the epoch ended at {}", early.samples.len()),
+            Next::End(_) => panic!("the epoch ended at {}", early.samples.len()),
         }
     }
     origin.server.wait_until(|counts| counts.stalled > 0);
@@ -37,9 +37,9 @@ fn samples_of_an_arriving_shard_are_delivered() {
     loop {
         match next(&loader).unwrap() {
             Next::Batch(batch) => early.take(&batch),
-            Next::End { batches, samples, errors } => {
-                assert_eq!((batches, samples), (SAMPLES / 8, SAMPLES));
-                assert_eq!(errors, []);
+            Next::End(end) => {
+                assert_eq!((end.batches, end.samples), (SAMPLES / 8, SAMPLES));
+                assert_eq!(end.errors, []);
                 break;
             }
         }
@@ -201,7 +201,7 @@ fn the_first_batch_of_eight_lanes_waits_for_no_whole_shard() {
     let mut early = Epoch::default();
     match next(&loader).unwrap() {
         Next::Batch(batch) => early.take(&batch),
-        Next::End { .. } => panic!("the epoch ended at once"),
+        Next::End(_) => panic!("the epoch ended at once"),
     }
     early.assert_bytes(&SIZES);
     assert_eq!(daemon.node().store().counters().fills, 0);
@@ -212,8 +212,8 @@ fn the_first_batch_of_eight_lanes_waits_for_no_whole_shard() {
     loop {
         match next(&loader).unwrap() {
             Next::Batch(batch) => early.take(&batch),
-            Next::End { errors, .. } => {
-                assert_eq!(errors, []);
+            Next::End(end) => {
+                assert_eq!(end.errors, []);
                 break;
             }
         }

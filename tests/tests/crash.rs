@@ -62,7 +62,7 @@ fn daemon_killed_in_mid_epoch_loses_no_sample() {
         let ended = loop {
             match next(&loader).unwrap() {
                 Next::Batch(batch) => epoch.take(&batch),
-                Next::End { batches, samples, errors } => break (batches, samples, errors),
+                Next::End(end) => break (end.batches, end.samples, end.errors),
             }
             until_kill -= 1;
             if until_kill == 0 {

@@ -11,7 +11,7 @@ use forebay_client::{Address, Batch, Loader, Next, Tally};
 use forebay_error::{Error, ErrorKind};
 use forebay_testkit::Redis;
 use forebay_tests::{Daemon, Origin, UserHome, config, job, kill, loader, next};
-use forebay_wire::leases::{Place, Sharing};
+use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{Open, Shuffle};
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -65,15 +65,15 @@ impl Rank {
                 assert!(self.under_way.len() <= BATCH && !self.under_way.is_empty());
                 true
             }
-            Next::End { errors, .. } => {
-                assert_eq!(errors, []);
+            Next::End(end) => {
+                assert_eq!(end.errors, []);
                 false
             }
         }
     }
 
     /// The state, with what is under way done.
-    fn place(&mut self) -> Place {
+    fn place(&mut self) -> LogPosition {
         self.done.append(&mut self.under_way);
         self.loader.place::<Error>(self.handed, || Ok(())).unwrap()
     }
@@ -139,7 +139,7 @@ fn started(
     keeper: &Keeper,
     group: &str,
     world: u32,
-    from: Option<&Place>,
+    from: Option<&LogPosition>,
 ) -> Vec<Rank> {
     let rank = |rank| {
         let (group, from) = (group.to_owned(), from.cloned());
@@ -214,7 +214,7 @@ fn what_a_rank_holds_that_dies_others_read(keeper: &Keeper) {
 fn a_state_resumes_in_a_world_of_another_size(keeper: &Keeper) {
     let (origin, _disk, daemon) = set_up();
     let mut world = 3;
-    let mut from: Option<Place> = None;
+    let mut from: Option<LogPosition> = None;
     let mut all = Vec::new();
     for (round, next) in [1, 4, 2].into_iter().enumerate() {
         let group = format!("start-{round}");

@@ -122,12 +122,12 @@ fn interrupted_throughput_reports_whole_cases() {
 #[test]
 fn interrupted_scale_removes_its_files() {
     let home = UserHome::new(ACTOR);
-    let (folder, ground) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (folder, directory) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let mut command = home.forebay(&["bench", "scale", "--json", "--max-samples", "10000"]);
     command.args(["--max-shards", "10", "--max-cached", "1000000", "--directory"]);
-    let child = start(command.arg(ground.path()), folder.path());
+    let child = start(command.arg(directory.path()), folder.path());
     let laid = || {
-        let made = fs::read_dir(ground.path()).unwrap().next()?.ok()?;
+        let made = fs::read_dir(directory.path()).unwrap().next()?.ok()?;
         Some(fs::read_dir(made.path().join("cache/shards")).ok()?.count())
     };
     eventually("shards are laid", || laid().is_some_and(|laid| laid > 100));
@@ -139,7 +139,7 @@ fn interrupted_scale_removes_its_files() {
         growths.iter().filter(|one| one["name"].as_str().unwrap().starts_with(name)).count()
     };
     assert_eq!((of("plan"), of("policy"), of("start"), of("jobs")), (2, 7, 1, 0));
-    assert_eq!(fs::read_dir(ground.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 

@@ -321,8 +321,8 @@ impl Client {
         loop {
             match self.receiver.receive(&self.socket).unwrap() {
                 Reply::Failed { .. } => return,
-                Reply::End { batches, samples, .. } => {
-                    return assert_eq!((batches, samples), (0, 0));
+                Reply::End(end) => {
+                    return assert_eq!((end.batches, end.samples), (0, 0));
                 }
                 Reply::Reader => drop(self.receiver.take_descriptor().unwrap()),
                 Reply::Welcome { .. } | Reply::Opened(_) | Reply::Learnt { .. } => {}

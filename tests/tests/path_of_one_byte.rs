@@ -64,7 +64,7 @@ fn new_daemon_serves_cached_shards_without_the_origin() {
     assert_eq!((origin.served("0.tar"), origin.served("1.tar")), before);
 }
 
-/// Bears promise 10's ground: a warm epoch costs the daemon no copies, few system calls and no page
+/// Bears promise 10's basis: a warm epoch costs the daemon no copies, few system calls and no page
 /// cache, so what a trainer waits for is the device.
 #[test]
 fn warm_delivery_makes_few_syscalls_past_the_page_cache() {
@@ -94,7 +94,7 @@ fn warm_delivery_makes_few_syscalls_past_the_page_cache() {
     assert!(grown < read / 100, "the page cache grew by {grown} of {read} bytes");
 }
 
-/// Bears promise 10's ground: of a sample only the members asked for are read, however far apart
+/// Bears promise 10's basis: of a sample only the members asked for are read, however far apart
 /// they lie; an empty one is there and costs nothing.
 #[test]
 fn distant_members_are_read_separately() {

@@ -230,7 +230,7 @@ fn rules_beyond_the_tier_are_rejected() {
     assert!(error.place("tiers").is_some(), "by data sets, not by tenants: {error}");
 }
 
-/// Bears promise 4's ground: a restart forgets nothing of who was used last, and a copy that is
+/// Bears promise 4's basis: a restart forgets nothing of who was used last, and a copy that is
 /// wanted before the directory is listed counts as used after all others.
 #[test]
 fn restart_keeps_the_order_of_use() {

@@ -115,8 +115,8 @@ impl Bench {
                 let mut epoch = Epoch::default();
                 match next(&loader) {
                     Ok(Next::Batch(batch)) => epoch.take(&batch),
-                    Ok(Next::End { errors, .. }) => {
-                        assert!(errors.is_empty() || files.power().is_off(), "{errors:?}");
+                    Ok(Next::End(end)) => {
+                        assert!(end.errors.is_empty() || files.power().is_off(), "{end:?}");
                         break;
                     }
                     Err(error) => {

@@ -101,7 +101,7 @@ fn invalid_request_is_answered_and_forgotten() {
                 connection.send(&Request::Release { slab, slot }).unwrap();
             }
             Reply::Learnt { run: 1, counts } => learnt = counts,
-            Reply::End { samples, .. } => break assert_eq!((batches, samples), (5, 40)),
+            Reply::End(end) => break assert_eq!((batches, end.samples), (5, 40)),
             other => panic!("unexpected: {other:?}"),
         }
     }

@@ -226,7 +226,7 @@ fn reloads_under_a_job_lose_and_repeat_no_sample() {
         loop {
             match next(&loader).unwrap() {
                 Next::Batch(batch) => epoch.take(&batch),
-                Next::End { errors, .. } => break epoch.errors.extend(errors),
+                Next::End(end) => break epoch.errors.extend(end.errors),
             }
             batches += 1;
             if batches == 8 {

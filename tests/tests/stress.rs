@@ -175,8 +175,8 @@ impl Bench {
         let ended = loop {
             match next(loader).unwrap() {
                 Next::Batch(batch) => epoch.take(&batch),
-                Next::End { errors, .. } => {
-                    epoch.errors.extend(errors);
+                Next::End(end) => {
+                    epoch.errors.extend(end.errors);
                     break true;
                 }
             }

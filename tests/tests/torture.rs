@@ -165,8 +165,8 @@ impl Bench {
         loop {
             match loader.next(over) {
                 Ok(Next::Batch(batch)) => epoch.take(&batch),
-                Ok(Next::End { errors, .. }) => {
-                    epoch.errors.extend(errors);
+                Ok(Next::End(end)) => {
+                    epoch.errors.extend(end.errors);
                     break self.catalog.assert_whole(&epoch, shards);
                 }
                 Err(error) => {

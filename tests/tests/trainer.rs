@@ -14,7 +14,7 @@ use forebay_tests::{
     Origin, PATIENCE, ScriptedDaemon, TrainerConnection, UserHome, config, eventually, job, next,
 };
 use forebay_wire::PROTOCOL_POSITIONS;
-use forebay_wire::message::{Bad, Begin, Decoded, Reply, Request};
+use forebay_wire::message::{Bad, Begin, Decoded, Reply, Request, RunEnd};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -59,7 +59,7 @@ fn connected_with(
 fn batch(loader: &Loader) -> Box<Batch> {
     match next(loader).unwrap() {
         Next::Batch(batch) => batch,
-        Next::End { .. } => panic!("the epoch ended"),
+        Next::End(_) => panic!("the epoch ended"),
     }
 }
 
@@ -157,8 +157,8 @@ fn trainer_progress_is_reported_to_daemons() {
             hears(&mut peer, 1);
         }
     }
-    peer.say(&Reply::End { run, batches: 3, samples: 3, errors: Vec::new() });
-    assert!(matches!(next(&loader).unwrap(), Next::End { batches: 3, .. }));
+    peer.say(&Reply::End(RunEnd { run, batches: 3, samples: 3, errors: Vec::new() }));
+    assert!(matches!(next(&loader).unwrap(), Next::End(RunEnd { batches: 3, .. })));
     hears(&mut peer, 3);
     drop(peer);
     let mut peer = daemon.accept();
@@ -194,7 +194,7 @@ fn wait_that_ends_in_an_error_is_over() {
 /// trainer forget the one it wants when its daemon dies.
 #[test]
 fn late_end_of_an_abandoned_epoch_is_ignored() {
-    let end = |run| Reply::End { run, batches: 1, samples: 1, errors: Vec::new() };
+    let end = |run| Reply::End(RunEnd { run, batches: 1, samples: 1, errors: Vec::new() });
     let failed = |run| {
         let error = Error::new(ErrorKind::Corrupt, "no matter");
         Reply::Failed { run: Some(run), error }

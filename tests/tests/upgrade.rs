@@ -114,8 +114,8 @@ fn finish(loader: &Loader, mut epoch: Epoch, shards: u64) {
     loop {
         match next(loader).unwrap() {
             Next::Batch(batch) => epoch.take(&batch),
-            Next::End { samples, errors, .. } => {
-                assert_eq!((samples, errors), (shards * SAMPLES, Vec::new()));
+            Next::End(end) => {
+                assert_eq!((end.samples, end.errors), (shards * SAMPLES, Vec::new()));
                 break;
             }
         }

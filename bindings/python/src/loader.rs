@@ -13,7 +13,7 @@ use forebay_decode::{Device, FieldSpec};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_wire::fork::Generation;
-use forebay_wire::leases::{Place, Sharing};
+use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{Bad, Begin, Extent, Open, Order, Picked, Stream};
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -100,7 +100,7 @@ struct Share {
     epoch: u64,
     take: u64,
     member: u64,
-    from: Option<Place>,
+    from: Option<LogPosition>,
     keeper: Option<String>,
 }
 
@@ -245,10 +245,10 @@ impl Loader {
             Next::Batch(batch) => {
                 Ok(Py::new(py, Batch::new(*batch, self.urls.clone()))?.into_any())
             }
-            Next::End { samples, errors, .. } => {
+            Next::End(end) => {
                 let errors: Vec<_> =
-                    errors.iter().map(|error| exception(py, error)).collect::<PyResult<_>>()?;
-                Ok((samples, errors).into_pyobject(py)?.into_any().unbind())
+                    end.errors.iter().map(|error| exception(py, error)).collect::<PyResult<_>>()?;
+                Ok((end.samples, errors).into_pyobject(py)?.into_any().unbind())
             }
         }
     }

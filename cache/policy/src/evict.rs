@@ -44,7 +44,7 @@ pub struct Newcomer {
     pub bytes: u64,
 }
 
-/// The order in which shards of one tier are given up.
+/// Eviction order of a tier's shards.
 ///
 /// Every shard inserted is removed exactly once; the tables are the caller's to keep straight.
 pub trait Policy: Send {

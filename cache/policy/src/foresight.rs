@@ -88,35 +88,35 @@ pub enum Presence {
     Apart,
 }
 
-/// A part of the cache whose shards are given up in one order, by its number: small, and the
-/// caller's choice.
-pub type Place = u16;
+/// Number of a partition, a part of the cache whose shards are evicted in one order: small, and
+/// chosen by the caller.
+pub type PartitionNumber = u16;
 
-/// Places in which a shard may lie at once: a tier of each class, and as many on the way from one
-/// to another.
+/// Partitions that may hold one shard at a time: a tier of each class, and as many copies on the
+/// way from one to another.
 const COPIES: usize = 8;
 
-/// The places in which a shard lies.
+/// Partitions that hold a shard.
 #[derive(Debug, Clone, Copy, Default)]
-struct Places {
-    at: [Place; COPIES],
+struct Partitions {
+    at: [PartitionNumber; COPIES],
     count: usize,
 }
 
-impl Places {
-    fn all(&self) -> &[Place] {
+impl Partitions {
+    fn all(&self) -> &[PartitionNumber] {
         &self.at[..self.count]
     }
 
     /// One more, unless it is one too many.
-    fn add(&mut self, place: Place) {
+    fn add(&mut self, place: PartitionNumber) {
         if self.count < COPIES && !self.all().contains(&place) {
             self.at[self.count] = place;
             self.count += 1;
         }
     }
 
-    fn remove(&mut self, place: Place) {
+    fn remove(&mut self, place: PartitionNumber) {
         if let Some(at) = self.all().iter().position(|other| *other == place) {
             self.count -= 1;
             self.at[at] = self.at[self.count];
@@ -127,7 +127,7 @@ impl Places {
 #[derive(Debug, Clone, Copy)]
 struct Known {
     bytes: u64,
-    places: Places,
+    places: Partitions,
     /// Fetches of it under way.
     coming: u32,
     /// True if its origin fails to deliver it.
@@ -142,7 +142,7 @@ struct Known {
 
 impl Known {
     fn of(bytes: u64) -> Self {
-        let places = Places::default();
+        let places = Partitions::default();
         Self {
             bytes,
             places,
@@ -167,7 +167,7 @@ impl Known {
     }
 }
 
-struct Job {
+struct AnnouncedJob {
     walk: Walk,
     /// While it does not wait.
     pace: Pace,
@@ -175,7 +175,7 @@ struct Job {
     at: Moment,
 }
 
-impl Job {
+impl AnnouncedJob {
     /// Returns the time it reaches a use that begins after `start` bytes.
     fn comes_to(&self, start: u64) -> Moment {
         let ahead = self.pace.takes(start.saturating_sub(self.walk.read()));
@@ -188,7 +188,7 @@ pub struct Foresight {
     shards: Vec<Known>,
     /// Numbers of shards that were forgotten.
     vacant: Vec<Shard>,
-    jobs: BTreeMap<JobId, Job>,
+    jobs: BTreeMap<JobId, AnnouncedJob>,
     /// Shards missing and needed.
     missing: Timeline,
     /// Shards in each place, by the time of need.
@@ -245,7 +245,8 @@ impl Foresight {
     /// A job comes that will read `future`, at `rate` bytes a second until it was seen to. Costs
     /// O(n log n).
     pub fn join(&mut self, id: JobId, future: Box<dyn Future>, rate: f64, now: Moment) {
-        self.jobs.insert(id, Job { walk: Walk::new(future), pace: Pace::new(rate), at: now });
+        self.jobs
+            .insert(id, AnnouncedJob { walk: Walk::new(future), pace: Pace::new(rate), at: now });
         self.walk(id, 0);
         self.renew_all();
     }
@@ -302,19 +303,19 @@ impl Foresight {
     }
 
     /// A shard came, which took the link so many microseconds, and lies in `place`.
-    pub fn arrived(&mut self, shard: Shard, took: u64, place: Place) {
+    pub fn arrived(&mut self, shard: Shard, took: u64, place: PartitionNumber) {
         self.link.saw(self.shards[shard as usize].bytes, took, self.usual());
         self.failed(shard);
         self.found(shard, place);
     }
 
     /// A shard was found in `place`.
-    pub fn found(&mut self, shard: Shard, place: Place) {
+    pub fn found(&mut self, shard: Shard, place: PartitionNumber) {
         self.change(shard, |known| known.places.add(place));
     }
 
-    /// A shard was given up there.
-    pub fn left(&mut self, shard: Shard, place: Place) {
+    /// A shard was evicted there.
+    pub fn left(&mut self, shard: Shard, place: PartitionNumber) {
         self.change(shard, |known| known.places.remove(place));
     }
 
@@ -324,7 +325,7 @@ impl Foresight {
     }
 
     /// Others decide what becomes of a shard, until that is taken back: it is neither wanted nor
-    /// given up meanwhile.
+    /// evicted meanwhile.
     pub fn set_apart(&mut self, shard: Shard, is_apart: bool) {
         self.change(shard, |known| known.is_apart = is_apart);
     }
@@ -426,7 +427,7 @@ impl Foresight {
     /// they are needed. None if there are not enough.
     pub fn victims(
         &self,
-        places: &[Place],
+        places: &[PartitionNumber],
         than: Option<Moment>,
         bytes: u64,
         may_go: &mut dyn FnMut(Shard) -> bool,
@@ -447,11 +448,11 @@ impl Foresight {
     /// Returns the shards in these places needed later than `than`, the last first.
     fn later(
         &self,
-        places: &[Place],
+        places: &[PartitionNumber],
         than: Option<Moment>,
     ) -> impl Iterator<Item = (Moment, Shard)> {
         let from = (than.map_or(NOW, |than| than.saturating_add(1)), 0);
-        let of = |place: &Place| self.here.get(usize::from(*place));
+        let of = |place: &PartitionNumber| self.here.get(usize::from(*place));
         let mut places: Vec<_> =
             places.iter().filter_map(of).map(|here| here.range(from..).rev().peekable()).collect();
         let mut before = None;

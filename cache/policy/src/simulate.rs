@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::evict::{Evict, List, Newcomer, Policy};
 use crate::foresight::{
-    Changed, Foresight, Future, Moment, NOW, Place, Presence, Shard, Use, Walk,
+    Changed, Foresight, Future, Moment, NOW, PartitionNumber, Presence, Shard, Use, Walk,
 };
 pub use agreement::Agreement;
 
@@ -24,7 +24,7 @@ pub use agreement::Agreement;
 pub const AHEAD: u64 = 8;
 
 /// The cache: one place.
-const CACHE: Place = 0;
+const CACHE: PartitionNumber = 0;
 
 /// Microseconds of a second.
 const SECOND: f64 = 1e6;

@@ -57,7 +57,7 @@ pub struct Indexer<B> {
     open: Option<Open>,
     /// A member whose header is known already, but which belongs to the next sample.
     met: Option<Entry>,
-    state: State,
+    state: IndexerState,
 }
 
 struct Open {
@@ -67,7 +67,7 @@ struct Open {
     bad: Option<String>,
 }
 
-enum State {
+enum IndexerState {
     Members,
     Tail,
     Done,
@@ -83,7 +83,7 @@ impl<B: ShardBytes> Indexer<B> {
             fields: HashMap::new(),
             open: None,
             met: None,
-            state: State::Members,
+            state: IndexerState::Members,
         }
     }
 
@@ -97,15 +97,15 @@ impl<B: ShardBytes> Indexer<B> {
     /// compressed, and the reader's own errors. The same error comes again if asked again.
     pub fn next_sample(&mut self) -> Result<Option<usize>> {
         let next = match &self.state {
-            State::Members => self.advance(),
-            State::Tail => self.walk.check_tail().map(|()| {
-                self.state = State::Done;
+            IndexerState::Members => self.advance(),
+            IndexerState::Tail => self.walk.check_tail().map(|()| {
+                self.state = IndexerState::Done;
                 None
             }),
-            State::Done => Ok(None),
-            State::Failed(error) => Err(error.clone()),
+            IndexerState::Done => Ok(None),
+            IndexerState::Failed(error) => Err(error.clone()),
         };
-        next.inspect_err(|error| self.state = State::Failed(error.clone()))
+        next.inspect_err(|error| self.state = IndexerState::Failed(error.clone()))
     }
 
     /// Reads to the end and returns the whole index.
@@ -153,7 +153,7 @@ impl<B: ShardBytes> Indexer<B> {
 
     /// The archive's end has been met: the last sample is complete.
     fn end(&mut self) -> Result<Option<usize>> {
-        self.state = State::Tail;
+        self.state = IndexerState::Tail;
         match self.close() {
             Some(at) => Ok(Some(at)),
             None => self.next_sample(),

@@ -29,7 +29,7 @@ struct Pace {
     ahead: Duration,
     /// … but never before this share of their time is left, for those that last some minutes only.
     share: u32,
-    /// A question without an answer is given up after this: a command that signs somebody in asks
+    /// A request without an answer fails after this: a command that signs somebody in asks
     /// several services, each of which may be tried again.
     patience: Duration,
     /// The least time between a renewal that failed and the next: a service that is down is not
@@ -73,11 +73,11 @@ pub(crate) struct Identity(Arc<Inner>);
 struct Inner {
     lender: Box<dyn Lender>,
     pace: Pace,
-    state: Mutex<State>,
+    state: Mutex<CredentialState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CredentialState {
     kept: Option<Kept>,
     flight: Option<Flight>,
     /// Time and error of the last failed request.
@@ -99,7 +99,7 @@ impl Identity {
         Self(Arc::new(Inner { lender: Box::new(lender), pace, state: Mutex::default() }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CredentialState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -151,13 +151,13 @@ impl Identity {
         old
     }
 
-    fn paused(&self, state: &State) -> bool {
+    fn paused(&self, state: &CredentialState) -> bool {
         state.failed.as_ref().is_some_and(|(when, _)| when.elapsed() < self.0.pace.pause)
     }
 
     /// The question under way, or a new one. It goes on though nobody waits any more: the next who
     /// asks is served by it.
-    fn ask(&self, state: &mut State) -> Flight {
+    fn ask(&self, state: &mut CredentialState) -> Flight {
         if let Some(flight) = &state.flight {
             return flight.clone();
         }

@@ -185,10 +185,10 @@ impl Rank {
 
 /// A number of places, and who waits for one.
 #[derive(Debug)]
-pub struct Queue(Mutex<State>);
+pub struct Queue(Mutex<QueueState>);
 
 #[derive(Debug)]
-struct State {
+struct QueueState {
     limit: usize,
     taken: usize,
     /// Places taken by owner; none has an entry of zero.
@@ -200,17 +200,17 @@ struct State {
 #[derive(Debug)]
 struct Waiter {
     rank: Rank,
-    place: oneshot::Sender<Place>,
+    place: oneshot::Sender<QueuePermit>,
 }
 
 /// A place, until dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct QueuePermit {
     queue: Arc<Queue>,
     owner: u64,
 }
 
-impl Drop for Place {
+impl Drop for QueuePermit {
     fn drop(&mut self) {
         let mut state = self.queue.state();
         state.taken -= 1;
@@ -224,7 +224,7 @@ impl Drop for Place {
     }
 }
 
-impl Place {
+impl QueuePermit {
     /// Returns true if a more urgent request than the unawaited rest of `rank`'s is in the queue.
     #[must_use]
     pub fn is_contested(&self, rank: &Rank) -> bool {
@@ -239,14 +239,14 @@ impl Queue {
     #[must_use]
     pub fn new(limit: usize) -> Arc<Self> {
         let (by_owner, waiting) = (HashMap::new(), Vec::new());
-        Arc::new(Self(Mutex::new(State { limit, taken: 0, by_owner, waiting, closed: false })))
+        Arc::new(Self(Mutex::new(QueueState { limit, taken: 0, by_owner, waiting, closed: false })))
     }
 
     /// Waits for a place.
     ///
     /// # Errors
     /// `Closed` once the queue is.
-    pub async fn place(self: &Arc<Self>, rank: &Rank) -> Result<Place> {
+    pub async fn place(self: &Arc<Self>, rank: &Rank) -> Result<QueuePermit> {
         let (place, given) = oneshot::channel();
         {
             let mut state = self.state();
@@ -284,10 +284,10 @@ impl Queue {
     }
 
     /// Gives the free places to whoever is next.
-    fn give(queue: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    fn give(queue: &Arc<Self>, mut state: MutexGuard<'_, QueueState>) {
         let mut refused = Vec::new();
         while state.taken < state.limit {
-            let State { waiting, by_owner, .. } = &*state;
+            let QueueState { waiting, by_owner, .. } = &*state;
             let order = |waiter: &Waiter| {
                 (waiter.rank.level(), by_owner.get(&waiter.rank.owner).copied().unwrap_or(0))
             };
@@ -297,7 +297,7 @@ impl Queue {
             let Waiter { rank, place } = state.waiting.remove(next);
             state.taken += 1;
             *state.by_owner.entry(rank.owner).or_default() += 1;
-            let given = Place { queue: queue.clone(), owner: rank.owner };
+            let given = QueuePermit { queue: queue.clone(), owner: rank.owner };
             if let Err(given) = place.send(given) {
                 // It left; its place is given back below, when the lock is free.
                 refused.push(given);
@@ -307,7 +307,7 @@ impl Queue {
         drop(state);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -322,7 +322,7 @@ mod tests {
     use futures::FutureExt;
     use futures::future::BoxFuture;
 
-    type Waiting = BoxFuture<'static, Result<Place>>;
+    type Waiting = BoxFuture<'static, Result<QueuePermit>>;
 
     fn wait(queue: &Arc<Queue>, rank: &Rank) -> Waiting {
         let (queue, rank) = (queue.clone(), rank.clone());
@@ -332,11 +332,11 @@ mod tests {
         waiting
     }
 
-    fn given(waiting: &mut Waiting) -> Option<Place> {
+    fn given(waiting: &mut Waiting) -> Option<QueuePermit> {
         waiting.now_or_never().map(Result::unwrap)
     }
 
-    fn take(queue: &Arc<Queue>, rank: &Rank) -> Place {
+    fn take(queue: &Arc<Queue>, rank: &Rank) -> QueuePermit {
         queue.place(rank).now_or_never().expect("a place is free").unwrap()
     }
 

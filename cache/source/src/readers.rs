@@ -40,7 +40,7 @@ pub(crate) use mount::Loan;
 use mount::Mount;
 use mountinfo::{MountId, MountTable};
 
-use crate::queue::{Place, Queue, Rank};
+use crate::queue::{Queue, QueuePermit, Rank};
 
 /// Mounts that are read from at once. Nodes have a few; the bound is for whoever names paths below
 /// many automounts. With [`mount::READERS`] on each, readers' memory stays below 256 MiB.
@@ -85,7 +85,7 @@ pub struct MountReport {
 
 /// The right to fetch one more shard, while it is held. See [`crate::Source::turn`].
 #[derive(Debug, Default)]
-pub struct Turn(Option<[Place; 2]>);
+pub struct Turn(Option<[QueuePermit; 2]>);
 
 impl Turn {
     /// Returns true if a more urgent request than the unawaited rest of `rank`'s is in the queue.

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use forebay_error::shown;
 use forebay_policy::simulate::{self, Decision, Trace};
 use forebay_policy::{
-    Foresight, Future, JobId, Mass, Moment, NEVER, NOW, Place, Presence, Remedy, Shard, shortfall,
+    Foresight, Future, JobId, Mass, Moment, NEVER, NOW, PartitionNumber, Presence, Remedy, Shard,
+    shortfall,
 };
 use forebay_source::{ByClient, Options};
 use serde::{Deserialize, Serialize};
@@ -172,7 +173,7 @@ struct ForecastState {
     refused: BTreeSet<(Moment, Shard)>,
     /// End of the last transfer of the link.
     brought: Moment,
-    places: Place,
+    places: PartitionNumber,
     log: ForecastLog,
 }
 
@@ -243,7 +244,7 @@ impl Forecast {
 
     /// Returns a new partition id, for the shards of a tier that are evicted in one order; none if
     /// there are too many.
-    pub(crate) fn new_partition_id(&self) -> Option<Place> {
+    pub(crate) fn new_partition_id(&self) -> Option<PartitionNumber> {
         let mut state = self.state();
         let place = state.places;
         state.places = place.checked_add(1)?;
@@ -401,7 +402,7 @@ impl Forecast {
     }
 
     /// Notes that a shard arrived in a partition.
-    pub(crate) fn note_arrived(&self, shard: Shard, place: Place) {
+    pub(crate) fn note_arrived(&self, shard: Shard, place: PartitionNumber) {
         let now = self.now();
         let mut state = self.state();
         let began = state.shards[shard as usize].as_mut().and_then(|known| known.began.take());
@@ -434,12 +435,12 @@ impl Forecast {
     }
 
     /// Notes that a shard is present in a partition.
-    pub(crate) fn note_present(&self, shard: Shard, place: Place) {
+    pub(crate) fn note_present(&self, shard: Shard, place: PartitionNumber) {
         self.state().foresight.found(shard, place);
     }
 
     /// Notes that a shard left a partition.
-    pub(crate) fn note_left(&self, shard: Shard, place: Place) {
+    pub(crate) fn note_left(&self, shard: Shard, place: PartitionNumber) {
         self.state().foresight.left(shard, place);
         self.changed.notify_one();
     }
@@ -459,7 +460,7 @@ impl Forecast {
     /// for which `may_go` is true.
     pub(crate) fn last_needed(
         &self,
-        places: &[Place],
+        places: &[PartitionNumber],
         than: Option<Moment>,
         may_go: &mut dyn FnMut(Shard) -> bool,
     ) -> Option<Shard> {

@@ -3,7 +3,7 @@
 //! Ranges are granted in the order of the requests; a smaller request never overtakes the head of
 //! the queue, so large leases cannot starve.
 //!
-//! The book is kept in the region itself: two arenas of one region share it and cannot hand out the
+//! The list is kept in the region itself: two arenas of one region share it and cannot hand out the
 //! same byte twice.
 
 use std::collections::VecDeque;
@@ -45,7 +45,7 @@ impl Arena {
     /// Bytes leased now, in whole granules, whoever leased them.
     #[must_use]
     pub fn in_use(&self) -> usize {
-        self.region.room().lock().in_use
+        self.region.free_list().lock().in_use
     }
 
     /// Leases `len` bytes (rounded up to 4 KiB, starting at a multiple of 4 KiB), or `None` if they
@@ -53,16 +53,16 @@ impl Arena {
     #[must_use]
     pub fn try_lease(&self, len: usize) -> Option<Span> {
         let len = granules(len)?;
-        let mut book = self.region.room().lock();
-        if !book.waiters.is_empty() {
+        let mut spans = self.region.free_list().lock();
+        if !spans.waiters.is_empty() {
             return None;
         }
-        let start = book.take(len)?;
-        drop(book);
+        let start = spans.take(len)?;
+        drop(spans);
         Some(Span::new(&self.region, start, len))
     }
 
-    /// Leases `len` bytes as [`Arena::try_lease`] does, waiting in line until there is room.
+    /// Leases `len` bytes as [`Arena::try_lease`] does, waiting in the queue until a span is free.
     ///
     /// Dropping the future leaves the line; a range granted in that very moment goes back.
     ///
@@ -83,9 +83,9 @@ impl Arena {
             return Ok(span);
         }
         let (grant, granted) = oneshot::channel();
-        let ticket = self.region.room().queue(&self.region, rounded, grant);
-        let _place = Place { region: &self.region, ticket };
-        granted.await.map_err(|_| Error::new(ErrorKind::Closed, "the arena's line was closed"))
+        let ticket = self.region.free_list().queue(&self.region, rounded, grant);
+        let _place = ArenaTicket { region: &self.region, ticket };
+        granted.await.map_err(|_| Error::new(ErrorKind::Closed, "the arena's queue was closed"))
     }
 }
 
@@ -94,22 +94,22 @@ fn granules(len: usize) -> Option<usize> {
     len.checked_next_multiple_of(GRANULE).filter(|len| *len > 0)
 }
 
-/// A place in the line; leaving it lets the next in line have a try.
-struct Place<'a> {
+/// A place in the queue of a region; leaving it lets the next waiter try.
+struct ArenaTicket<'a> {
     region: &'a Arc<Region>,
     ticket: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for ArenaTicket<'_> {
     fn drop(&mut self) {
-        self.region.room().leave(self.region, self.ticket);
+        self.region.free_list().leave(self.region, self.ticket);
     }
 }
 
-/// The book of one region.
-pub(crate) struct Room(Mutex<Book>);
+/// Free spans of one region, and the queue of those that wait for one.
+pub(crate) struct FreeList(Mutex<Spans>);
 
-struct Book {
+struct Spans {
     free: Ranges,
     in_use: usize,
     /// One entry per live `lease` future, so as long as its callers allow.
@@ -123,7 +123,7 @@ struct Waiter {
     grant: oneshot::Sender<Span>,
 }
 
-impl Book {
+impl Spans {
     fn take(&mut self, len: usize) -> Option<usize> {
         let start = self.free.take(len)?;
         self.in_use += len;
@@ -131,9 +131,9 @@ impl Book {
     }
 }
 
-impl Room {
+impl FreeList {
     pub(crate) fn new(len: usize) -> Self {
-        Self(Mutex::new(Book {
+        Self(Mutex::new(Spans {
             free: Ranges::new(len),
             in_use: 0,
             waiters: VecDeque::new(),
@@ -141,45 +141,45 @@ impl Room {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Book> {
-        self.0.lock().expect("nothing panics while the book is open")
+    fn lock(&self) -> MutexGuard<'_, Spans> {
+        self.0.lock().expect("nothing panics while the list is locked")
     }
 
-    /// Ends a lease. `region` is the region this room belongs to.
+    /// Ends a lease. `region` is the region this list belongs to.
     pub(crate) fn give_back(&self, region: &Arc<Region>, start: usize, len: usize) {
-        let mut book = self.lock();
-        book.free.give(start, len);
-        book.in_use -= len;
-        Self::serve(book, region);
+        let mut spans = self.lock();
+        spans.free.give(start, len);
+        spans.in_use -= len;
+        Self::serve(spans, region);
     }
 
     fn queue(&self, region: &Arc<Region>, len: usize, grant: oneshot::Sender<Span>) -> u64 {
-        let mut book = self.lock();
-        let ticket = book.next_ticket;
-        book.next_ticket += 1;
-        book.waiters.push_back(Waiter { ticket, len, grant });
-        // Room may have come free since the caller looked.
-        Self::serve(book, region);
+        let mut spans = self.lock();
+        let ticket = spans.next_ticket;
+        spans.next_ticket += 1;
+        spans.waiters.push_back(Waiter { ticket, len, grant });
+        // A span may have come free since the caller looked.
+        Self::serve(spans, region);
         ticket
     }
 
     fn leave(&self, region: &Arc<Region>, ticket: u64) {
-        let mut book = self.lock();
-        book.waiters.retain(|waiter| waiter.ticket != ticket);
-        Self::serve(book, region);
+        let mut spans = self.lock();
+        spans.waiters.retain(|waiter| waiter.ticket != ticket);
+        Self::serve(spans, region);
     }
 
-    /// Grants from the head of the line while it fits. Spans are sent with the book closed: one
-    /// that finds its future gone drops at once and opens the book again.
-    fn serve(mut book: MutexGuard<'_, Book>, region: &Arc<Region>) {
+    /// Grants from the head of the queue while it fits. Spans are sent after the unlock: one whose
+    /// future is gone drops at once and locks the list again.
+    fn serve(mut spans: MutexGuard<'_, Spans>, region: &Arc<Region>) {
         let mut grants = Vec::new();
-        while let Some(head) = book.waiters.front() {
+        while let Some(head) = spans.waiters.front() {
             let len = head.len;
-            let Some(start) = book.take(len) else { break };
-            let waiter = book.waiters.pop_front().expect("the head was there a line ago");
+            let Some(start) = spans.take(len) else { break };
+            let waiter = spans.waiters.pop_front().expect("the head was there just before");
             grants.push((waiter.grant, start, len));
         }
-        drop(book);
+        drop(spans);
         for (grant, start, len) in grants {
             drop(grant.send(Span::new(region, start, len)));
         }

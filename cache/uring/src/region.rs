@@ -19,7 +19,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::arena::Room;
+use crate::arena::FreeList;
 use crate::engine::Attachment;
 
 mod mapping;
@@ -48,7 +48,7 @@ pub struct Region {
     // Fields drop in this order: the engines forget the memory before it is unmapped.
     attachments: Mutex<Vec<Attachment>>,
     map: Mapping,
-    room: Room,
+    free_list: FreeList,
     fd: OwnedFd,
     pages: PageReport,
     id: u64,
@@ -107,7 +107,7 @@ impl Region {
         Ok(Arc::new(Self {
             attachments: Mutex::new(Vec::new()),
             map,
-            room: Room::new(len),
+            free_list: FreeList::new(len),
             fd,
             pages,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -139,8 +139,8 @@ impl Region {
     }
 
     /// Returns the book of its ranges.
-    pub(crate) fn room(&self) -> &Room {
-        &self.room
+    pub(crate) fn free_list(&self) -> &FreeList {
+        &self.free_list
     }
 
     /// Unique in this process for all time, unlike an address.

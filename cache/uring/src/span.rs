@@ -19,7 +19,7 @@ pub(crate) struct Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.region.room().give_back(&self.region, self.start, self.len);
+        self.region.free_list().give_back(&self.region, self.start, self.len);
     }
 }
 
@@ -34,7 +34,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// A span over a range that the region's room has just taken for the caller alone.
+    /// A span over a range that the region's free list has just taken for the caller alone.
     pub(crate) fn new(region: &Arc<Region>, start: usize, len: usize) -> Self {
         let block = Arc::new(Block { region: Arc::clone(region), start, len });
         Self { block, offset: start, len }
@@ -204,7 +204,7 @@ impl Deref for Span {
     fn deref(&self) -> &[u8] {
         // SAFETY: the range lies in a live mapping (the block holds the region), is fully backed
         // and initialised (new pages are zero), and belongs to this span alone: arenas take
-        // disjoint ranges from the region's one room and `split_to` cuts disjoint pieces. The
+        // disjoint ranges from the region's one free list and `split_to` cuts disjoint pieces. The
         // kernel writes only into spans that an engine owns, which no one can borrow; the memfd is
         // sealed against other writers.
         unsafe { slice::from_raw_parts(self.address().as_ptr(), self.len) }

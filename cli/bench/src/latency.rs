@@ -62,12 +62,12 @@ pub struct Report {
 /// Seconds from opening a loader to its first batch.
 #[derive(Debug, Clone, Serialize)]
 pub struct FirstBatch {
-    /// The cache had given up the shards.
+    /// The cache had evicted the shards.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cold_seconds: Option<Spread>,
     /// They were here.
     pub warm_seconds: Spread,
-    /// Each start whose shards had been given up.
+    /// Each start after its shards were evicted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cold: Vec<Start>,
     /// Each of the others.

@@ -40,7 +40,7 @@ pub(crate) fn next(loader: &Loader) -> Result<Option<Box<Batch>>> {
             let errors = std::mem::take(&mut batch.errors);
             (Some(batch), errors)
         }
-        Next::End { errors, .. } => (None, errors),
+        Next::End(end) => (None, end.errors),
     };
     match errors.into_iter().next() {
         Some(error) => Err(error),

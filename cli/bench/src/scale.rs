@@ -42,7 +42,7 @@ pub struct Limits {
 
 /// Folder and program of the measurement.
 #[derive(Debug, Clone, Copy)]
-pub struct Ground<'a> {
+pub struct Setup<'a> {
     /// A folder is made there, and removed.
     pub directory: &'a Path,
     /// The command that runs Forebay's command line, without arguments.
@@ -67,7 +67,7 @@ impl Report {
     pub fn measure(
         &mut self,
         limits: Limits,
-        ground: Ground<'_>,
+        setup: Setup<'_>,
         progress: &ProgressBar,
     ) -> Result<()> {
         let sizes = [limits.samples, limits.cached].map(|most| powers(most).len());
@@ -78,8 +78,8 @@ impl Report {
         let growths = &mut self.growths;
         plan::growths(limits.samples, growths, progress)?;
         policy::growths(limits.shards, growths, progress)?;
-        start::growths(limits.cached, ground, growths, progress)?;
-        jobs::growth(limits.jobs, ground, growths, progress)
+        start::growths(limits.cached, setup, growths, progress)?;
+        jobs::growth(limits.jobs, setup, growths, progress)
     }
 }
 

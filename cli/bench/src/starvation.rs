@@ -32,8 +32,8 @@ pub use profile::{CUSTOM, PROFILES, Profile};
 pub use raw::{RAW_STEPS_MAX, Raw};
 use report::Cost;
 pub use report::{
-    AcceleratorReport, Configuration, Contested, EpochReport, Report, Search, Temperature,
-    WaitsReport,
+    AcceleratorReport, Configuration, Contested, EpochReport, EpochWaits, Report, Search,
+    Temperature,
 };
 pub use search::{Held, TARGET, Trial};
 

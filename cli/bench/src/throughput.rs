@@ -56,7 +56,7 @@ pub struct CaseReport {
     /// Varied settings.
     #[serde(flatten)]
     pub case: Case,
-    /// Epochs for which the cache had given up the shards, if those were asked for.
+    /// Epochs that began after the shards were evicted, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cold: Option<Figures>,
     /// Epochs of shards that were here.

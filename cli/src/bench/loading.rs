@@ -22,6 +22,9 @@ pub(super) const PREFETCH: u32 = 4;
 /// The most batches kept ready: beyond this the memory for them lacks elsewhere.
 const PREFETCH_MAX: i64 = 1024;
 
+/// Limit on every wait: five minutes cover a cold shard of a slow store.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
 /// Shards, and how they are read.
 #[derive(Debug, clap::Args)]
 pub(super) struct Loading {
@@ -43,7 +46,7 @@ pub(super) struct Loading {
 }
 
 /// A job that is known but for how its samples are to be made.
-pub(super) struct Job {
+pub(super) struct BenchJob {
     name: &'static str,
     address: Address,
     urls: Vec<String>,
@@ -55,7 +58,7 @@ pub(super) struct Job {
 
 impl Loading {
     /// The job, once it is known which shards are meant and that there is a daemon.
-    pub(super) fn job(&self, name: &'static str, launcher: &Launcher) -> Done<Job> {
+    pub(super) fn job(&self, name: &'static str, launcher: &Launcher) -> Done<BenchJob> {
         self.job_of(name, self.shards(launcher)?, launcher)
     }
 
@@ -75,13 +78,13 @@ impl Loading {
         name: &'static str,
         urls: Vec<String>,
         launcher: &Launcher,
-    ) -> Done<Job> {
+    ) -> Done<BenchJob> {
         let manifest = self.manifest.as_deref().map(Manifest::read).transpose()?;
         let listed = manifest.map(|manifest| manifest.of(&urls)).transpose()?;
         let extent = listed.as_ref().and_then(|listed| listed.bytes.clone());
         // A missing daemon is reported apart from a failing job.
         drop(self.target.connect(launcher)?);
-        Ok(Job {
+        Ok(BenchJob {
             name,
             address: self.target.address(launcher)?,
             urls,
@@ -93,7 +96,7 @@ impl Loading {
     }
 }
 
-impl Job {
+impl BenchJob {
     /// Leaves out the shards behind the first so many samples, where it is known how many each has:
     /// a daemon fetches what a job will read next, also if it never comes to that. Shards that are
     /// mixed stay together.
@@ -140,34 +143,20 @@ impl Job {
         let order = Order {
             shuffle: if self.window > 0 { Shuffle::Window } else { Shuffle::None },
             window: self.window.max(1),
-            seed: 0,
-            lanes: None,
-            batch_size,
-            rank: 0,
-            world_size: 1,
             tail: Tail::Drop,
-            epoch_samples: None,
+            ..Order::of_list(batch_size)
         };
+        // No patience: a benchmark of a store that does not answer is worth nothing.
         let open = Open {
-            job: self.name.to_owned(),
-            urls: self.urls.clone(),
             counts: self.counts.clone(),
             origin: Options::from_env().into_map(),
-            order,
             fields: fields.as_ref().map(|fields| FieldSpec::wanted(fields)),
             prefetch: self.prefetch,
-            // A benchmark of a store that is away is worth nothing.
-            patience_ms: 0,
+            ..Open::new(self.name, self.urls.clone(), order)
         };
-        let session = SessionConfig {
-            address: self.address.clone(),
-            open,
-            streams: Vec::new(),
-            extent: self.extent.clone(),
-            timeout: Duration::from_secs(300),
-            allow_pipe: false,
-        };
-        LoaderConfig { session, fields, views: Vec::new(), threads, device: None, trace: None }
+        let session = SessionConfig::new(self.address.clone(), open, TIMEOUT);
+        let session = SessionConfig { extent: self.extent.clone(), ..session };
+        LoaderConfig { fields, threads, ..LoaderConfig::new(session) }
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use forebay_bench::interrupt;
 use forebay_bench::machine::Machine;
-use forebay_bench::scale::{Ground, Limits, Report};
+use forebay_bench::scale::{Limits, Report, Setup};
 use indicatif::ProgressBar;
 
 use super::{tell, writable};
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     bar.set_style(bar_style("{msg:34} {wide_bar} {pos}/{len}  {elapsed}"));
     interrupt::watch()?;
     let mut report = Report { machine, growths: Vec::new() };
-    let ended = report.measure(limits, Ground { directory: &directory, launcher }, &bar);
+    let ended = report.measure(limits, Setup { directory: &directory, launcher }, &bar);
     bar.finish_and_clear();
     if report.growths.is_empty() {
         return Ok(ended?);

@@ -42,7 +42,7 @@ pub(in super::super) struct Check {
 /// State of a shard, in a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum State {
+pub(super) enum ShardStatus {
     Whole,
     Partial,
     Arriving,
@@ -53,7 +53,7 @@ pub(super) enum State {
     Unknown,
 }
 
-impl State {
+impl ShardStatus {
     fn word(self) -> &'static str {
         match self {
             Self::Whole => "whole",
@@ -78,7 +78,7 @@ impl State {
 pub(super) struct Answer<'a> {
     #[serde(serialize_with = "without_query")]
     pub(super) url: &'a str,
-    pub(super) state: State,
+    pub(super) state: ShardStatus,
     /// The tier that has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     tier: Option<String>,
@@ -113,14 +113,14 @@ impl<'a> Answer<'a> {
         let Finding { copy, tier, bytes, here_bytes, origin, flaw, error, .. } = found;
         let error = origin.or(error).map(Problem::into_error);
         let state = match (&error, copy) {
-            (Some(error), Some(_)) if error.kind() == ErrorKind::NotFound => State::Missing,
-            (Some(_), _) | (None, None) => State::Unknown,
-            (None, Some(Held::Whole)) => State::Whole,
-            (None, Some(Held::Partial)) => State::Partial,
-            (None, Some(Held::Arriving)) => State::Arriving,
-            (None, Some(Held::Broken)) => State::Broken,
-            (None, Some(Held::Stale)) => State::Stale,
-            (None, Some(Held::Absent)) => State::Absent,
+            (Some(error), Some(_)) if error.kind() == ErrorKind::NotFound => ShardStatus::Missing,
+            (Some(_), _) | (None, None) => ShardStatus::Unknown,
+            (None, Some(Held::Whole)) => ShardStatus::Whole,
+            (None, Some(Held::Partial)) => ShardStatus::Partial,
+            (None, Some(Held::Arriving)) => ShardStatus::Arriving,
+            (None, Some(Held::Broken)) => ShardStatus::Broken,
+            (None, Some(Held::Stale)) => ShardStatus::Stale,
+            (None, Some(Held::Absent)) => ShardStatus::Absent,
         };
         let wrong = flaw.map(|flaw| flaw.into_error().to_string());
         let error = error.map(|error| error.to_string());
@@ -137,15 +137,17 @@ impl<'a> Answer<'a> {
         let mut line = format!("{}  {}", shown(self.url), self.state.word());
         let on = self.tier.as_ref().map(|tier| format!(" on {tier}")).unwrap_or_default();
         line += &match (self.state, &self.error) {
-            (State::Partial | State::Arriving, _) => {
+            (ShardStatus::Partial | ShardStatus::Arriving, _) => {
                 let (here, all) = (self.here_bytes.unwrap_or(0), self.bytes.unwrap_or(0));
                 format!("{on}, {} of {}", size(here), size(all))
             }
-            (State::Stale, _) => format!("{on}: the origin has another version"),
-            (State::Missing, _) if self.tier.is_some() => format!(" at its origin; a copy is{on}"),
-            (State::Missing, _) => " at its origin".to_owned(),
-            (State::Unknown, Some(error)) => format!(": {error}"),
-            (State::Absent, _) => ": not cached".to_owned(),
+            (ShardStatus::Stale, _) => format!("{on}: the origin has another version"),
+            (ShardStatus::Missing, _) if self.tier.is_some() => {
+                format!(" at its origin; a copy is{on}")
+            }
+            (ShardStatus::Missing, _) => " at its origin".to_owned(),
+            (ShardStatus::Unknown, Some(error)) => format!(": {error}"),
+            (ShardStatus::Absent, _) => ": not cached".to_owned(),
             _ => on,
         };
         match &self.wrong {

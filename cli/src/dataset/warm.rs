@@ -20,7 +20,7 @@ use super::super::{
     ANSWER_TIMEOUT, CONNECT_TIMEOUT, Change, Done, Failure, Launcher, bar_style, print, print_json,
     unexpected,
 };
-use super::check::{Answer, State, ask};
+use super::check::{Answer, ShardStatus, ask};
 use super::distinct;
 
 /// A daemon that runs has a list of a million shards, and begins, within this.
@@ -108,7 +108,8 @@ fn stop(arguments: &Warm, number: u64) -> Done {
 fn rehearse(arguments: &Warm, urls: &[String], launcher: &Launcher) -> Done {
     let admin = arguments.change.target.admin(launcher)?;
     let answers = ask(&admin, urls, false, |_| Ok(()))?;
-    let would = |answer: &&Answer<'_>| !matches!(answer.state, State::Whole | State::Broken);
+    let would =
+        |answer: &&Answer<'_>| !matches!(answer.state, ShardStatus::Whole | ShardStatus::Broken);
     let would: Vec<_> = answers.iter().filter(would).collect();
     let bytes = would.iter().filter_map(|answer| answer.missing_bytes()).sum();
     let fetch: Vec<_> = would.iter().map(|answer| answer.url).collect();

@@ -13,7 +13,7 @@ use forebay_engine::plan;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_policy::simulate::{Jitter, Order, Reader, Report, Trace, simulate_with};
 use forebay_policy::{Evict, Future, Remedy};
-use forebay_wire::message::{self, Shuffle, Tail};
+use forebay_wire::message::{self, Shuffle};
 use indicatif::ProgressBar;
 use serde_json::json;
 
@@ -257,13 +257,8 @@ impl Arguments {
         let order = message::Order {
             shuffle: if self.fixed { Shuffle::None } else { Shuffle::Window },
             window: self.window,
-            seed: 0,
             lanes: self.lanes,
-            batch_size: 1,
-            rank: 0,
-            world_size: 1,
-            tail: Tail::Even,
-            epoch_samples: None,
+            ..message::Order::of_list(1)
         };
         let counts = vec![each; trace.shards.len()];
         plan::check(&order, counts.len(), Some(&counts))?;

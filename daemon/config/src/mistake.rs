@@ -9,32 +9,32 @@ use std::path::Path;
 use forebay_error::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
-use super::tree::Place;
+use super::tree::FilePosition;
 
 /// One thing that is wrong with a file.
 #[derive(Debug, Clone)]
 pub struct Mistake {
     /// Place; none if it concerns the file as a whole.
-    pub place: Option<Place>,
+    pub place: Option<FilePosition>,
     /// Mistake and correction. It does not name the file.
     pub error: Error,
 }
 
 impl Mistake {
     /// Returns a mistake at `place`.
-    pub(super) fn at(place: Place, error: Error) -> Self {
+    pub(super) fn at(place: FilePosition, error: Error) -> Self {
         Self { place: Some(place), error }
     }
 
     /// Returns a mistake in the syntax of the file's language.
-    pub(super) fn of_syntax(place: Option<Place>, what: impl Into<String>) -> Self {
+    pub(super) fn of_syntax(place: Option<FilePosition>, what: impl Into<String>) -> Self {
         Self { place, error: Error::new(ErrorKind::Invalid, what) }
     }
 
     /// As an error that names the place in `file`.
     pub fn located(&self, file: Option<&Path>) -> Error {
         let error = match self.place {
-            Some(Place { line, column }) => {
+            Some(FilePosition { line, column }) => {
                 self.error.clone().at("line", line).at("column", column)
             }
             None => self.error.clone(),

@@ -10,7 +10,7 @@ mod yaml;
 use std::path::Path;
 
 use super::mistake::Mistake;
-use super::tree::{Node, Place, Value};
+use super::tree::{FilePosition, Node, Value};
 
 /// Tables within tables: ours are three deep, and what reads them recurses.
 const MAX_DEPTH: usize = 32;
@@ -59,7 +59,7 @@ impl Places {
 
     /// Returns the place of a key in the `at`-th table of this name; the table's, if the key is
     /// absent.
-    pub fn of_key(&self, section: &str, at: usize, key: &str) -> Option<Place> {
+    pub fn of_key(&self, section: &str, at: usize, key: &str) -> Option<FilePosition> {
         let section = self.0.as_ref()?.get(section)?;
         let table = match &section.value {
             Value::List(tables) => tables.get(at)?,
@@ -92,10 +92,10 @@ impl<'a> Lines<'a> {
     }
 
     /// Returns the place of byte `offset`.
-    fn place(&self, offset: usize) -> Place {
+    fn place(&self, offset: usize) -> FilePosition {
         let offset = self.text.floor_char_boundary(offset);
         let line = self.starts.partition_point(|start| *start <= offset);
         let start = self.starts[line - 1];
-        Place { line, column: self.text[start..offset].chars().count() + 1 }
+        FilePosition { line, column: self.text[start..offset].chars().count() + 1 }
     }
 }

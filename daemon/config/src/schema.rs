@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::accounts::User;
-use super::tree::{Node, Place, Value as Said};
+use super::tree::{FilePosition, Node, Value as Said};
 use super::values::{Reader, Skipped, What};
 use super::{Config, Group, Rate};
 
@@ -205,7 +205,7 @@ impl<T: for<'t> Deserialize<'t>> JsonSchema for Word<T> {
 
 /// Returns the values `T` lists as known when it rejects an unknown one.
 fn known<T: for<'t> Deserialize<'t>>(value: Said) -> &'static [&'static str] {
-    let node = Node { place: Place::START, value };
+    let node = Node { place: FilePosition::START, value };
     match T::deserialize(Reader { node: &node, skipped: &Skipped::new() }) {
         Err(fault) => match fault.what {
             What::UnknownKey(_, known) | What::UnknownWord(_, known) => known,
@@ -225,8 +225,8 @@ fn words<T: for<'t> Deserialize<'t>>() -> &'static [&'static str] {
 
 /// The keys of a table.
 fn keys<T: for<'t> Deserialize<'t>>() -> &'static [&'static str] {
-    let key = super::tree::Key { text: NONSENSE.to_owned(), place: Place::START };
-    let value = Node { place: Place::START, value: Said::Null };
+    let key = super::tree::Key { text: NONSENSE.to_owned(), place: FilePosition::START };
+    let value = Node { place: FilePosition::START, value: Said::Null };
     known::<T>(Said::Table(vec![(key, value)]))
 }
 

@@ -6,19 +6,19 @@ use std::fmt;
 
 /// Place in a file, both counted from 1; columns in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct FilePosition {
     /// The line.
     pub line: usize,
     /// The column.
     pub column: usize,
 }
 
-impl Place {
+impl FilePosition {
     /// Start of a file.
     pub(super) const START: Self = Self { line: 1, column: 1 };
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FilePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.line, self.column)
     }
@@ -28,13 +28,13 @@ impl fmt::Display for Place {
 #[derive(Debug)]
 pub(super) struct Key {
     pub(super) text: String,
-    pub(super) place: Place,
+    pub(super) place: FilePosition,
 }
 
 /// A value.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) place: Place,
+    pub(super) place: FilePosition,
     pub(super) value: Value,
 }
 

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64;
 
 use datasets::Datasets;
-pub use limits::{Holder, Place, Usage};
+pub use limits::{Holder, SessionPermit, Usage};
 pub use permit::Rights;
 
 /// A peer that may come in.

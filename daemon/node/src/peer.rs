@@ -28,7 +28,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::Node;
-use crate::access::{Holder, Place, Rights};
+use crate::access::{Holder, Rights, SessionPermit};
 use crate::sessions::RegisteredSession;
 
 /// Frames queued for a peer that reads slowly. Batches are bounded by slots before that.
@@ -171,7 +171,7 @@ struct Peer {
     /// Rights of the peer.
     rights: Arc<Rights>,
     /// The job's slot among those of its tenant or user.
-    place: Option<Place>,
+    place: Option<SessionPermit>,
 }
 
 impl Peer {
@@ -300,7 +300,7 @@ impl Peer {
 
     /// Refuses a job that is one too many, or of which a shard is not for this peer. Admins whose
     /// jobs are no tenant's have as many as they like.
-    fn may_open(&self, open: &Open) -> Result<Option<Place>> {
+    fn may_open(&self, open: &Open) -> Result<Option<SessionPermit>> {
         let (policy, admitted) =
             self.rights.now().map_err(|error| self.rights.refused("open", error))?;
         let holder = match (&admitted.tenant, admitted.is_admin) {
@@ -510,9 +510,7 @@ async fn forward(
                 (Reply::Placed { batch, offsets }, None)
             }
             Event::Batch { batch, .. } => (Reply::Batch(batch), None),
-            Event::End { run, batches, samples, errors } => {
-                (Reply::End { run, batches, samples, errors }, None)
-            }
+            Event::End(end) => (Reply::End(end), None),
             Event::Failed { run, error } => (Reply::Failed { run: Some(run), error }, None),
             Event::Acknowledged { run, number, place } => {
                 (Reply::Acknowledged { run, number, place }, None)
@@ -520,7 +518,7 @@ async fn forward(
         };
         let run = match &reply {
             Reply::Batch(batch) | Reply::Placed { batch, .. } => Some(batch.run),
-            Reply::End { run, .. } => Some(*run),
+            Reply::End(end) => Some(end.run),
             _ => None,
         };
         // A batch too large for a frame ends its run with the reason.

@@ -281,12 +281,12 @@ enum Caller {
 }
 
 /// A connection among its user's, until dropped.
-struct Place {
+struct ConnectionPermit {
     users: Users,
     caller: Caller,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if let Entry::Occupied(mut connections) = users.entry(self.caller.clone()) {
@@ -312,7 +312,7 @@ fn admit(
     users: &Users,
     stream: &UnixStream,
     door: &Arc<Door>,
-) -> Option<(Arc<Rights>, Option<Place>)> {
+) -> Option<(Arc<Rights>, Option<ConnectionPermit>)> {
     let turned_away = |error: Error| turn_away(stream, error);
     let peer = match Credentials::of(stream.as_fd()) {
         Ok(peer) => peer,
@@ -344,5 +344,5 @@ fn admit(
         return turned_away(error);
     }
     counted.insert(caller.clone(), connections + 1);
-    Some((rights, Some(Place { users: users.clone(), caller })))
+    Some((rights, Some(ConnectionPermit { users: users.clone(), caller })))
 }

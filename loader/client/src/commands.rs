@@ -32,10 +32,10 @@ const NOT_ALLOWED: i32 = 126;
 
 /// The commands of one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Commands(Mutex<State>);
+pub(crate) struct Commands(Mutex<CommandState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct CommandState {
     /// Those that jobs name; none while nobody allowed them.
     named: Option<BTreeSet<Box<str>>>,
     /// Process groups at work, by the number of their run.
@@ -137,7 +137,7 @@ impl Commands {
         Ok((number, child))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CommandState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use forebay_wire::leases::{Mark, Place, Sharing};
+use forebay_wire::leases::{LogPosition, Mark, Sharing};
 use forebay_wire::message::Batch;
 
 /// A run of leased shards.
@@ -18,7 +18,7 @@ pub(crate) struct Leased {
     acknowledged: VecDeque<(u64, Vec<Mark>)>,
     number: u64,
     noted: u64,
-    place: Option<Place>,
+    place: Option<LogPosition>,
 }
 
 impl Leased {
@@ -68,14 +68,14 @@ impl Leased {
     }
 
     /// A daemon noted the acknowledgements up to that number.
-    pub(crate) fn note(&mut self, number: u64, place: Place) {
+    pub(crate) fn note(&mut self, number: u64, place: LogPosition) {
         self.acknowledged.retain(|(later, _)| *later > number);
         self.noted = self.noted.max(number);
         self.place = Some(place);
     }
 
     /// Returns the log's position once the acknowledgement with that number is recorded.
-    pub(crate) fn place(&self, number: u64) -> Option<Place> {
+    pub(crate) fn place(&self, number: u64) -> Option<LogPosition> {
         self.place.clone().filter(|_| self.noted >= number)
     }
 }

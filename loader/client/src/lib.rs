@@ -32,6 +32,8 @@ mod session;
 mod trace;
 mod waits;
 
+pub use forebay_wire::message::RunEnd;
+
 pub use address::{Address, NODE_SOCKET};
 pub use admin::Admin;
 pub use connection::Connection;

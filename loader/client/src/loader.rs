@@ -21,9 +21,9 @@ use forebay_decode::{BufferPool, Decoder, Device, FieldSpec};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::clock::now_ns;
 use forebay_wire::fork::Generation;
-use forebay_wire::leases::{Place, Sharing};
+use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{
-    self, Bad, Begin, Bytes, Cause, Decoded, Opened, Picked, Progress, Stage,
+    self, Bad, Begin, Bytes, Cause, Decoded, Opened, Picked, Progress, RunEnd, Stage,
 };
 use serde::Serialize;
 
@@ -60,20 +60,21 @@ pub struct LoaderConfig {
     pub trace: Option<Trace>,
 }
 
+impl LoaderConfig {
+    /// Returns a loader of every field's bytes, on one thread.
+    #[must_use]
+    pub fn new(session: SessionConfig) -> Self {
+        Self { session, fields: None, views: Vec::new(), threads: 1, device: None, trace: None }
+    }
+}
+
 /// Result of [`Loader::next`].
 #[derive(Debug)]
 pub enum Next {
     /// A batch.
     Batch(Box<Batch>),
     /// The epoch is over.
-    End {
-        /// Batches in the run for this rank.
-        batches: u64,
-        /// Samples in the epoch over all ranks.
-        samples: u64,
-        /// Shards that ended early after the last batch.
-        errors: Vec<Error>,
-    },
+    End(RunEnd),
 }
 
 /// Counters of a loader since it was opened.
@@ -103,14 +104,15 @@ pub struct Stats {
 
 enum Ready {
     Batch { run: u64, batch: Box<Batch>, stages: Vec<Stage>, followed: Option<Box<Followed>> },
-    End { run: u64, batches: u64, samples: u64, errors: Vec<Error> },
+    End(RunEnd),
     Failed { run: u64, error: Error },
 }
 
 impl Ready {
     fn run(&self) -> u64 {
         match self {
-            Self::Batch { run, .. } | Self::End { run, .. } | Self::Failed { run, .. } => *run,
+            Self::Batch { run, .. } | Self::Failed { run, .. } => *run,
+            Self::End(end) => end.run,
         }
     }
 }
@@ -321,7 +323,7 @@ impl Loader {
         &self,
         batches: u64,
         mut interrupted: impl FnMut() -> Result<(), E>,
-    ) -> Result<Place, E> {
+    ) -> Result<LogPosition, E> {
         let deadline = Deadline::after(self.timeout);
         let Some(number) = self.session.acknowledge(batches) else {
             return Err(Error::new(ErrorKind::Invalid, "no run leases its shards").into());
@@ -417,9 +419,9 @@ impl Loader {
                     }
                     Ok(Next::Batch(batch))
                 }
-                Ready::End { batches, samples, errors, .. } => {
+                Ready::End(end) => {
                     self.telling.at_once();
-                    Ok(Next::End { batches, samples, errors })
+                    Ok(Next::End(end))
                 }
                 Ready::Failed { error, .. } => Err(error.into()),
             };
@@ -591,9 +593,7 @@ impl Work {
                         Err(error) => Ready::Failed { run, error },
                     }
                 }
-                RawBatch::End { run, batches, samples, errors } => {
-                    Ready::End { run, batches, samples, errors }
-                }
+                RawBatch::End(end) => Ready::End(end),
                 RawBatch::Failed { run, error } => Ready::Failed { run, error },
             };
             if ready.send(item).is_err() {
@@ -653,34 +653,13 @@ mod tests {
 
     use forebay_wire::PROTOCOL;
     use forebay_wire::frame::{self, Receiver};
-    use forebay_wire::message::{Open, Order, Reply, Request, Shuffle, Tail};
+    use forebay_wire::message::{Open, Order, Reply, Request};
 
     use super::*;
     use crate::address::Address;
 
     fn open(urls: Vec<String>) -> Open {
-        let order = Order {
-            shuffle: Shuffle::None,
-            window: 1,
-            seed: 0,
-            lanes: None,
-            batch_size: 1,
-            rank: 0,
-            world_size: 1,
-            tail: Tail::Even,
-            epoch_samples: None,
-        };
-        let (counts, origin, fields) = (None, Default::default(), None);
-        Open {
-            job: "test".into(),
-            urls,
-            counts,
-            origin,
-            order,
-            fields,
-            prefetch: 1,
-            patience_ms: 0,
-        }
+        Open { prefetch: 1, ..Open::new("test", urls, Order::of_list(1)) }
     }
 
     /// Greets one trainer and takes its job.
@@ -722,18 +701,8 @@ mod tests {
             let daemon = scope.spawn(|| greet(&listener));
             let open = open(vec!["file:///0.tar".into()]);
             let address = Address::Unix(socket);
-            let session = SessionConfig {
-                address,
-                open,
-                streams: Vec::new(),
-                extent: None,
-                timeout: Duration::from_secs(60),
-                allow_pipe: false,
-            };
-            let (fields, views) = (None, Vec::new());
-            let config =
-                LoaderConfig { session, fields, views, threads: 1, device: None, trace: None };
-            let loader = Loader::open(config).unwrap();
+            let session = SessionConfig::new(address, open, Duration::from_secs(60));
+            let loader = Loader::open(LoaderConfig::new(session)).unwrap();
             daemon.join().unwrap();
             loader
         });

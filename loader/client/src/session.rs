@@ -13,9 +13,10 @@ use forebay_error::{Doing, Error, ErrorKind, Result, shown};
 use forebay_wire::clock::now_ns;
 use forebay_wire::fork::Generation;
 use forebay_wire::frame::Receiver;
-use forebay_wire::leases::{Place, Sharing};
+use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{
-    self, Bad, Begin, Extent, NO_OTHERS, Open, Opened, Picked, Progress, Reply, Request, Stream,
+    self, Bad, Begin, Extent, NO_OTHERS, Open, Opened, Picked, Progress, Reply, Request, RunEnd,
+    Stream,
 };
 use forebay_wire::slab::Slab;
 
@@ -47,6 +48,12 @@ pub struct SessionConfig {
 }
 
 impl SessionConfig {
+    /// Returns the session of a job over one data set of unknown size that runs no commands.
+    #[must_use]
+    pub fn new(address: Address, open: Open, timeout: Duration) -> Self {
+        Self { address, open, streams: Vec::new(), extent: None, timeout, allow_pipe: false }
+    }
+
     /// The job, with a daemon's waits for a store cut to what leaves it time to say so before the
     /// limit.
     fn job(&self) -> Open {
@@ -70,16 +77,7 @@ pub enum RawBatch {
         arrived_ns: u64,
     },
     /// The run delivered everything.
-    End {
-        /// The run.
-        run: u64,
-        /// Batches in the run for this rank.
-        batches: u64,
-        /// Samples in the epoch over all ranks.
-        samples: u64,
-        /// Shards that ended early after the last batch.
-        errors: Vec<Error>,
-    },
+    End(RunEnd),
     /// The run ended early.
     Failed {
         /// The run.
@@ -286,7 +284,7 @@ impl Session {
 
     /// Returns the lease log's position once it holds the acknowledgement `number`; `None` after
     /// `limit`.
-    pub(crate) fn place(&self, number: u64, limit: Duration) -> Result<Option<Place>> {
+    pub(crate) fn place(&self, number: u64, limit: Duration) -> Result<Option<LogPosition>> {
         let wanted = self.shared.wanted();
         let place =
             |wanted: &Wanted| wanted.leased.as_ref().and_then(|leased| leased.place(number));
@@ -496,9 +494,9 @@ fn receive_from(
                 }
                 continue;
             }
-            Reply::End { run, batches, samples, errors } => {
-                shared.ended(run);
-                RawBatch::End { run, batches, samples, errors }
+            Reply::End(end) => {
+                shared.ended(end.run);
+                RawBatch::End(end)
             }
             Reply::Failed { run: Some(run), error } => {
                 shared.ended(run);

@@ -23,7 +23,7 @@ use forebay_source::Options;
 use forebay_store::{ShardHandle, Store};
 use forebay_uring::Region;
 use forebay_wire::leases::{self, Mark, Sharing};
-use forebay_wire::message::{Batch, Begin, Extent, Open, Opened, Picked, Stream};
+use forebay_wire::message::{Batch, Begin, Extent, Open, Opened, Picked, RunEnd, Stream};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use tokio::sync::{mpsc, watch};
@@ -31,7 +31,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::lease::Leases;
 use crate::plan::{self, Epoch, Mixed, Sequence};
-use assembly::{Assembly, Place};
+use assembly::{Assembly, SamplePlace};
 use foresee::Outlook;
 use gather::{Gatherer, Stages};
 use leased::{Acknowledgements, Leased, Trainer};
@@ -75,16 +75,7 @@ pub enum Event {
         counts: Vec<u64>,
     },
     /// The run delivered everything.
-    End {
-        /// The run.
-        run: u64,
-        /// Batches in the run for this rank.
-        batches: u64,
-        /// Samples in the epoch over all ranks.
-        samples: u64,
-        /// Shards that broke off after the last batch.
-        errors: Vec<Error>,
-    },
+    End(RunEnd),
     /// The run ended early.
     Failed {
         /// The run.
@@ -99,12 +90,12 @@ pub enum Event {
         /// The last acknowledgement's number.
         number: u64,
         /// State of the queue's log.
-        place: leases::Place,
+        place: leases::LogPosition,
     },
 }
 
 /// Data shared by every run of a job.
-pub(crate) struct Job {
+pub(crate) struct JobData {
     pub(crate) spec: Open,
     /// Data sets of a mixture; empty for a single data set.
     pub(crate) streams: Vec<Stream>,
@@ -119,7 +110,7 @@ pub(crate) struct Job {
     pub(crate) outlook: Outlook,
 }
 
-impl Job {
+impl JobData {
     pub(crate) fn url(&self, shard: u32) -> &str {
         &self.spec.urls[shard as usize]
     }
@@ -176,7 +167,7 @@ impl Job {
 /// A job on this daemon.
 pub struct Session {
     number: u64,
-    job: Arc<Job>,
+    job: Arc<JobData>,
     /// Samples of an epoch, if known beforehand.
     samples: Option<u64>,
     events: mpsc::Sender<Event>,
@@ -253,7 +244,7 @@ impl Session {
             room::check(&spec, &streams, lanes, extent, &host.store)?;
         }
         let (events, receiver) = mpsc::channel(EVENTS);
-        let job = Job {
+        let job = JobData {
             origin: Options::from(spec.origin.clone()),
             lanes,
             slots: Slots::new(host.store.engines(), host.slabs, spec.prefetch, events.clone()),
@@ -370,7 +361,7 @@ impl Session {
                         // A dropped receiver ended the session.
                         let _ = events.send(Event::Learnt { run, counts }).await;
                     }
-                    Event::End { run, batches, samples, errors }
+                    Event::End(RunEnd { run, batches, samples, errors })
                 }
                 Ok(Err(error)) => Event::Failed { run, error },
                 // The run's shared state is behind locks that recover from poison; the panic itself
@@ -413,7 +404,7 @@ fn stopped_by_admin() -> Error {
 
 /// Delivers batches in order; several are read while the next one is located.
 async fn play(
-    job: Arc<Job>,
+    job: Arc<JobData>,
     run: u64,
     begin: Begin,
     events: &mpsc::Sender<Event>,
@@ -440,7 +431,7 @@ async fn play(
 }
 
 /// Delivers batches of shards from a shared queue.
-async fn share(job: Arc<Job>, leased: Leased, events: &mpsc::Sender<Event>) -> Result<Outcome> {
+async fn share(job: Arc<JobData>, leased: Leased, events: &mpsc::Sender<Event>) -> Result<Outcome> {
     let depth = job.spec.prefetch as usize;
     job.verdicts.begin();
     let outcome = leased.outcome();
@@ -455,7 +446,7 @@ async fn share(job: Arc<Job>, leased: Leased, events: &mpsc::Sender<Event>) -> R
 
 /// Delivers chosen samples as one batch.
 async fn pick(
-    job: Arc<Job>,
+    job: Arc<JobData>,
     run: u64,
     samples: &[Picked],
     events: &mpsc::Sender<Event>,
@@ -468,7 +459,7 @@ async fn pick(
         return invalid("the job does not have this shard");
     }
     job.verdicts.begin();
-    let place = |sample: &Picked| Place {
+    let place = |sample: &Picked| SamplePlace {
         position: sample.position,
         valid: true,
         shard: sample.shard,
@@ -486,7 +477,7 @@ async fn pick(
 /// Reads several batches at once and delivers them in order; `handed` is called with the number of
 /// each delivered batch.
 async fn deliver(
-    job: &Arc<Job>,
+    job: &Arc<JobData>,
     gathered: BoxStream<'_, Result<Assembly>>,
     depth: usize,
     events: &mpsc::Sender<Event>,
@@ -523,7 +514,7 @@ fn read_aside(assembly: Assembly) -> impl Future<Output = Result<(Batch, Vec<u64
 }
 
 /// Waits, after all samples are delivered, until it is known that they are right.
-async fn settled(job: &Arc<Job>, mut outcome: Outcome) -> Outcome {
+async fn settled(job: &Arc<JobData>, mut outcome: Outcome) -> Outcome {
     if job.patience.bound(job.verdicts.settled()).await.is_none() {
         let (name, shards) = (&job.spec.job, job.verdicts.pending());
         tracing::warn!(

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use forebay_engine::plan::{Known, Located, Sequence, lanes};
-use forebay_wire::message::{Order, Shuffle, Tail};
+use forebay_wire::message::{Order, Shuffle};
 
 const SHARDS: u32 = 1_000_000;
 
@@ -35,17 +35,8 @@ fn a_billion_samples_in_a_million_shards_take_less_than_100_mb() {
         let counts: Vec<u64> =
             (0..u64::from(SHARDS)).map(|shard| SAMPLES - 100 + shard * 7919 % 201).collect();
         let total: u64 = counts.iter().sum();
-        let order = Order {
-            shuffle,
-            window: 64,
-            seed: 11,
-            lanes: None,
-            batch_size: 256,
-            rank: 0,
-            world_size: 1,
-            tail: Tail::Even,
-            epoch_samples: Some(total * passes),
-        };
+        let order =
+            Order { shuffle, epoch_samples: Some(total * passes), ..Order::shuffled(64, 11, 256) };
         let lanes = lanes(&order, SHARDS, true).unwrap();
         let mut sequence = Sequence::new(&order, SHARDS, Some(counts.clone()), lanes, 5);
         assert_eq!(sequence.total(), Some(total * passes));

@@ -48,7 +48,7 @@ impl Mark {
 
 /// State of a queue's log, enough to continue from there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct LogPosition {
     /// Name of the log.
     pub log: String,
     /// Number of its entries.
@@ -81,7 +81,7 @@ pub struct Sharing {
     /// The number of the first batch that its consumer has not finished.
     pub done: u64,
     /// Start of the epoch, if not its first shard.
-    pub from: Option<Place>,
+    pub from: Option<LogPosition>,
     /// Log to continue, if this trainer takes part in one.
     pub log: Option<String>,
     /// Progress acknowledged in that log and not confirmed.

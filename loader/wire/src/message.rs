@@ -9,7 +9,7 @@ use forebay_error::{Error, ErrorKind};
 use forebay_histogram::Times;
 use serde::{Deserialize, Serialize};
 
-use crate::leases::{Mark, Place, Sharing};
+use crate::leases::{LogPosition, Mark, Sharing};
 
 /// Messages from trainer to daemon. A variant's index is its identity on the wire: variants of a
 /// released protocol keep theirs, and later ones take the indexes of admin requests that moved to
@@ -300,16 +300,7 @@ pub enum Reply {
     /// A batch is ready in a slot; without the offsets of its samples.
     Batch(Box<Batch>),
     /// The run is over: every batch was sent.
-    End {
-        /// The run that ended.
-        run: u64,
-        /// Batches in the run for this rank, counted from its base.
-        batches: u64,
-        /// Samples in the whole epoch over all ranks.
-        samples: u64,
-        /// Shards that broke off after the last batch.
-        errors: Vec<Error>,
-    },
+    End(RunEnd),
     /// The request failed; a run ends with it.
     Failed {
         /// The run that failed, if any.
@@ -348,7 +339,7 @@ pub enum Reply {
         /// The number of the last one answered.
         number: u64,
         /// State of the log after it.
-        place: Place,
+        place: LogPosition,
     },
     /// A former answer to admins, who use HTTP now. Never sent; keeps the indexes of later
     /// variants.
@@ -402,6 +393,24 @@ pub struct Open {
     pub patience_ms: u64,
 }
 
+impl Open {
+    /// Returns a job over `urls` that delivers every field: no manifest, no credentials, 4 batches
+    /// ready, no patience with a store that does not answer.
+    #[must_use]
+    pub fn new(job: &str, urls: Vec<String>, order: Order) -> Self {
+        Self {
+            job: job.to_owned(),
+            urls,
+            counts: None,
+            origin: BTreeMap::new(),
+            order,
+            fields: None,
+            prefetch: 4,
+            patience_ms: 0,
+        }
+    }
+}
+
 /// Order and distribution of samples: the options that the order is a function of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
@@ -423,6 +432,30 @@ pub struct Order {
     pub tail: Tail,
     /// Samples per epoch, if not the data set's own number.
     pub epoch_samples: Option<u64>,
+}
+
+impl Order {
+    /// Returns the order of the list for one rank, each sample once.
+    #[must_use]
+    pub fn of_list(batch_size: u32) -> Self {
+        Self {
+            shuffle: Shuffle::None,
+            window: 1,
+            seed: 0,
+            lanes: None,
+            batch_size,
+            rank: 0,
+            world_size: 1,
+            tail: Tail::Even,
+            epoch_samples: None,
+        }
+    }
+
+    /// Returns a shuffle over `window` shards at a time, for one rank, each sample once.
+    #[must_use]
+    pub fn shuffled(window: u32, seed: u64, batch_size: u32) -> Self {
+        Self { shuffle: Shuffle::Window, window, seed, ..Self::of_list(batch_size) }
+    }
 }
 
 /// Kind of shuffle.
@@ -481,6 +514,19 @@ pub struct Batch {
     pub stages: Vec<Stage>,
     /// Payload bytes by where they were read.
     pub bytes: Bytes,
+}
+
+/// End of a run whose batches were all sent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunEnd {
+    /// The run that ended.
+    pub run: u64,
+    /// Batches in the run for this rank, counted from its base.
+    pub batches: u64,
+    /// Samples in the whole epoch over all ranks.
+    pub samples: u64,
+    /// Shards that broke off after the last batch.
+    pub errors: Vec<Error>,
 }
 
 /// One sample of a batch.

@@ -188,10 +188,10 @@ enum Step {
     Join(u64, Vec<Shard>),
     Leave(u64),
     Advance(u64, u64),
-    Come(Shard, Place),
-    Go(Shard, Place),
+    Come(Shard, PartitionNumber),
+    Go(Shard, PartitionNumber),
     Apart(Shard, bool),
-    Room(BTreeSet<Place>, u64, BTreeSet<Shard>),
+    Room(BTreeSet<PartitionNumber>, u64, BTreeSet<Shard>),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -256,7 +256,7 @@ proptest! {
                     foresight.set_apart(shard, is_apart);
                 }
                 Step::Room(places, needs, leased) => {
-                    let places: Vec<Place> = places.into_iter().collect();
+                    let places: Vec<PartitionNumber> = places.into_iter().collect();
                     let than = foresight.wanted().map_or(NOW, |(needed, _)| needed);
                     let is_there = |shard: &Shard| !apart.contains(shard) && places.iter().any(|place| lies.contains(&(*shard, *place)));
                     let here: Vec<Shard> = (0..12).filter(is_there).collect();

@@ -19,10 +19,10 @@ const PASSED_OVER: u32 = 8;
 /// Seats, and who waits for them.
 pub(super) struct Seats {
     seats: usize,
-    state: Mutex<State>,
+    state: Mutex<SeatState>,
 }
 
-struct State {
+struct SeatState {
     free: usize,
     /// Requests under way at each server, where there are any.
     busy: HashMap<u32, u32>,
@@ -49,7 +49,7 @@ impl Drop for Seat {
 
 impl Seats {
     pub(super) fn new(seats: usize) -> Arc<Self> {
-        let state = State { free: seats, busy: HashMap::new(), waiting: VecDeque::new() };
+        let state = SeatState { free: seats, busy: HashMap::new(), waiting: VecDeque::new() };
         Arc::new(Self { seats, state: Mutex::new(state) })
     }
 
@@ -99,12 +99,12 @@ impl Seats {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SeatState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl SeatState {
     /// Takes out whoever is next, with a seat noted as theirs.
     fn next(&mut self) -> Option<Waiting> {
         if self.free == 0 {

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use utoipa::ToSchema;
 
 use crate::origin_checksum::{Checksums, Tally};
-use crate::queue::{Place, Queue, Rank};
+use crate::queue::{Queue, QueuePermit, Rank};
 use crate::rate::Rate;
 use breaker::{Breaker, May};
 use concurrency_limit::ConcurrencyLimit;
@@ -89,7 +89,7 @@ pub(crate) struct Link {
     rate: Rate,
     /// Nothing is late before this.
     late_least: Duration,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
     /// Told when the breaker opens, closes, or lets somebody try.
     looked: Notify,
     sequential: AtomicBool,
@@ -105,7 +105,7 @@ pub(crate) struct Link {
 }
 
 #[derive(Debug)]
-struct State {
+struct LinkState {
     concurrency: ConcurrencyLimit,
     pace: Pace,
     breaker: Breaker,
@@ -198,7 +198,7 @@ impl Link {
         let concurrency = ConcurrencyLimit::new(connections, Instant::now());
         let queue = Queue::new(concurrency.limit());
         let state =
-            State { concurrency, pace: Pace::default(), breaker: Breaker::new(), hedging: 0 };
+            LinkState { concurrency, pace: Pace::default(), breaker: Breaker::new(), hedging: 0 };
         Arc::new(Self {
             endpoint: endpoint.to_owned(),
             queue,
@@ -220,7 +220,7 @@ impl Link {
     }
 
     /// Waits for a place among the requests under way.
-    pub(super) async fn place(&self, rank: &Rank) -> Result<Place> {
+    pub(super) async fn place(&self, rank: &Rank) -> Result<QueuePermit> {
         self.queue.place(rank).await
     }
 
@@ -374,7 +374,7 @@ impl Link {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -16,7 +16,7 @@ use super::attempts::{Attempts, Failed};
 use super::link::Hedge;
 use super::reply::Reply;
 use crate::RangeRead;
-use crate::queue::{Place, Rank};
+use crate::queue::{QueuePermit, Rank};
 use crate::stat::{Binding, Stat};
 
 /// A stretch of an object.
@@ -30,7 +30,7 @@ pub(super) struct ObjectRead {
     /// Taken from a reply, and not given out yet.
     held: Bytes,
     stage: Stage,
-    place: Option<Place>,
+    place: Option<QueuePermit>,
     /// True if its bytes were paid for, where they are limited.
     paid: bool,
 }
@@ -82,7 +82,7 @@ impl ObjectRead {
     }
 
     /// The same, whose first reply is there already.
-    pub(super) fn begun(mut self, reply: Reply, place: Place) -> Self {
+    pub(super) fn begun(mut self, reply: Reply, place: QueuePermit) -> Self {
         (self.stage, self.place, self.paid) = (self.watch(reply), Some(place), true);
         self
     }

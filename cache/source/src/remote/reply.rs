@@ -23,7 +23,7 @@ type Chunks = BoxStream<'static, object_store::Result<Bytes>>;
 /// A request under way, or its reply.
 pub(super) struct Reply {
     object: Object,
-    state: State,
+    state: ReplyState,
     /// Range of the object still to come.
     left: Range<u64>,
     asked: Instant,
@@ -31,7 +31,7 @@ pub(super) struct Reply {
     got: u64,
 }
 
-enum State {
+enum ReplyState {
     Asked(BoxFuture<'static, Result<Chunks, Failed>>),
     Coming(Chunks),
     Over,
@@ -42,16 +42,16 @@ impl Reply {
     pub(super) fn ask(object: Object, stat: Stat, range: Range<u64>, deadline: Instant) -> Self {
         let (of, wanted) = (object.clone(), range.clone());
         let asked = async move { chunks(&of, &stat, wanted, deadline).await };
-        Self::new(object, State::Asked(asked.boxed()), range, Instant::now())
+        Self::new(object, ReplyState::Asked(asked.boxed()), range, Instant::now())
     }
 
     /// The reply that a request already has.
     pub(super) fn of(object: Object, got: GetResult, asked: Instant) -> Self {
         let range = got.range.clone();
-        Self::new(object, State::Coming(got.into_stream()), range, asked)
+        Self::new(object, ReplyState::Coming(got.into_stream()), range, asked)
     }
 
-    fn new(object: Object, state: State, left: Range<u64>, asked: Instant) -> Self {
+    fn new(object: Object, state: ReplyState, left: Range<u64>, asked: Instant) -> Self {
         Self { object, state, left, asked, first: None, got: 0 }
     }
 
@@ -69,26 +69,26 @@ impl Reply {
     pub(super) async fn chunk(&mut self) -> Result<Bytes, Failed> {
         loop {
             match &mut self.state {
-                State::Asked(asked) => match asked.await {
-                    Ok(chunks) => self.state = State::Coming(chunks),
+                ReplyState::Asked(asked) => match asked.await {
+                    Ok(chunks) => self.state = ReplyState::Coming(chunks),
                     Err(failed) => {
-                        self.state = State::Over;
+                        self.state = ReplyState::Over;
                         return Err(failed);
                     }
                 },
-                State::Coming(chunks) => match chunks.next().await {
+                ReplyState::Coming(chunks) => match chunks.next().await {
                     Some(Ok(chunk)) if chunk.is_empty() => {}
                     Some(Ok(chunk)) => return self.take(chunk),
                     Some(Err(error)) => {
-                        self.state = State::Over;
+                        self.state = ReplyState::Over;
                         return Err(self.object.refused(&error, None, self.object.answers()));
                     }
                     None => {
-                        self.state = State::Over;
+                        self.state = ReplyState::Over;
                         return Err(self.wrong_length());
                     }
                 },
-                State::Over => return Err(self.wrong_length()),
+                ReplyState::Over => return Err(self.wrong_length()),
             }
         }
     }
@@ -96,7 +96,7 @@ impl Reply {
     fn take(&mut self, chunk: Bytes) -> Result<Bytes, Failed> {
         let len = chunk.len() as u64;
         if len > self.left.end - self.left.start {
-            self.state = State::Over;
+            self.state = ReplyState::Over;
             return Err(self.wrong_length());
         }
         self.first.get_or_insert_with(Instant::now);

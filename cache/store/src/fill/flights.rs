@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_error::Result;
-use forebay_source::{Place, Queue, Rank, Source, Turn};
+use forebay_source::{Queue, QueuePermit, Rank, Source, Turn};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use utoipa::ToSchema;
 
-use super::starts::{FirstBatchWaits, State};
+use super::starts::{FirstBatchWaits, StartState};
 use crate::sizes::FILLS;
 
 /// Fills that have begun and are paused. Each keeps a sleeping indexer thread; with the running
@@ -64,7 +64,7 @@ pub(crate) struct Running<'a> {
 struct Flight<'a> {
     // Dropped before the place: the next fill must find one less running.
     _running: Counted<'a>,
-    place: Place,
+    place: QueuePermit,
     _at_work: AtWork<'a>,
 }
 
@@ -121,7 +121,7 @@ impl Running<'_> {
     }
 
     /// Watches the jobs that wait for their first batch.
-    pub(super) fn watch_starts(&self) -> watch::Receiver<State> {
+    pub(super) fn watch_starts(&self) -> watch::Receiver<StartState> {
         self.flights.starts.watch()
     }
 

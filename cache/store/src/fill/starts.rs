@@ -11,16 +11,16 @@ use tokio::sync::watch;
 
 /// Jobs of a store that wait for their first batch.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct FirstBatchWaits(Arc<watch::Sender<State>>);
+pub(crate) struct FirstBatchWaits(Arc<watch::Sender<StartState>>);
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct StartState {
     /// Jobs by number, with the count of their starts.
     jobs: HashMap<u64, usize>,
     closed: bool,
 }
 
-impl State {
+impl StartState {
     fn has(&self, job: u64) -> bool {
         !self.closed && self.jobs.contains_key(&job)
     }
@@ -59,7 +59,7 @@ impl FirstBatchWaits {
     }
 
     /// Watches jobs that begin or end to wait.
-    pub(super) fn watch(&self) -> watch::Receiver<State> {
+    pub(super) fn watch(&self) -> watch::Receiver<StartState> {
         self.0.subscribe()
     }
 

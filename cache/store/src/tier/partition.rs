@@ -9,13 +9,13 @@ use std::time::{Duration, SystemTime};
 
 use crate::dataset::Dataset;
 use crate::shares::{Charge, DatasetShare, Share, Shares};
-use forebay_policy::{Evict, List, Newcomer, Place, Policy, Slot};
+use forebay_policy::{Evict, List, Newcomer, PartitionNumber, Policy, Slot};
 
 /// The shards of one data set and one tenant on one tier.
 pub(super) struct Partition {
     pub(super) charge: Charge,
     /// Id in the forecast; none if its shards are evicted by use alone.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<PartitionNumber>,
     dataset: Arc<DatasetShare>,
     tenant: Arc<Share>,
     policy: Box<dyn Policy>,
@@ -56,7 +56,7 @@ impl EvictionTerms {
 }
 
 impl Partition {
-    pub(super) fn new(shares: &Shares, charge: Charge, place: Option<Place>) -> Self {
+    pub(super) fn new(shares: &Shares, charge: Charge, place: Option<PartitionNumber>) -> Self {
         let dataset = shares.dataset(charge).clone();
         Self {
             policy: dataset.rule.evict.policy(),

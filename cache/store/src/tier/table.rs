@@ -3,6 +3,8 @@
 //! A shard is in use while anybody holds its `Arc`, even if it has left the list of open
 //! shards. So no shard is opened twice, and none is evicted under a handle.
 
+#[cfg(test)]
+mod fixture;
 mod foresight;
 mod recharge;
 mod victim;
@@ -11,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use forebay_policy::{NEVER, Place, Shard as Number, Slot};
+use forebay_policy::{NEVER, PartitionNumber, Shard as Number, Slot};
 use forebay_source::Binding;
 use futures::future::{BoxFuture, Shared};
 
@@ -43,7 +45,7 @@ pub(super) struct ShardTable {
     partitions: Vec<Partition>,
     places: HashMap<Charge, usize>,
     /// Forecast ids of removed partitions.
-    free_places: Vec<Place>,
+    free_places: Vec<PartitionNumber>,
     /// Shares under the current rules.
     shares: Arc<Shares>,
     /// Uses so far, arrivals included.

@@ -49,9 +49,9 @@ pub struct Done {
 /// # Panics
 /// When polled again after it resolved.
 #[must_use = "an operation that finds the engine busy starts only when polled"]
-pub struct Operation(State);
+pub struct Operation(OperationState);
 
-enum State {
+enum OperationState {
     /// Decided without the engine.
     Ready(Option<Done>),
     /// In line for a permit.
@@ -77,14 +77,14 @@ impl Operation {
         ready: &mut Vec<Order>,
     ) -> Self {
         match made {
-            Err(done) => Self(State::Ready(Some(done))),
+            Err(done) => Self(OperationState::Ready(Some(done))),
             Ok(transfer) => match shared.queue.try_permit() {
                 Some(permit) => {
                     let (state, flight) = board(transfer, permit);
                     ready.extend(fault::clear(faults, flight, shared));
                     Self(state)
                 }
-                None => Self(State::Waiting(Box::new(Waiting {
+                None => Self(OperationState::Waiting(Box::new(Waiting {
                     permit: Box::pin(shared.queue.permits().acquire_owned()),
                     transfer: Some(transfer),
                     shared: Arc::clone(shared),
@@ -96,11 +96,11 @@ impl Operation {
 }
 
 /// Splits a transfer into the flight for the engine and the state of who awaits it.
-fn board(mut transfer: Transfer, permit: OwnedSemaphorePermit) -> (State, Flight) {
+fn board(mut transfer: Transfer, permit: OwnedSemaphorePermit) -> (OperationState, Flight) {
     let stub = Some(transfer.memory.stub());
     let (reply, answer) = oneshot::channel();
     transfer.board(reply, permit);
-    (State::Flying { answer, stub }, Flight::Transfer(transfer))
+    (OperationState::Flying { answer, stub }, Flight::Transfer(transfer))
 }
 
 impl Future for Operation {
@@ -109,10 +109,10 @@ impl Future for Operation {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Done> {
         loop {
             match &mut self.0 {
-                State::Ready(done) => {
+                OperationState::Ready(done) => {
                     return Poll::Ready(done.take().expect("an operation resolves once"));
                 }
-                State::Waiting(waiting) => {
+                OperationState::Waiting(waiting) => {
                     let permit = ready!(waiting.permit.as_mut().poll(context));
                     let transfer = waiting.transfer.take().expect("a waiting transfer is there");
                     match permit {
@@ -127,14 +127,14 @@ impl Future for Operation {
                                 span: transfer.memory.into_span(),
                                 result: Err(super::closed()),
                             };
-                            self.0 = State::Ready(Some(done));
+                            self.0 = OperationState::Ready(Some(done));
                         }
                     }
                 }
-                State::Flying { answer, stub } => {
+                OperationState::Flying { answer, stub } => {
                     let answer = ready!(Pin::new(answer).poll(context));
                     let stub = stub.take().expect("an operation resolves once");
-                    self.0 = State::Ready(None);
+                    self.0 = OperationState::Ready(None);
                     return Poll::Ready(
                         answer
                             .unwrap_or_else(|_| Done { span: stub, result: Err(super::closed()) }),
@@ -148,10 +148,10 @@ impl Future for Operation {
 impl std::fmt::Debug for Operation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match &self.0 {
-            State::Ready(Some(_)) => "Operation(ready)",
-            State::Ready(None) => "Operation(over)",
-            State::Waiting(_) => "Operation(waiting)",
-            State::Flying { .. } => "Operation(flying)",
+            OperationState::Ready(Some(_)) => "Operation(ready)",
+            OperationState::Ready(None) => "Operation(over)",
+            OperationState::Waiting(_) => "Operation(waiting)",
+            OperationState::Flying { .. } => "Operation(flying)",
         })
     }
 }

@@ -51,14 +51,14 @@ pub(super) enum Bell {
 }
 
 pub(super) struct Queue {
-    state: Mutex<State>,
+    state: Mutex<OrderState>,
     permits: Arc<Semaphore>,
     limit: usize,
     bell: Bell,
     wakes: AtomicU64,
 }
 
-struct State {
+struct OrderState {
     orders: VecDeque<Order>,
     retired: Vec<Retired>,
     /// Threads that will not look again until the bell rings.
@@ -83,7 +83,7 @@ impl Queue {
     pub(super) fn new(in_flight: u32, bell: Bell) -> Self {
         let permits = in_flight as usize * PERMITS_PER_FLIGHT;
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(OrderState {
                 orders: VecDeque::with_capacity(permits),
                 retired: Vec::new(),
                 sleeping: 0,
@@ -193,7 +193,7 @@ impl Queue {
     }
 
     /// Wakes at most `wanted` threads, with the queue unlocked.
-    fn ring(&self, mut state: MutexGuard<'_, State>, wanted: usize) {
+    fn ring(&self, mut state: MutexGuard<'_, OrderState>, wanted: usize) {
         match &self.bell {
             Bell::Event(event) => {
                 let rings = wanted > 0 && std::mem::take(&mut state.sleeping) > 0;
@@ -224,7 +224,7 @@ impl Queue {
         self.wakes.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OrderState> {
         self.state.lock().expect("nothing panics while the queue is open")
     }
 }

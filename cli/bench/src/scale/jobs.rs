@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use forebay_client::{Address, Launch, Loader, LoaderConfig, RuntimeDirectory, SessionConfig};
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_wire::message::{Open, Order, Shuffle, Tail};
+use forebay_wire::message::{Open, Order};
 use indicatif::ProgressBar;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use super::{Ground, doubles, grown, median};
+use super::{Setup, doubles, grown, median};
 use crate::fetches::{self, Fetches};
 use crate::growth::Growth;
 use crate::playing;
@@ -44,11 +44,11 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) fn growth(
     most: u64,
-    ground: Ground<'_>,
+    setup: Setup<'_>,
     growths: &mut Vec<Growth>,
     progress: &ProgressBar,
 ) -> Result<()> {
-    let folder = tempfile::Builder::new().prefix("forebay-scale-").tempdir_in(ground.directory);
+    let folder = tempfile::Builder::new().prefix("forebay-scale-").tempdir_in(setup.directory);
     let folder = folder.doing("make a folder for shards")?;
     let root = folder.path().canonicalize().doing("find a folder")?;
     let urls = (0..SHARDS).map(|number| {
@@ -57,8 +57,8 @@ pub(super) fn growth(
         Ok(format!("file://{}", path.display()))
     });
     let urls: Vec<String> = urls.collect::<Result<_>>()?;
-    let household = Household::new(ground, &root)?;
-    let address = household.address();
+    let temporary = TemporaryDaemon::new(setup, &root)?;
+    let address = temporary.address();
     let first = Loader::open(config(&address, &urls))?;
     let daemon: Daemon = fetches::status(&address)?;
     // All that is read is here from now on.
@@ -106,46 +106,20 @@ fn make(path: &Path) -> Result<()> {
 }
 
 fn config(address: &Address, urls: &[String]) -> LoaderConfig {
-    let order = Order {
-        shuffle: Shuffle::None,
-        window: 1,
-        seed: 0,
-        lanes: None,
-        batch_size: BATCH,
-        rank: 0,
-        world_size: 1,
-        tail: Tail::Even,
-        epoch_samples: None,
-    };
-    let open = Open {
-        job: "bench scale".to_owned(),
-        urls: urls.to_vec(),
-        counts: Some(vec![SAMPLES as u64; SHARDS]),
-        origin: Default::default(),
-        order,
-        fields: None,
-        prefetch: 4,
-        patience_ms: 0,
-    };
-    let session = SessionConfig {
-        address: address.clone(),
-        open,
-        streams: Vec::new(),
-        extent: None,
-        timeout: TIMEOUT,
-        allow_pipe: false,
-    };
-    LoaderConfig { session, fields: None, views: Vec::new(), threads: 1, device: None, trace: None }
+    let counts = Some(vec![SAMPLES as u64; SHARDS]);
+    let open = Open::new("bench scale", urls.to_vec(), Order::of_list(BATCH));
+    let open = Open { counts, ..open };
+    LoaderConfig::new(SessionConfig::new(address.clone(), open, TIMEOUT))
 }
 
 /// Folders of the daemon.
-struct Household {
+struct TemporaryDaemon {
     launch: Launch,
     _runtime: TempDir,
 }
 
-impl Household {
-    fn new(ground: Ground<'_>, root: &Path) -> Result<Self> {
+impl TemporaryDaemon {
+    fn new(setup: Setup<'_>, root: &Path) -> Result<Self> {
         // A socket's path is short, so it does not lie where the shards do.
         let runtime = TempDir::new().doing("make a folder for a daemon")?;
         let directory = RuntimeDirectory::at(runtime.path().join("forebay"))?;
@@ -159,7 +133,7 @@ impl Household {
             set("XDG_RUNTIME_DIR", runtime.path().to_owned()),
             set("FOREBAY_CACHE", root.join("cache")),
         ];
-        command.extend_from_slice(ground.launcher);
+        command.extend_from_slice(setup.launcher);
         let daemon = ["daemon", "--embedded", "--capacity", CAPACITY, "--idle", IDLE];
         command.extend(daemon.map(std::ffi::OsString::from));
         Ok(Self { launch: Launch { command, directory }, _runtime: runtime })

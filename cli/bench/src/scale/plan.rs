@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use forebay_engine::plan::{self, Known, Located, Sequence};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_wire::message::{Order, Shuffle, Tail};
+use forebay_wire::message::Order;
 use indicatif::ProgressBar;
 
 use super::{ROUNDS, powers, timed};
@@ -51,17 +51,7 @@ pub(super) fn growths(most: u64, growths: &mut Vec<Growth>, progress: &ProgressB
 
 /// Seconds to a position in a mixed epoch of so many samples, and from there to each after it.
 fn look_up(samples: u64) -> Result<(f64, f64)> {
-    let order = Order {
-        shuffle: Shuffle::Window,
-        window: 64,
-        seed: 1,
-        lanes: None,
-        batch_size: 256,
-        rank: 0,
-        world_size: 1,
-        tail: Tail::Even,
-        epoch_samples: None,
-    };
+    let order = Order::shuffled(64, 1, 256);
     let mut counts = vec![SHARD; usize::try_from(samples / SHARD).unwrap_or(usize::MAX)];
     if !samples.is_multiple_of(SHARD) {
         counts.push(samples % SHARD);

@@ -18,7 +18,7 @@ use forebay_store::{
 use forebay_uring::{Arena, Engine, EngineConfig, Region};
 use indicatif::ProgressBar;
 
-use super::{Ground, grown, median, powers};
+use super::{Setup, grown, median, powers};
 use crate::growth::Growth;
 use crate::interrupt;
 
@@ -27,16 +27,16 @@ const SMALL: u64 = 10_240;
 
 pub(super) fn growths(
     most: u64,
-    ground: Ground<'_>,
+    setup: Setup<'_>,
     growths: &mut Vec<Growth>,
     progress: &ProgressBar,
 ) -> Result<()> {
-    let folder = tempfile::Builder::new().prefix("forebay-scale-").tempdir_in(ground.directory);
+    let folder = tempfile::Builder::new().prefix("forebay-scale-").tempdir_in(setup.directory);
     let folder = folder.doing("make a folder for shards")?;
     let cache = folder.path().canonicalize().doing("find a folder")?.join("cache");
     let shards = cache.join("shards");
     fs::create_dir_all(&cache).doing("make a folder for shards")?;
-    let reader = [ground.launcher, &["reader".into()]].concat();
+    let reader = [setup.launcher, &["reader".into()]].concat();
     // It becomes a cache.
     start_seconds(&cache, reader.clone(), 0)?;
     let name = "start: time until all shards are listed".to_owned();

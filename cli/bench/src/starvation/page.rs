@@ -103,7 +103,7 @@ fn summary(report: &Report) -> Result<Markup> {
                     td { (format!("{:.3} s", epoch.first_batch_seconds)) }
                     td { (format!("{:.3} GB", epoch.fetched_bytes as f64 / GB)) }
                     td { (epoch.by_tier) }
-                    td { (epoch.wait.stalls) " of " (epoch.wait.count) }
+                    td { (epoch.wait.stalls) " of " (epoch.wait.summary.count) }
                 } } }
             }
             @if let Some(steps) = report.few_steps() {
@@ -130,9 +130,9 @@ fn one(epoch: &EpochReport) -> Result<Markup> {
         section {
             h2 { "Epoch " (epoch.epoch) ", " (epoch.temperature) }
             p {
-                "Waits of single steps: p50 " (milliseconds(wait.p50_seconds))
-                ", p95 " (milliseconds(wait.p95_seconds)) ", p99 " (milliseconds(wait.p99_seconds))
-                ", longest " (milliseconds(wait.max_seconds)) ". Booked " (briefly(wait.total_seconds))
+                "Waits of single steps: p50 " (milliseconds(wait.summary.p50_seconds))
+                ", p95 " (milliseconds(wait.summary.p95_seconds)) ", p99 " (milliseconds(wait.summary.p99_seconds))
+                ", longest " (milliseconds(wait.summary.max_seconds)) ". Booked " (briefly(wait.summary.total_seconds))
                 " of " (briefly(wait.measured_seconds)) " measured; the calls themselves have no cause."
             }
             @if let Some(unbooked) = wait.unbooked_seconds() {
@@ -140,10 +140,10 @@ fn one(epoch: &EpochReport) -> Result<Markup> {
             }
             table {
                 thead { tr { th scope="col" { "cause" } th scope="col" { "waited" } th scope="col" { "share" } } }
-                tbody { @for (cause, seconds) in &wait.by_cause { tr {
+                tbody { @for (cause, seconds) in &wait.summary.by_cause { tr {
                     th scope="row" { (cause) }
                     td { (format!("{seconds:.3} s")) }
-                    td { (percent(seconds / wait.total_seconds.max(f64::MIN_POSITIVE))) }
+                    td { (percent(seconds / wait.summary.total_seconds.max(f64::MIN_POSITIVE))) }
                 } } }
             }
             @for one in &epoch.accelerators {

@@ -5,9 +5,10 @@ pub(super) mod text;
 use std::fmt;
 use std::time::Duration;
 
+use forebay_client::WaitReport;
 use forebay_error::{Doing, Result};
 use forebay_wire::message::Cause;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::accelerator::{Played, STALL_SHARE};
@@ -159,31 +160,19 @@ pub struct EpochReport {
     /// Bytes read from each of the daemon's tiers during the whole epoch, for whatever job.
     pub by_tier: TierReads,
     /// The consumers' waits.
-    pub wait: WaitsReport,
+    pub wait: EpochWaits,
     /// One entry for each accelerator.
     pub accelerators: Vec<AcceleratorReport>,
 }
 
 /// Waits of an epoch in seconds.
 #[derive(Debug, Clone, Serialize)]
-pub struct WaitsReport {
-    /// Waits counted: one a step.
-    pub count: u64,
-    /// Sum over all causes.
-    pub total_seconds: f64,
-    /// The same by the clock of whoever waited.
+pub struct EpochWaits {
+    /// Waits by cause over all accelerators, one a step.
+    #[serde(flatten)]
+    pub summary: WaitReport,
+    /// Sum of the waits by the clock of the waiting threads.
     pub measured_seconds: f64,
-    /// Cause by cause, as (name, seconds); an object in JSON.
-    #[serde(serialize_with = "as_object")]
-    pub by_cause: Vec<(&'static str, f64)>,
-    /// Half of the waits were shorter.
-    pub p50_seconds: f64,
-    /// 95 % of the waits were shorter.
-    pub p95_seconds: f64,
-    /// 99 % of the waits were shorter.
-    pub p99_seconds: f64,
-    /// The longest.
-    pub max_seconds: f64,
     /// Waits longer than this share of a nominal step are stalls.
     pub stall_share_of_step: f64,
     /// Number of stalls.
@@ -346,7 +335,7 @@ impl EpochReport {
             tier_bytes: tier,
             origin_bytes: origin,
             by_tier,
-            wait: WaitsReport::of(played),
+            wait: EpochWaits::of(played),
             accelerators,
         }
     }
@@ -357,7 +346,7 @@ impl EpochReport {
     }
 }
 
-impl WaitsReport {
+impl EpochWaits {
     fn of(played: &[Played]) -> Self {
         let mut each = Durations::default();
         let mut by_cause = Cause::ALL.map(|cause| (cause.name(), 0.0));
@@ -368,14 +357,16 @@ impl WaitsReport {
             }
         }
         Self {
-            count: each.count(),
-            total_seconds: by_cause.iter().map(|(_, seconds)| seconds).sum(),
+            summary: WaitReport {
+                count: each.count(),
+                total_seconds: by_cause.iter().map(|(_, seconds)| seconds).sum(),
+                by_cause: by_cause.to_vec(),
+                p50_seconds: each.at(0.50),
+                p95_seconds: each.at(0.95),
+                p99_seconds: each.at(0.99),
+                max_seconds: each.at(1.0),
+            },
             measured_seconds: played.iter().map(|one| one.waited).sum::<Duration>().as_secs_f64(),
-            by_cause: by_cause.to_vec(),
-            p50_seconds: each.at(0.50),
-            p95_seconds: each.at(0.95),
-            p99_seconds: each.at(0.99),
-            max_seconds: each.at(1.0),
             stall_share_of_step: STALL_SHARE,
             stalls: played.iter().map(|one| one.stalls).sum(),
         }
@@ -385,15 +376,16 @@ impl WaitsReport {
     /// and a hundredth: figures by cause are then not reliable.
     #[must_use]
     pub fn unbooked_seconds(&self) -> Option<f64> {
-        let unbooked = (self.measured_seconds - self.total_seconds).abs();
+        let unbooked = (self.measured_seconds - self.summary.total_seconds).abs();
         let allowed =
-            BOOKED_WITHIN * self.measured_seconds + CALL.as_secs_f64() * self.count as f64;
+            BOOKED_WITHIN * self.measured_seconds + CALL.as_secs_f64() * self.summary.count as f64;
         (unbooked > allowed).then_some(unbooked)
     }
 
     /// Seconds booked to a cause.
     pub(super) fn of_cause(&self, name: &str) -> f64 {
-        self.by_cause.iter().filter(|(cause, _)| *cause == name).map(|(_, seconds)| seconds).sum()
+        let of_cause = self.summary.by_cause.iter().filter(|(cause, _)| *cause == name);
+        of_cause.map(|(_, seconds)| seconds).sum()
     }
 }
 
@@ -413,13 +405,6 @@ impl AcceleratorReport {
         };
         played.iter().enumerate().map(report).collect()
     }
-}
-
-fn as_object<S: Serializer>(
-    by_cause: &[(&'static str, f64)],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(by_cause.iter().copied())
 }
 
 #[cfg(test)]
@@ -543,7 +528,7 @@ mod tests {
         let booked = |ms: u64| vec![("origin", Duration::from_millis(ms).as_secs_f64())];
         played.each.record(played.waited);
         let unbooked =
-            |played: &Played| WaitsReport::of(std::slice::from_ref(played)).unbooked_seconds();
+            |played: &Played| EpochWaits::of(std::slice::from_ref(played)).unbooked_seconds();
         // Causes in the order of all of them: the origin's is the first.
         played.stats.wait.by_cause = booked(650);
         assert_eq!(unbooked(&played), None);

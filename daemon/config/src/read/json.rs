@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use super::yaml;
 use crate::mistake::Mistake;
-use crate::tree::{Node, Place};
+use crate::tree::{FilePosition, Node};
 
 /// The tree of a file.
 pub(super) fn tree(text: &str) -> Result<Node, Vec<Mistake>> {
     serde_json::from_str::<Value>(text).map_err(|error| {
-        let place = Place { line: error.line().max(1), column: error.column().max(1) };
+        let place = FilePosition { line: error.line().max(1), column: error.column().max(1) };
         let what = error.to_string();
         // It says where by itself, at the end.
         let what = what.rsplit_once(" at line ").map_or(what.as_str(), |(what, _)| what);

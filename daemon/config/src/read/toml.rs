@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{Lines, MAX_DEPTH};
 use crate::mistake::Mistake;
-use crate::tree::{Key, Node, Place, Value};
+use crate::tree::{FilePosition, Key, Node, Value};
 
 /// The tree of a file.
 pub(super) fn tree(text: &str) -> Result<Node, Vec<Mistake>> {
@@ -29,7 +29,7 @@ pub(super) fn tree(text: &str) -> Result<Node, Vec<Mistake>> {
         return Err(mistakes);
     }
     let mut reader = Reader { lines, mistakes };
-    let node = reader.table(Place::START, table.get_ref(), MAX_DEPTH);
+    let node = reader.table(FilePosition::START, table.get_ref(), MAX_DEPTH);
     if reader.mistakes.is_empty() { Ok(node) } else { Err(reader.mistakes) }
 }
 
@@ -39,7 +39,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn table(&mut self, place: Place, table: &DeTable<'_>, depth: usize) -> Node {
+    fn table(&mut self, place: FilePosition, table: &DeTable<'_>, depth: usize) -> Node {
         // The parser sorts by name.
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
@@ -50,7 +50,7 @@ impl Reader<'_> {
         Node { place, value: Value::Table(entries.collect()) }
     }
 
-    fn place<T>(&self, spanned: &Spanned<T>) -> Place {
+    fn place<T>(&self, spanned: &Spanned<T>) -> FilePosition {
         self.lines.place(spanned.span().start)
     }
 
@@ -83,7 +83,7 @@ impl Reader<'_> {
         Node { place, value }
     }
 
-    fn refuse(&mut self, place: Place, what: &str) -> Node {
+    fn refuse(&mut self, place: FilePosition, what: &str) -> Node {
         self.mistakes.push(Mistake::of_syntax(Some(place), what));
         Node { place, value: Value::Null }
     }

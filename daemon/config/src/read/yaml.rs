@@ -9,7 +9,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, StrInput};
 
 use super::MAX_DEPTH;
 use crate::mistake::Mistake;
-use crate::tree::{Key, Node, Place, Value};
+use crate::tree::{FilePosition, Key, Node, Value};
 
 /// The tree of a file.
 pub(super) fn tree(text: &str) -> Result<Node, Vec<Mistake>> {
@@ -30,8 +30,8 @@ struct Reader<'a> {
     mistakes: Vec<Mistake>,
 }
 
-fn place(marker: &Marker) -> Place {
-    Place { line: marker.line().max(1), column: marker.col() + 1 }
+fn place(marker: &Marker) -> FilePosition {
+    FilePosition { line: marker.line().max(1), column: marker.col() + 1 }
 }
 
 fn wrong(span: Span, what: &str) -> Mistake {
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
                 event => root = Some(self.node(event, span, MAX_DEPTH)?),
             }
         }
-        let empty = Node { place: Place::START, value: Value::Table(Vec::new()) };
+        let empty = Node { place: FilePosition::START, value: Value::Table(Vec::new()) };
         Ok(root.filter(|root| !matches!(root.value, Value::Null)).unwrap_or(empty))
     }
 

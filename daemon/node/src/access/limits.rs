@@ -54,7 +54,7 @@ impl Held {
 pub struct Usage(Arc<Mutex<HashMap<Holder, Held>>>);
 
 /// The right to have one job, until dropped.
-pub struct Place {
+pub struct SessionPermit {
     usage: Arc<Mutex<HashMap<Holder, Held>>>,
     holder: Holder,
 }
@@ -64,7 +64,7 @@ impl Usage {
     ///
     /// # Errors
     /// `Unavailable` naming the limit that it is over.
-    pub fn open(&self, holder: Holder, limits: TenantLimits) -> Result<Place> {
+    pub fn open(&self, holder: Holder, limits: TenantLimits) -> Result<SessionPermit> {
         let mut all = lock(&self.0);
         if all.len() >= HOLDERS && !all.contains_key(&holder) {
             all.retain(|_, held| held.sessions > 0);
@@ -95,11 +95,11 @@ impl Usage {
                 .advise("retry then, or ask an admin to raise `opens` of the [[tenant]]"));
         }
         held.sessions += 1;
-        Ok(Place { usage: self.0.clone(), holder })
+        Ok(SessionPermit { usage: self.0.clone(), holder })
     }
 }
 
-impl Drop for Place {
+impl Drop for SessionPermit {
     fn drop(&mut self) {
         if let Some(held) = lock(&self.usage).get_mut(&self.holder) {
             held.sessions -= 1;

@@ -14,7 +14,7 @@ use redis::{
     AsyncConnectionConfig, Client, IntoConnectionInfo, RedisError, RedisResult, Script, cmd,
 };
 
-/// A member of a daemon that says nothing for this long is given up: long beside the pauses of a
+/// A member whose daemon is silent for this long is removed: long beside the pauses of a
 /// busy node or network, short beside an epoch.
 const BELIEVED: Duration = Duration::from_secs(20);
 

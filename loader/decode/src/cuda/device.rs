@@ -19,7 +19,7 @@ use forebay_wire::slab::Slab;
 
 use super::driver::{Done, Driver, Stream, failed};
 use super::memory::{Memory, Pool, Side};
-use super::nvjpeg::{Decoder, Job, Nvjpeg};
+use super::nvjpeg::{Decoder, JpegTask, Nvjpeg};
 use super::view::{Address, CHANNELS, Move, Plane, Stored, Tables};
 use crate::column::Tensor;
 use crate::dtype::DType;
@@ -428,7 +428,7 @@ impl<'a> Submission<'a> {
         pictures: &[Picture<'a>],
         files: &[Address],
         (out, row): (Address, usize),
-    ) -> Result<(Vec<Job>, Tables)> {
+    ) -> Result<(Vec<JpegTask>, Tables)> {
         let lens = pictures.iter().flat_map(|picture| picture.stored.planes()).map(plane_len);
         let components = self.device.memory.take(lens.sum(), &self.device.work)?;
         let mut free = components.at();
@@ -440,7 +440,7 @@ impl<'a> Submission<'a> {
                 free += plane_len(size) as u64;
             }
             let components = picture.stored.components;
-            jobs.push(Job { at: *at, len: picture.file.len(), planes, components });
+            jobs.push(JpegTask { at: *at, len: picture.file.len(), planes, components });
             let each = row / picture.cuts.len();
             for (index, cut) in picture.cuts.iter().enumerate() {
                 let planes = &planes[..components as usize];

@@ -183,7 +183,7 @@ unsafe impl Send for Decoder {}
 
 /// One file and the destinations of its components.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Job {
+pub(super) struct JpegTask {
     /// The file, on the device.
     pub(super) at: Address,
     /// Size in bytes.
@@ -272,8 +272,8 @@ impl Decoder {
     /// # Safety
     /// The files are on the device once earlier queued work is done, the planes belong to the batch
     /// alone, and both stay until this is done.
-    pub(super) unsafe fn decode(&mut self, jobs: &[Job], stream: &Stream) -> Result<()> {
-        let (colored, gray): (Vec<&Job>, Vec<&Job>) =
+    pub(super) unsafe fn decode(&mut self, jobs: &[JpegTask], stream: &Stream) -> Result<()> {
+        let (colored, gray): (Vec<&JpegTask>, Vec<&JpegTask>) =
             jobs.iter().partition(|job| job.components > 1);
         for (jobs, output) in [(colored, OUTPUT_YUV), (gray, OUTPUT_Y)] {
             if !jobs.is_empty() {
@@ -285,7 +285,12 @@ impl Decoder {
     }
 
     /// Decodes files with the same number of components.
-    unsafe fn decode_alike(&mut self, jobs: &[&Job], output: c_int, stream: &Stream) -> Result<()> {
+    unsafe fn decode_alike(
+        &mut self,
+        jobs: &[&JpegTask],
+        output: c_int,
+        stream: &Stream,
+    ) -> Result<()> {
         let (state, done) = &mut self.states[self.next];
         self.next = (self.next + 1) % BATCHES;
         let state = *state;
@@ -360,7 +365,7 @@ impl Drop for Decoder {
     }
 }
 
-fn image(job: &Job) -> Image {
+fn image(job: &JpegTask) -> Image {
     let mut image = Image { channels: [null_mut(); 4], pitches: [0; 4] };
     for (channel, plane) in job.planes[..job.components as usize].iter().enumerate() {
         image.channels[channel] = plane.at as *mut u8;

@@ -39,12 +39,12 @@ thread_local! {
 pub(super) struct Field {
     spec: FieldSpec,
     id: u64,
-    job: Job,
+    job: DecodeTask,
 }
 
 /// Treatment of a field's bytes.
 #[derive(Debug)]
-enum Job {
+enum DecodeTask {
     Image(ImagePlan),
     Int { path: Option<String> },
     Float { path: Option<String>, dtype: DType },
@@ -58,14 +58,14 @@ enum Job {
 impl Field {
     pub(super) fn new(spec: FieldSpec) -> Self {
         let job = match spec.kind.clone() {
-            FieldKind::Image(image) => Job::Image(ImagePlan::new(image)),
-            FieldKind::Int { path } => Job::Int { path },
-            FieldKind::Float { path, dtype } => Job::Float { path, dtype },
-            FieldKind::Label { classes, path } => Job::Label { classes, path },
-            FieldKind::Text { ragged } => Job::Text { ragged: Packing::of(ragged) },
-            FieldKind::Json { path } => Job::Json { path },
-            FieldKind::Npy { ragged, raw } => Job::Npy { ragged: Packing::of(ragged), raw },
-            FieldKind::Bytes => Job::Bytes,
+            FieldKind::Image(image) => DecodeTask::Image(ImagePlan::new(image)),
+            FieldKind::Int { path } => DecodeTask::Int { path },
+            FieldKind::Float { path, dtype } => DecodeTask::Float { path, dtype },
+            FieldKind::Label { classes, path } => DecodeTask::Label { classes, path },
+            FieldKind::Text { ragged } => DecodeTask::Text { ragged: Packing::of(ragged) },
+            FieldKind::Json { path } => DecodeTask::Json { path },
+            FieldKind::Npy { ragged, raw } => DecodeTask::Npy { ragged: Packing::of(ragged), raw },
+            FieldKind::Bytes => DecodeTask::Bytes,
         };
         Self { id: field_id(&spec.name), job, spec }
     }
@@ -91,14 +91,14 @@ impl Field {
         errors: &mut [Option<Error>],
     ) -> Result<Made<'a>> {
         Ok(Made::Rows(match &self.job {
-            Job::Image(plan) => self.images(plan, batch, errors)?,
-            Job::Int { path } => {
+            DecodeTask::Image(plan) => self.images(plan, batch, errors)?,
+            DecodeTask::Int { path } => {
                 self.numbers(DType::Int64, path.as_deref(), batch, errors, |text, out| {
                     out.copy_from_slice(&number::integer(text)?.to_ne_bytes());
                     Ok(())
                 })?
             }
-            Job::Float { path, dtype } => {
+            DecodeTask::Float { path, dtype } => {
                 self.numbers(*dtype, path.as_deref(), batch, errors, |text, out| {
                     let value = number::real(text)?;
                     match dtype {
@@ -108,7 +108,7 @@ impl Field {
                     Ok(())
                 })?
             }
-            Job::Label { classes, path } => {
+            DecodeTask::Label { classes, path } => {
                 let path = path.as_deref();
                 self.numbers(DType::Int64, path, batch, errors, |text, out| {
                     let class = label::class(text, path.is_some(), classes)?;
@@ -116,34 +116,36 @@ impl Field {
                     Ok(())
                 })?
             }
-            Job::Text { ragged: None } => {
+            DecodeTask::Text { ragged: None } => {
                 Rows::Text(
                     self.values(false, batch, errors, |_, bytes| Ok(Some(text(bytes)?.to_owned()))),
                 )
             }
-            Job::Text { ragged: Some(packing) } => {
+            DecodeTask::Text { ragged: Some(packing) } => {
                 let form = Form { dtype: DType::Uint8, rest: Vec::new() };
                 self.ragged(*packing, Some(form), batch, errors, |bytes| {
                     let text = text(bytes)?;
                     Ok(bytes_of(&text[..text.floor_char_boundary(packing.len_max())]))
                 })?
             }
-            Job::Json { path } => Rows::Json(self.values(true, batch, errors, |_, bytes| {
-                let found = json::document(bytes, path.as_deref())?;
-                self.part(found, path.as_deref())
-            })),
-            Job::Npy { ragged: None, raw } => {
+            DecodeTask::Json { path } => {
+                Rows::Json(self.values(true, batch, errors, |_, bytes| {
+                    let found = json::document(bytes, path.as_deref())?;
+                    self.part(found, path.as_deref())
+                }))
+            }
+            DecodeTask::Npy { ragged: None, raw } => {
                 return Ok(Made::Arrays(self.arrays(raw.as_ref(), batch, errors)));
             }
-            Job::Npy { ragged: Some(packing), raw: None } => {
+            DecodeTask::Npy { ragged: Some(packing), raw: None } => {
                 self.ragged(*packing, None, batch, errors, npy::array)?
             }
-            Job::Npy { ragged: Some(packing), raw: Some(raw) } => {
+            DecodeTask::Npy { ragged: Some(packing), raw: Some(raw) } => {
                 let rest = raw.no_shape().split_off(1);
                 let form = Form { dtype: raw.dtype, rest };
                 self.ragged(*packing, Some(form), batch, errors, |bytes| raw.read(bytes))?
             }
-            Job::Bytes => {
+            DecodeTask::Bytes => {
                 let slots = batch.records.par_iter().map(|_| ());
                 let find = |record: &Record<'_>, ()| record.find(&self.spec);
                 Rows::Bytes(self.each(false, batch, errors, slots, find))
@@ -153,7 +155,7 @@ impl Field {
 
     /// True if its rows are counted by decoder.
     pub(super) fn has_images_or_arrays(&self) -> bool {
-        matches!(self.job, Job::Image(_) | Job::Npy { .. })
+        matches!(self.job, DecodeTask::Image(_) | DecodeTask::Npy { .. })
     }
 
     /// Reads numbers that stand alone, or at `path` of a JSON document.

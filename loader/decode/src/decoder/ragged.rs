@@ -38,12 +38,12 @@ pub(super) struct RaggedRows {
     /// Length of each; 0 for bad or missing ones.
     lengths: Vec<usize>,
     present: Vec<bool>,
-    room: Room,
+    room: RowWidth,
 }
 
 /// Memory of each row.
 #[derive(Clone, Copy)]
-enum Room {
+enum RowWidth {
     /// The width of the longest, or the requested one.
     Same { width: usize, is_fixed: bool },
     /// Own length.
@@ -113,10 +113,10 @@ impl Packing {
             Self::Padded { max_len, .. } => {
                 let width = max_len.unwrap_or(longest);
                 let bytes = width.saturating_mul(unit).saturating_mul(rows.len());
-                (Room::Same { width, is_fixed: max_len.is_some() }, bytes)
+                (RowWidth::Same { width, is_fixed: max_len.is_some() }, bytes)
             }
             // At most the bytes the rows were read from.
-            Self::Nested { .. } => (Room::Own, lengths.iter().sum::<usize>() * unit),
+            Self::Nested { .. } => (RowWidth::Own, lengths.iter().sum::<usize>() * unit),
         };
         let mut buffer = buffers.take(bytes).map_err(|full| {
             full.at("longest", longest)
@@ -191,7 +191,7 @@ impl Form {
     }
 }
 
-impl Room {
+impl RowWidth {
     /// Returns the steps along the first dimension reserved for a row of `length`.
     fn of(self, length: usize) -> usize {
         match self {
@@ -219,7 +219,9 @@ impl RaggedRows {
         let present = kept.iter().map(|&row| present[row]).collect();
         let longest = kept.iter().map(|&row| lengths[row]).max().unwrap_or(0);
         let closed = match room {
-            Room::Same { is_fixed: false, .. } => Room::Same { width: longest, is_fixed: false },
+            RowWidth::Same { is_fixed: false, .. } => {
+                RowWidth::Same { width: longest, is_fixed: false }
+            }
             other => other,
         };
         let bytes = buffer.as_bytes_mut();
@@ -235,15 +237,15 @@ impl RaggedRows {
         buffer.truncate(to);
         let lengths: Vec<usize> = kept.iter().map(|&row| lengths[row]).collect();
         let first = match closed {
-            Room::Same { width, .. } => vec![kept.len(), width],
-            Room::Own => vec![lengths.iter().sum()],
+            RowWidth::Same { width, .. } => vec![kept.len(), width],
+            RowWidth::Own => vec![lengths.iter().sum()],
         };
         let shape = [first, form.rest].concat();
         let values = Tensor { dtype: form.dtype, shape, buffer };
         let lengths = integers(&lengths, buffers)?;
         let column = match closed {
-            Room::Same { .. } => Column::Padded { values, lengths },
-            Room::Own => Column::Nested { values, lengths },
+            RowWidth::Same { .. } => Column::Padded { values, lengths },
+            RowWidth::Own => Column::Nested { values, lengths },
         };
         Ok((column, present))
     }

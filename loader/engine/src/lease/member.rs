@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use forebay_error::Result;
-use forebay_wire::leases::{Mark, Place};
+use forebay_wire::leases::{LogPosition, Mark};
 
 use super::queue::Offer;
 use super::{Joining, Leases, Name, Queue};
@@ -55,7 +55,7 @@ impl Member {
         leases: Arc<dyn Leases>,
         name: Name,
         who: &Joining,
-    ) -> Result<(Self, Vec<Lease>, Place)> {
+    ) -> Result<(Self, Vec<Lease>, LogPosition)> {
         let believes = leases.believes();
         let (mut held, mut place) = (Vec::new(), None);
         leases
@@ -101,7 +101,7 @@ impl Member {
     ///
     /// # Errors
     /// As [`Member::take`].
-    pub async fn acknowledge(&self, marks: &[Mark]) -> Result<Place> {
+    pub async fn acknowledge(&self, marks: &[Mark]) -> Result<LogPosition> {
         let number = self.number;
         self.change(|queue| {
             queue.acknowledge(number, marks)?;

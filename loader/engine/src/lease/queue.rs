@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_wire::leases::{Mark, Place};
+use forebay_wire::leases::{LogPosition, Mark};
 use serde::{Deserialize, Serialize};
 
 /// One entry of the log.
@@ -79,7 +79,7 @@ pub struct Joining {
     /// Shards of an epoch.
     pub shards: u32,
     /// Start of the epoch, if not its first shard.
-    pub from: Option<Place>,
+    pub from: Option<LogPosition>,
     /// The log it already takes part in.
     pub log: Option<String>,
     /// Progress it acknowledged in that log.
@@ -360,9 +360,9 @@ impl Queue {
 
     /// Returns the log's state.
     #[must_use]
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> LogPosition {
         let open = self.open.iter().map(|(turn, open)| Mark { turn: *turn, upto: open.upto });
-        Place {
+        LogPosition {
             log: self.log.clone(),
             position: self.position,
             next: self.next,

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::queue::Offer;
 use super::{Entry, Joining, Queue};
-use forebay_wire::leases::{Mark, Place};
+use forebay_wire::leases::{LogPosition, Mark};
 
 fn joining(member: u64, rank: u32, world_size: u32, shards: u32) -> Joining {
     Joining {
@@ -99,13 +99,13 @@ impl World {
         u32::try_from(self.ranks.len()).unwrap()
     }
 
-    fn join_all(&mut self, from: Option<&Place>) {
+    fn join_all(&mut self, from: Option<&LogPosition>) {
         for rank in 0..self.ranks.len() {
             self.join(rank, from);
         }
     }
 
-    fn join(&mut self, rank: usize, from: Option<&Place>) {
+    fn join(&mut self, rank: usize, from: Option<&LogPosition>) {
         self.members += 1;
         let mut who =
             joining(self.members, u32::try_from(rank).unwrap(), self.world(), self.shards());
@@ -184,7 +184,7 @@ impl World {
     }
 
     /// Records acknowledged samples, each at most once.
-    fn deliver(&mut self, before: &Place, told: &[Mark]) {
+    fn deliver(&mut self, before: &LogPosition, told: &[Mark]) {
         let mut from: BTreeMap<u32, u64> =
             before.open.iter().map(|mark| (mark.turn, mark.upto)).collect();
         for mark in told {
@@ -211,11 +211,11 @@ impl World {
     }
 
     /// Returns the start of the epoch that a joining rank must name.
-    fn begun(&self) -> Option<Place> {
+    fn begun(&self) -> Option<LogPosition> {
         let json = serde_json::to_value(self.slot.as_ref().unwrap()).unwrap();
         let (log, position) =
             serde_json::from_value::<Option<(String, u64)>>(json["began"].clone()).unwrap()?;
-        Some(Place { log, position, next: 0, open: Vec::new() })
+        Some(LogPosition { log, position, next: 0, open: Vec::new() })
     }
 
     fn restart(&mut self, missing: Option<usize>) {
@@ -419,7 +419,8 @@ fn restarted_daemon_drops_members_that_do_not_return() {
 
 #[test]
 fn ranks_that_do_not_agree_are_refused() {
-    let from = |position| Some(Place { log: "before".into(), position, next: 1, open: Vec::new() });
+    let from =
+        |position| Some(LogPosition { log: "before".into(), position, next: 1, open: Vec::new() });
     let mut slot = None;
     join(&mut slot, &Joining { from: from(5), ..joining(1, 0, 2, 4) }).unwrap();
     for who in [
@@ -432,7 +433,7 @@ fn ranks_that_do_not_agree_are_refused() {
         assert_eq!(error.kind(), forebay_error::ErrorKind::Invalid, "{who:?}");
     }
     join(&mut slot, &Joining { from: from(5), ..joining(2, 1, 2, 4) }).unwrap();
-    let beyond = Place { log: "before".into(), position: 0, next: 9, open: Vec::new() };
+    let beyond = LogPosition { log: "before".into(), position: 0, next: 9, open: Vec::new() };
     let error =
         join(&mut None, &Joining { from: Some(beyond), ..joining(1, 0, 1, 4) }).unwrap_err();
     assert_eq!(error.kind(), forebay_error::ErrorKind::Invalid);

@@ -16,17 +16,7 @@ mod needs;
 mod spans;
 
 fn order(shuffle: Shuffle, window: u32, seed: u64) -> Order {
-    Order {
-        shuffle,
-        window,
-        seed,
-        lanes: None,
-        batch_size: 4,
-        rank: 0,
-        world_size: 1,
-        tail: Tail::Even,
-        epoch_samples: None,
-    }
+    Order { shuffle, ..Order::shuffled(window, seed, 4) }
 }
 
 /// The whole sequence with every count known beforehand.

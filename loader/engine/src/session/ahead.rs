@@ -15,8 +15,8 @@ use forebay_store::{Claim, Urgency};
 use futures::StreamExt;
 use tokio::task::JoinSet;
 
-use super::Job;
-use super::assembly::Place;
+use super::JobData;
+use super::assembly::SamplePlace;
 use super::gather::samples_of;
 
 /// Shards fetched beyond those open at once: two rounds of concurrent fills.
@@ -32,7 +32,7 @@ const OPEN_MAX: u64 = 1024;
 
 /// Look-ahead of one run.
 pub(super) struct Ahead {
-    job: Arc<Job>,
+    job: Arc<JobData>,
     limit: usize,
     claims: Arc<Mutex<HashMap<u32, Option<Claim>>>>,
     tasks: JoinSet<()>,
@@ -49,7 +49,7 @@ pub(super) struct Ahead {
 impl Ahead {
     /// Makes the look-ahead of a run with `open` shards open at once; `epoch` is set if its order
     /// is that of an epoch.
-    pub(super) fn new(job: Arc<Job>, open: u64, epoch: Option<u64>) -> Self {
+    pub(super) fn new(job: Arc<JobData>, open: u64, epoch: Option<u64>) -> Self {
         if epoch.is_none() {
             job.outlook.begins(&job, None);
         }
@@ -74,7 +74,7 @@ impl Ahead {
 
     /// Requests the samples of the next batch from all its shards at once. Errors surface where the
     /// batch is gathered.
-    pub(super) async fn expect(&mut self, places: &[Place]) {
+    pub(super) async fn expect(&mut self, places: &[SamplePlace]) {
         if self.begin_to_expect(places) {
             self.job.outlook.is_told().await;
         }
@@ -82,7 +82,7 @@ impl Ahead {
 
     /// Does the same without waiting; returns true if the job's future reads are still being
     /// announced.
-    fn begin_to_expect(&mut self, places: &[Place]) -> bool {
+    fn begin_to_expect(&mut self, places: &[SamplePlace]) -> bool {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         if is_first {
             let at = self.epoch.zip(places.first().map(|place| place.position));

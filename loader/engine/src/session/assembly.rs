@@ -14,7 +14,7 @@ use forebay_uring::Span;
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{self, Batch, Bytes, Cause, Sample, Stage};
 
-use super::Job;
+use super::JobData;
 use super::gather::{WORTH_NOTING_NS, opening};
 use super::slots::{Hold, Slot};
 
@@ -40,7 +40,7 @@ const LOST_COPIES: u32 = 5;
 
 /// A sample of the batch, located by the plan.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct SamplePlace {
     pub(super) position: u64,
     pub(super) valid: bool,
     pub(super) shard: u32,
@@ -50,7 +50,7 @@ pub(super) struct Place {
 /// Facts about one sample of the batch.
 #[derive(Debug)]
 struct Record {
-    place: Place,
+    place: SamplePlace,
     key: String,
     /// Byte offset in its shard.
     offset: u64,
@@ -103,7 +103,7 @@ struct Checked {
 }
 
 pub(super) struct Assembly {
-    job: Arc<Job>,
+    job: Arc<JobData>,
     run: u64,
     index: u64,
     fields: Vec<String>,
@@ -120,9 +120,9 @@ pub(super) struct Assembly {
 
 impl Assembly {
     /// Makes batch `index` of `run`, of which only the places are known yet.
-    pub(super) fn new(job: Arc<Job>, run: u64, index: u64, places: &[Place]) -> Self {
+    pub(super) fn new(job: Arc<JobData>, run: u64, index: u64, places: &[SamplePlace]) -> Self {
         let missing = || Error::new(ErrorKind::Corrupt, "the shard ends before this sample");
-        let record = |place: &Place| Record {
+        let record = |place: &SamplePlace| Record {
             place: *place,
             key: String::new(),
             offset: 0,

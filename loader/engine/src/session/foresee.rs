@@ -10,7 +10,7 @@ use forebay_store::{AnnouncedReads, Announcement};
 use tokio::sync::SetOnce;
 use tokio::task::JoinHandle;
 
-use super::Job;
+use super::JobData;
 use crate::plan::{self, Share};
 
 /// Longest delay of a job's first batch for the announcement, while its bytes arrive: below human
@@ -21,13 +21,13 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// State of a job's announcement to the node.
 #[derive(Default)]
 pub(crate) struct Outlook {
-    state: Mutex<State>,
+    state: Mutex<OutlookState>,
     /// Set at the first announcement, or when there is nothing to announce.
     told: SetOnce<()>,
 }
 
 #[derive(Default)]
-enum State {
+enum OutlookState {
     /// Nothing announced yet.
     #[default]
     Untold,
@@ -77,14 +77,14 @@ impl Told {
 
 impl Drop for Outlook {
     fn drop(&mut self) {
-        if let State::Telling { telling, .. } = &*self.lock() {
+        if let OutlookState::Telling { telling, .. } = &*self.lock() {
             telling.abort();
         }
     }
 }
 
 impl Outlook {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OutlookState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,9 +92,9 @@ impl Outlook {
     /// is none: they might displace shards the job needs sooner.
     pub(super) fn leave(&self, shards: &mut Vec<u32>) {
         match &*self.lock() {
-            State::Telling { .. } => shards.clear(),
-            State::Told(told) => shards.retain(|shard| !told.foreseen.has(*shard as usize)),
-            State::Untold | State::Unknown => {}
+            OutlookState::Telling { .. } => shards.clear(),
+            OutlookState::Told(told) => shards.retain(|shard| !told.foreseen.has(*shard as usize)),
+            OutlookState::Untold | OutlookState::Unknown => {}
         }
     }
 
@@ -106,32 +106,32 @@ impl Outlook {
 
     /// Starts reading at a position of an epoch, or from a shared queue. An earlier announcement
     /// continues from there, unless the position lies behind it.
-    pub(super) fn begins(&self, job: &Arc<Job>, at: Option<(u64, u64)>) {
+    pub(super) fn begins(&self, job: &Arc<JobData>, at: Option<(u64, u64)>) {
         let mut state = self.lock();
         let Some((epoch, position)) = at else {
-            *state = State::Untold;
+            *state = OutlookState::Untold;
             return;
         };
         let goes_on = match &mut *state {
-            State::Telling { begun, .. } => {
+            OutlookState::Telling { begun, .. } => {
                 *begun = epoch;
                 true
             }
-            State::Unknown => true,
-            State::Untold => false,
-            State::Told(told) => told.goes_on(epoch, position),
+            OutlookState::Unknown => true,
+            OutlookState::Untold => false,
+            OutlookState::Told(told) => told.goes_on(epoch, position),
         };
         if goes_on {
             return;
         }
         if job.spec.counts.is_none() {
-            *state = State::Unknown;
+            *state = OutlookState::Unknown;
             // The first caller has set it.
             let _ = self.told.set(());
             return;
         }
         // One future at a time.
-        *state = State::Untold;
+        *state = OutlookState::Untold;
         let weak = Arc::downgrade(job);
         // It computes orders and hashes names: about a second for a million shards.
         let telling = tokio::task::spawn_blocking(move || {
@@ -141,13 +141,13 @@ impl Outlook {
                 let told = tell(&job, first);
                 let mut state = job.outlook.lock();
                 // Unless the job takes shards from a queue by now.
-                if let State::Telling { begun, .. } = &*state {
+                if let OutlookState::Telling { begun, .. } = &*state {
                     match told {
                         Some(told) if !told.leads_to(*begun) => {
                             first = *begun;
                             continue;
                         }
-                        told => *state = told.map_or(State::Unknown, State::Told),
+                        told => *state = told.map_or(OutlookState::Unknown, OutlookState::Told),
                     }
                 }
                 break;
@@ -155,12 +155,12 @@ impl Outlook {
             // It may have been set before.
             let _ = job.outlook.told.set(());
         });
-        *state = State::Telling { telling, begun: epoch };
+        *state = OutlookState::Telling { telling, begun: epoch };
     }
 
     /// Records that batches up to `position` of an epoch are the trainer's.
-    pub(super) fn handed(&self, job: &Job, epoch: u64, position: u64) {
-        if let State::Told(told) = &*self.lock()
+    pub(super) fn handed(&self, job: &JobData, epoch: u64, position: u64) {
+        if let OutlookState::Told(told) = &*self.lock()
             && let Some(read) = told.place(epoch, position)
         {
             told.foreseen.advance(read, job.slots.starved());
@@ -169,7 +169,7 @@ impl Outlook {
 }
 
 /// Announces the job's reads from an epoch on, if they are known.
-fn tell(job: &Arc<Job>, first: u64) -> Option<Told> {
+fn tell(job: &Arc<JobData>, first: u64) -> Option<Told> {
     let counts = job.spec.counts.as_ref()?;
     let bytes = match &job.bytes {
         Some(bytes) => bytes.clone(),

@@ -14,8 +14,8 @@ use forebay_store::{Progress, ShardHandle, Urgency};
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{Cause, Stage};
 
-use super::Job;
-use super::assembly::{Assembly, Place};
+use super::JobData;
+use super::assembly::{Assembly, SamplePlace};
 
 /// Shortest wait that is recorded: shorter ones are look-ups, and a stage per look-up would
 /// outweigh the batch's own message.
@@ -23,7 +23,7 @@ pub(super) const WORTH_NOTING_NS: u64 = 10_000;
 
 /// Gatherer of the batches of one run.
 pub(super) struct Gatherer {
-    job: Arc<Job>,
+    job: Arc<JobData>,
     run: u64,
     /// Shards this run has used: one run is one use of a shard, however many batches it reads of
     /// it.
@@ -31,7 +31,7 @@ pub(super) struct Gatherer {
 }
 
 impl Gatherer {
-    pub(super) fn new(job: Arc<Job>, run: u64) -> Self {
+    pub(super) fn new(job: Arc<JobData>, run: u64) -> Self {
         Self { job, run, used: HashSet::new() }
     }
 
@@ -39,7 +39,7 @@ impl Gatherer {
     pub(super) async fn gather(
         &mut self,
         index: u64,
-        places: &[Place],
+        places: &[SamplePlace],
         errors: Vec<Error>,
         mut stages: Stages,
     ) -> Result<Assembly> {
@@ -57,7 +57,7 @@ impl Gatherer {
     async fn capture(
         &mut self,
         assembly: &mut Assembly,
-        places: &[Place],
+        places: &[SamplePlace],
         stages: &mut Stages,
     ) -> Result<()> {
         for (number, samples) in samples_of(places) {
@@ -142,7 +142,7 @@ impl Gatherer {
 
 /// Returns the shards of these places in order of first use, and the number of samples needed of
 /// each.
-pub(super) fn samples_of(places: &[Place]) -> Vec<(u32, u64)> {
+pub(super) fn samples_of(places: &[SamplePlace]) -> Vec<(u32, u64)> {
     let mut samples_of: Vec<(u32, u64)> = Vec::new();
     for place in places {
         let samples = place.ordinal + 1;

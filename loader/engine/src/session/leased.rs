@@ -15,11 +15,11 @@ use forebay_wire::message::Shuffle;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::ahead::Ahead;
-use super::assembly::{Assembly, Place};
+use super::assembly::{Assembly, SamplePlace};
 use super::gather::{Gatherer, Stages};
 use super::patience::pause;
 use super::producer::Outcome;
-use super::{Event, Job};
+use super::{Event, JobData};
 use crate::lease::{Joining, Lease, Leases, Member, Name, Taken};
 use crate::plan::{Key, permute};
 
@@ -177,7 +177,7 @@ struct Reading {
 
 /// Maker of the batches of one run.
 pub(super) struct Leased {
-    job: Arc<Job>,
+    job: Arc<JobData>,
     member: Arc<Member>,
     gatherer: Gatherer,
     ahead: Ahead,
@@ -202,7 +202,7 @@ pub(super) struct Leased {
 impl Leased {
     /// Joins the queue, and reports its state.
     pub(super) async fn begin(
-        job: Arc<Job>,
+        job: Arc<JobData>,
         run: u64,
         sharing: Sharing,
         (leases, owner): (Arc<dyn Leases>, u64),
@@ -301,7 +301,7 @@ impl Leased {
     }
 
     /// Chooses the samples of a batch; fewer, or none, where the queue is empty for now.
-    async fn places(&mut self, stages: &mut Stages) -> Result<Vec<Place>> {
+    async fn places(&mut self, stages: &mut Stages) -> Result<Vec<SamplePlace>> {
         self.dry = None;
         let mut places = Vec::new();
         while places.len() < self.job.spec.order.batch_size as usize {
@@ -380,7 +380,7 @@ impl Leased {
 
     /// Draws the next sample from the mixed shards, with probability proportional to their
     /// remaining samples.
-    fn draw(&mut self) -> Option<Place> {
+    fn draw(&mut self) -> Option<SamplePlace> {
         let mixed = self.reading.len().min(self.mixed);
         let left = |reading: &Reading| reading.samples - reading.next;
         let total: u64 = self.reading[..mixed].iter().map(left).sum();
@@ -409,7 +409,7 @@ impl Leased {
                 permute(self.key.with(u64::from(shard)), place, samples)
             }
         };
-        Some(Place { position: Mark::position(turn, place), valid: true, shard, ordinal })
+        Some(SamplePlace { position: Mark::position(turn, place), valid: true, shard, ordinal })
     }
 
     /// Returns the shard of a turn.
@@ -438,7 +438,7 @@ impl Leased {
 }
 
 /// Rejects jobs that cannot use a shared queue.
-fn check(job: &Job, sharing: &Sharing) -> Result<()> {
+fn check(job: &JobData, sharing: &Sharing) -> Result<()> {
     let invalid = |what: &str| Err(Error::new(ErrorKind::Invalid, what));
     if !job.streams.is_empty() {
         return invalid("split='dynamic' does not support mixtures");

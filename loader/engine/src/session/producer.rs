@@ -9,9 +9,9 @@ use std::sync::{Arc, OnceLock};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::message::Begin;
 
-use super::Job;
+use super::JobData;
 use super::ahead::Ahead;
-use super::assembly::{Assembly, Place};
+use super::assembly::{Assembly, SamplePlace};
 use super::gather::{Gatherer, Stages};
 use crate::plan::{self, Epoch, Known, Share};
 
@@ -29,7 +29,7 @@ pub(super) struct Outcome {
 }
 
 pub(super) struct Producer {
-    job: Arc<Job>,
+    job: Arc<JobData>,
     /// Number of the next batch.
     next: u64,
     step: u64,
@@ -47,7 +47,7 @@ pub(super) struct Producer {
 }
 
 impl Producer {
-    pub(super) fn new(job: Arc<Job>, run: u64, begin: Begin) -> Result<Self> {
+    pub(super) fn new(job: Arc<JobData>, run: u64, begin: Begin) -> Result<Self> {
         let spec = &job.spec;
         let sequence = job.epoch(begin.epoch)?;
         let share = Share::new(&spec.order, sequence.lanes(), begin.base);
@@ -96,7 +96,7 @@ impl Producer {
         &mut self,
         index: u64,
         stages: &mut Stages,
-    ) -> Result<Option<Vec<Place>>> {
+    ) -> Result<Option<Vec<SamplePlace>>> {
         'again: loop {
             if let Some(total) = self.total
                 && index >= self.share.batches(total)
@@ -119,7 +119,9 @@ impl Producer {
             let mut places = Vec::new();
             for (position, valid) in positions {
                 match self.locate(position, stages).await? {
-                    Ok((shard, ordinal)) => places.push(Place { position, valid, shard, ordinal }),
+                    Ok((shard, ordinal)) => {
+                        places.push(SamplePlace { position, valid, shard, ordinal });
+                    }
                     Err(total) => {
                         self.total = Some(total);
                         continue 'again;

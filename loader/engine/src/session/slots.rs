@@ -166,7 +166,7 @@ impl Slab {
 }
 
 #[derive(Default)]
-struct State {
+struct SlotState {
     slab: Option<Slab>,
     slabs_made: u32,
     slots_made: u64,
@@ -176,7 +176,7 @@ struct State {
     starved: Duration,
 }
 
-impl State {
+impl SlotState {
     /// Records that the trainer has batches, or none, from now on.
     fn look(&mut self) {
         match (self.lent.is_empty(), self.empty) {
@@ -196,7 +196,7 @@ pub(crate) struct Slots {
     prefetch: u32,
     credits: Arc<Semaphore>,
     events: mpsc::Sender<Event>,
-    state: Mutex<State>,
+    state: Mutex<SlotState>,
 }
 
 impl Slots {
@@ -371,7 +371,7 @@ impl Slots {
         Ok(slab)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SlotState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,10 +14,10 @@ use forebay_store::{Shard, Verdict};
 
 /// Verdicts a job still has to hear: as many as fills of its shards are in progress.
 #[derive(Default)]
-pub(crate) struct Verdicts(Mutex<State>);
+pub(crate) struct Verdicts(Mutex<VerdictState>);
 
 #[derive(Default)]
-struct State {
+struct VerdictState {
     /// Unknown or unreported verdicts.
     open: Vec<Open>,
     /// Shards reported in this run.
@@ -66,7 +66,7 @@ impl Verdicts {
     /// them as reported.
     pub(super) fn wrong(&self, batch: u64) -> Vec<Error> {
         let mut state = self.lock();
-        let State { open, told, total } = &mut *state;
+        let VerdictState { open, told, total } = &mut *state;
         let mut wrong = Vec::new();
         open.retain(|Open { shard, since, verdict }| {
             if *since > batch {
@@ -109,7 +109,7 @@ impl Verdicts {
         self.lock().total
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, VerdictState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

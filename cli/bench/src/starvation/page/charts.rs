@@ -312,9 +312,11 @@ fn legend<'a, 'b: 'a>(chart: &mut Plain<'a, 'b>, place: SeriesLabelPosition) -> 
 
 #[cfg(test)]
 mod tests {
+    use forebay_client::WaitReport;
+
     use super::*;
     use crate::starvation::raw::Raw;
-    use crate::starvation::report::{Temperature, WaitsReport};
+    use crate::starvation::report::{EpochWaits, Temperature};
     use crate::tier_reads::TierReads;
 
     fn contender(name: &str, storage: &str, rates: [f64; 3]) -> Value {
@@ -423,15 +425,13 @@ mod tests {
             tier_bytes: 0,
             origin_bytes: 0,
             by_tier: TierReads::default(),
-            wait: WaitsReport {
-                count: 10,
-                total_seconds: 0.0,
+            wait: EpochWaits {
+                summary: WaitReport {
+                    count: 10,
+                    by_cause: Cause::ALL.map(seconds).to_vec(),
+                    ..WaitReport::default()
+                },
                 measured_seconds: 0.0,
-                by_cause: Cause::ALL.map(seconds).to_vec(),
-                p50_seconds: 0.0,
-                p95_seconds: 0.0,
-                p99_seconds: 0.0,
-                max_seconds: 0.0,
                 stall_share_of_step: 0.1,
                 stalls: 0,
             },

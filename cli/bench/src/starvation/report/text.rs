@@ -78,16 +78,20 @@ impl fmt::Display for EpochReport {
         writeln!(
             f,
             "  wait per step: p50 {:.1} ms  p95 {:.1} ms  p99 {:.1} ms  max {:.1} ms; {} longer than {:.0} % of a step",
-            wait.p50_seconds * 1e3,
-            wait.p95_seconds * 1e3,
-            wait.p99_seconds * 1e3,
-            wait.max_seconds * 1e3,
+            wait.summary.p50_seconds * 1e3,
+            wait.summary.p95_seconds * 1e3,
+            wait.summary.p99_seconds * 1e3,
+            wait.summary.max_seconds * 1e3,
             wait.stalls,
             wait.stall_share_of_step * 100.0
         )?;
         write!(f, "  wait by cause:")?;
-        for (cause, seconds) in &wait.by_cause {
-            let share = if wait.total_seconds > 0.0 { seconds / wait.total_seconds } else { 0.0 };
+        for (cause, seconds) in &wait.summary.by_cause {
+            let share = if wait.summary.total_seconds > 0.0 {
+                seconds / wait.summary.total_seconds
+            } else {
+                0.0
+            };
             write!(f, "  {cause} {seconds:.2} s ({:.0} %)", share * 100.0)?;
         }
         writeln!(f)?;

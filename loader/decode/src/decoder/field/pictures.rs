@@ -9,7 +9,7 @@ use forebay_error::{Error, Result};
 use rayon::prelude::*;
 
 use super::super::line::Line;
-use super::{Batch, Field, Job};
+use super::{Batch, DecodeTask, Field};
 use crate::cuda::{self, Device, Picture, Staging};
 use crate::draw::Draw;
 use crate::image::ImagePlan;
@@ -110,7 +110,7 @@ impl Field {
     /// Returns the plan of a field of images.
     pub(in crate::decoder) fn plan(&self) -> Option<&ImagePlan> {
         match &self.job {
-            Job::Image(plan) => Some(plan),
+            DecodeTask::Image(plan) => Some(plan),
             _ => None,
         }
     }
