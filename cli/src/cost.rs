@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tier_does_not_tell_is_an_empty_cell() {
+    fn unknown_tier_figures_are_empty_cells() {
         let tier = |capacities_per_day, left_today_bytes| Endurance {
             tier: "nvme".into(),
             written_bytes: 7,
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_is_a_formula() {
+    fn names_are_escaped_against_formulas() {
         for name in ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "＝1"] {
             let line = CostLine {
                 job: name.into(),

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn every_height_fits() {
+    fn lines_fit_any_height() {
         let mut scroll = Scroll::default();
         for height in 0..3 {
             assert!(seen(&mut scroll, 10, height).len() <= height.max(1));

@@ -56,10 +56,10 @@ fn data_set_larger_than_the_cache_stays_within_capacity() {
     assert!(counters.fills >= 6 + 4, "{counters:?}");
 }
 
-/// Bears promise 3: what a job mixes at once is held against its share of the cache before anything
-/// is fetched for it.
+/// Bears promise 3: the window of a job is compared with its share of the cache before anything is
+/// fetched for it.
 #[test]
-fn oversized_job_is_rejected_with_a_window_that_fits() {
+fn oversized_job_is_rejected_with_a_fitting_window() {
     let origin = Origin::with_shards(4, SAMPLES, &SIZES);
     let disk = Daemon::disk();
     let mut node = Daemon::config(&disk.path().join("cache"), 100 << 20);

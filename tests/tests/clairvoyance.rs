@@ -164,10 +164,9 @@ fn forecast_of_a_closed_job_is_dropped() {
     assert_eq!(bench.fetched(), before);
 }
 
-/// A trainer may go to any epoch, while the node is told of another and afterwards; nobody walks
-/// through all that lie between.
+/// A trainer may start any epoch next; the node does not iterate over the epochs between.
 #[test]
-fn skipped_epochs_are_not_walked_through() {
+fn jump_to_a_distant_epoch_does_not_iterate() {
     const FAR: u64 = 1 << 40;
     let bench = Bench::new(SHARDS, Vec::new());
     let loader = bench.loader(bench.open(1));

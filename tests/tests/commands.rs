@@ -274,7 +274,7 @@ fn trainer(bench: &Bench, script: &str) -> Child {
 
 /// A job that waits for another job's command runs it itself if that job is killed.
 #[test]
-fn killed_job_takes_its_command_from_no_other_job() {
+fn job_reruns_the_command_of_a_killed_job() {
     let bench = Bench::new();
     let script = format!(
         "echo x >> runs; test -e go && exec cat 0.tar; echo $$ > pid; head -c {SOME} 0.tar; sleep 3600"

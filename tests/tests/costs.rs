@@ -63,7 +63,7 @@ fn costs(installation: &Installation) -> Value {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one course of events, in order")]
-fn first_job_pays_for_a_fetch_and_is_remembered() {
+fn fetch_is_charged_to_the_first_job_even_after_its_end() {
     let (origin, disk) = (Origin::with_shards(SHARDS, SAMPLES, &SIZES), Daemon::disk());
     let tier = format!(
         "[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GiB'\n{}",
@@ -242,10 +242,9 @@ fn read_through_is_charged_to_the_reader() {
     daemon.stop();
 }
 
-/// Files are no store that is paid for, and yet they are told of: on bills, and of the mount that
-/// they lie on.
+/// Files cost nothing; bills and the status of their mount still count their bytes.
 #[test]
-fn bytes_of_files_are_reported_and_free() {
+fn bytes_read_from_files_are_reported_without_cost() {
     for by_client in [true, false] {
         let disk = Daemon::disk();
         let data = disk.path().join("data");

@@ -113,9 +113,9 @@ fn failing_writes_move_to_the_other_disk() {
     bench.becomes("a", Condition::Normal);
 }
 
-/// With one disk, and that one broken from the first byte, jobs run all the same.
+/// With one disk, broken from the first byte, jobs still run.
 #[test]
-fn disk_that_never_worked_stops_no_job() {
+fn disk_broken_from_the_start_stops_no_job() {
     let bench = Bench::new(&["a"]);
     bench.faulty.fail_writes(EIO);
     (0..3).for_each(|_| bench.play());

@@ -407,10 +407,10 @@ fn other_file_under_a_shards_name_stays_private() {
     inside.play(inside.url()).unwrap();
 }
 
-/// The same where inode, length and time are those of the other file, as whoever is a file system
-/// can tell them: two of them number their first files alike.
+/// Inode, length and time equal those of the other file: two file systems number their first files
+/// alike.
 #[test]
-fn forged_file_passes_for_no_other() {
+fn forged_file_is_not_taken_for_another_file() {
     let (Some(one), Some(other)) = (Mount::new("size=64m"), Mount::new("size=64m")) else { return };
     let inside = Inside::new(None);
     let at = |mount: &Mount| mount.path().join("0.tar");

@@ -316,7 +316,7 @@ fn capacity_and_watermarks_change_while_in_use() {
 
 /// A change that needs a restart is rejected by name, and then nothing else applies either.
 #[test]
-fn changes_that_need_a_restart_are_rejected_by_name() {
+fn changes_needing_a_restart_are_rejected_by_name() {
     let bench = Bench::new(4, &dataset("all", "**", "priority = 1"));
     let before = bench.status()["configuration"].clone();
     let wanted = bench

@@ -235,10 +235,10 @@ fn hit_by_another_tenant_does_not_move_the_charge() {
     assert_eq!(bench.resting(), [0, 2], "b brought it in now");
 }
 
-/// Where the limits of data set and tenant are short together, one shard of both goes, not one
+/// Where the limits of data set and tenant are both exceeded, one shard of both is evicted, not one
 /// each.
 #[test]
-fn shards_of_both_are_evicted_where_both_are_short() {
+fn shard_counting_towards_both_exceeded_limits_is_evicted() {
     let bench = Bench::with(8, |bytes| {
         let set = Dataset { max_bytes: Some(2 * bytes), ..rule("**/[0123].tar") };
         (vec![tenant("a", 0, Some(2 * bytes))], vec![set])

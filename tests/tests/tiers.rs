@@ -206,9 +206,9 @@ fn drained_disk_promotes_nothing_to_memory() {
     assert_eq!(bench.tier("b").counters.shards, 5, "all of them, though memory has two");
 }
 
-/// A copy older than its ttl is stale wherever it moved.
+/// A copy older than its `ttl` is stale wherever it moved.
 #[test]
-fn move_makes_no_copy_younger() {
+fn move_does_not_reset_the_age_of_a_copy() {
     let bench = Bench::with(&[("ram", Class::Memory, 4), ("a", Class::Nvme, 6)], |config, _| {
         let all = Dataset::new("all", "**", Evict::Lru).unwrap();
         config.datasets = vec![Dataset { ttl: Some(Duration::from_secs(2)), ..all }];

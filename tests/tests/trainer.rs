@@ -166,10 +166,9 @@ fn trainer_progress_is_reported_to_daemons() {
     hears(&mut peer, 3);
 }
 
-/// A daemon that hears of a wait hears of its end, too, where that is an error: nobody is called
-/// because of it.
+/// A daemon that hears of a wait also hears of its end if that is an error.
 #[test]
-fn wait_that_ends_in_an_error_is_over() {
+fn wait_ending_in_an_error_is_reported_as_over() {
     let daemon = ScriptedDaemon::new();
     let (loader, mut peer) = connected(&daemon);
     loader.start(Begin::at(0, 0)).unwrap();

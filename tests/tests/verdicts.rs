@@ -190,10 +190,9 @@ fn assert_told(errors: &[Error], name: &str) {
     assert_eq!(error.place("samples"), Some("served"), "{error}");
 }
 
-/// Bears promise 1: jobs that have every sample before the store's checksum can be compared, two at
-/// once.
+/// Bears promise 1: two jobs have every sample before the store's checksum is compared.
 #[test]
-fn job_with_every_sample_is_told_at_its_end() {
+fn mismatch_is_reported_at_the_end_of_a_complete_job() {
     for says in [Says::Wrong, Says::Right] {
         let bench = Bench::with_tars();
         bench.hold("0.tar", says);
@@ -220,10 +219,10 @@ fn job_with_every_sample_is_told_at_its_end() {
     }
 }
 
-/// A job with fewer samples than the shard has; what it comes back to is another copy, of which
-/// nothing is to be told.
+/// A job with fewer samples than the shard has. The copy of its next epochs is another one, and
+/// correct.
 #[test]
-fn job_with_a_part_of_the_samples_is_told_once() {
+fn mismatch_is_reported_once_to_a_job_with_some_samples() {
     let bench = Bench::with_tars();
     bench.hold("0.tar", Says::Wrong);
     let job = bench.begin(bench.job(&["0.tar"], true));
@@ -239,9 +238,9 @@ fn job_with_a_part_of_the_samples_is_told_once() {
     assert_eq!(bench.wrong_shards(0), 1);
 }
 
-/// However often it is fetched in a run; and again in each run that meets it.
+/// A shard is reported once however often a run fetches it, and again in the next run.
 #[test]
-fn shard_that_stays_wrong_is_reported_once_a_run() {
+fn mismatching_shard_is_reported_once_a_run() {
     let bench = Bench::with_tars();
     bench.hold("0.tar", Says::Wrong);
     let job = bench.begin(Open { prefetch: 1, ..bench.job(&["0.tar"], false) });

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_full_and_a_bad_device_is_unavailable() {
+    fn disk_full_maps_to_full_and_io_error_to_unavailable() {
         let full = Error::from_io("write a part", &io::Error::from_raw_os_error(28));
         assert_eq!(full.kind(), ErrorKind::Full);
         assert!(full.to_string().starts_with("failed to write a part: No space left"), "{full}");
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_survives_the_wire_whole() {
+    fn error_survives_a_json_round_trip() {
         let error = Error::new(ErrorKind::Corrupt, "checksum differs")
             .at("url", "http://h/a.tar")
             .at("offset", 512)

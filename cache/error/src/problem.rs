@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_survives_http_whole() {
+    fn error_survives_the_http_problem_format() {
         let error = Error::new(ErrorKind::Full, "no room")
             .at("url", "s3://b/k.tar")
             .at("offset", 512)

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_in_the_first_bucket_that_ends_at_it_or_behind() {
+    fn bucket_bounds_are_inclusive_upper_limits() {
         let histogram = Histogram::default();
         for time in [0, 50 * US, 50 * US + 1, S, 300 * S, 300 * S + 1] {
             histogram.took(Duration::from_nanos(time));
@@ -148,14 +148,14 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_make_no_sense_are_added_up_all_the_same() {
+    fn overflowing_counts_saturate() {
         let mut times = Times { counts: [u64::MAX; BUCKETS], sum_ns: u64::MAX };
         times.add(&times.clone());
         assert_eq!(times.count(), u64::MAX);
     }
 
     #[test]
-    fn nothing_is_lost_between_threads() {
+    fn concurrent_threads_lose_no_count() {
         let histogram = Histogram::default();
         std::thread::scope(|scope| {
             for _ in 0..4 {

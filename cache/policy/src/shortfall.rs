@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_job_lacks_what_the_bound_says() {
+    fn shortfall_of_one_job_matches_the_bound() {
         // 1000 bytes an epoch at 100 a second, half of them cached, over a link of 20 a second: the
         // rest needs 50.
         let masses = [Mass { bytes: 1000, frequency: 0.1 }];
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_most_often_is_cached_first() {
+    fn most_frequently_read_data_is_cached_first() {
         let masses = [Mass { bytes: 100, frequency: 1.0 }, Mass { bytes: 100, frequency: 5.0 }];
         // The second is cached; the first needs 100 a second.
         let remedy = shortfall(&masses, 100, 40.0).unwrap();
@@ -83,7 +83,7 @@ mod tests {
     proptest! {
         /// Either remedy is enough, and no more than enough.
         #[test]
-        fn a_remedy_mends(
+        fn either_remedy_is_just_enough(
             masses in prop::collection::vec((1..1000_u64, 1..50_u32), 0..6),
             capacity in 0..3000_u64,
             bandwidth in 0.0..5000.0_f64,

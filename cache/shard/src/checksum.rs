@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_castagnoli_whole_and_in_pieces() {
+    fn crc32c_matches_the_catalogue_whole_and_in_pieces() {
         // The check value of the CRC catalogue for CRC-32/ISCSI.
         assert_eq!(crc32c(b"123456789"), 0xE306_9283);
         let mut pieces = Crc32c::new();

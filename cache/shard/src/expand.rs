@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_refused_unless_they_are_asked_for() {
+    fn commands_are_rejected_unless_allowed() {
         for spec in ["pipe:cat /x.tar", " PIPE:cat x", "s3://b/k.tar::pipe:curl h", "pipe:"] {
             let error = expand(spec).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{spec}");
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_are_asked_for_are_taken_as_they_are_written() {
+    fn allowed_commands_expand_braces_only() {
         let expand = |spec| {
             let list = &mut |pattern: &str| panic!("{pattern} is listed");
             super::expand(spec, Commands::Allowed, list)
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_of_stores_are_listed_in_their_place() {
+    fn store_patterns_are_listed_in_order() {
         let mut asked = Vec::new();
         let mut list = |pattern: &str| {
             asked.push(pattern.to_owned());
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_by_name() {
+    fn invalid_specs_are_rejected_naming_urls() {
         for spec in [
             "",
             "a::",

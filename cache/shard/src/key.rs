@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_examples_hold() {
+    fn published_examples_split_as_expected() {
         for (name, key, field) in [
             ("a/b.seg.jpg", "a/b", "seg.jpg"),
             ("a.b/c.d", "a.b/c", "d"),
@@ -97,7 +97,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4000))]
         #[test]
-        fn every_name_splits_as_the_expression_splits_it(name in "[ab./_\n]{0,12}|(__)?[a./]{0,6}(__)?[./\n]?[a.]{0,3}") {
+        fn split_agrees_with_the_regular_expression(name in "[ab./_\n]{0,12}|(__)?[a./]{0,6}(__)?[./\n]?[a.]{0,3}") {
             let ours = split_key(&name).map(|(k, f)| (k.to_owned(), f.to_owned()));
             prop_assert_eq!(ours, by_expression(&name), "{:?}", name);
         }

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_follows_order_url_and_count_but_not_length() {
+    fn hash_depends_on_order_and_counts_not_on_lengths() {
         let hash = |shards: &[ManifestShard]| Manifest::new(shards.to_vec()).unwrap().hash;
         let (a, b) = (shard("a.tar", 2), shard("b.tar", 3));
         let base = hash(&[a.clone(), b.clone()]);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn it_survives_a_file_and_an_edit_is_noticed() {
+    fn manifest_survives_a_file_and_edits_are_detected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.json");
         let manifest = Manifest::new(vec![shard("a.tar", 2), shard("b.tar", 3)]).unwrap();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_data_set_that_moved_is_known_by_its_names() {
+    fn moved_data_set_is_matched_by_file_names() {
         let here = ["/data/a/x.tar", "/data/b/x.tar", "/data/a/y.tar"].map(str::to_owned);
         let (x, other_x, y) = (shard(&here[0], 1), shard(&here[1], 2), shard(&here[2], 3));
         let manifest = Manifest::new(vec![x, other_x, y]).unwrap();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn empty_and_overflowing_manifests_are_rejected() {
         assert!(Manifest::new(vec![]).is_err());
         assert!(Manifest::new(vec![shard("a", u64::MAX), shard("b", 1)]).is_err());
     }

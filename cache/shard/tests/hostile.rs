@@ -59,7 +59,7 @@ const TAKEN: &[(&str, &[Taken])] = &[
 ];
 
 #[test]
-fn what_breaks_the_format_is_refused_with_its_offset() {
+fn broken_archives_are_rejected_with_the_offset() {
     for &(name, kind, text, offset) in REFUSED {
         let error = index(name).expect_err(name);
         assert_eq!(error.kind(), kind, "{name}: {error}");
@@ -69,14 +69,14 @@ fn what_breaks_the_format_is_refused_with_its_offset() {
 }
 
 #[test]
-fn a_compressed_shard_is_named_as_such() {
+fn compressed_shard_is_rejected_naming_its_format() {
     let error = index("gzip").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("gzip"), "{error}");
 }
 
 #[test]
-fn what_is_only_odd_is_taken_and_bad_samples_keep_their_places() {
+fn unusual_archives_are_accepted_with_bad_samples_in_place() {
     for &(name, samples) in TAKEN {
         let index = index(name).expect(name);
         let seen: Vec<_> = index
@@ -97,7 +97,7 @@ fn a_pax_size_overrides_the_header() {
 }
 
 #[test]
-fn of_a_repeated_field_the_first_stays() {
+fn first_of_repeated_fields_is_kept() {
     let index = index("duplicate-field").unwrap();
     let sample = &index.samples[0];
     assert_eq!(sample.bad.as_deref(), Some("it has the field 'txt' twice"));
@@ -107,7 +107,7 @@ fn of_a_repeated_field_the_first_stays() {
 }
 
 #[test]
-fn every_file_has_a_verdict() {
+fn every_hostile_file_is_tested() {
     let kept: BTreeSet<String> = std::fs::read_dir(folder())
         .unwrap()
         .filter_map(|entry| {

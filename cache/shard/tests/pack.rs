@@ -152,7 +152,7 @@ fn samples_stay_whole_for_any_number_of_threads() {
 }
 
 #[test]
-fn a_plan_is_what_packing_makes_and_writes_nothing() {
+fn plan_equals_the_packed_result_and_writes_nothing() {
     let place = Place::new();
     place.tree();
     // Longer than a header's name field: such members take more blocks; the second fills its last
@@ -282,7 +282,7 @@ fn another_plan_is_rejected_while_old_shards_exist() {
 }
 
 #[test]
-fn what_would_be_lost_or_overwritten_is_refused() {
+fn packs_losing_or_overwriting_files_are_rejected() {
     let place = Place::new();
     let base = place.packing("o");
     assert_eq!(refusal(&base).kind(), ErrorKind::NotFound);
@@ -326,9 +326,9 @@ fn what_would_be_lost_or_overwritten_is_refused() {
     assert_eq!(place.made("o")["o-000.tar"], b"mine");
 }
 
-/// A shard appears under its name by linking: one that came into being meanwhile stays.
+/// A shard gets its name by linking, so that an existing file stays.
 #[test]
-fn a_file_that_appears_meanwhile_is_not_replaced() {
+fn file_created_during_packing_is_not_replaced() {
     let place = Place::new();
     place.tree();
     let taken = place.path("o/o-002.tar");
@@ -340,7 +340,7 @@ fn a_file_that_appears_meanwhile_is_not_replaced() {
 }
 
 #[test]
-fn files_that_change_while_they_are_packed_make_no_shard() {
+fn files_changed_during_packing_make_no_shard() {
     for (name, bytes) in
         [("3.jpg", vec![3; 999]), ("3.jpg", vec![3; 1001]), ("3.cls", b"4".to_vec())]
     {
@@ -363,7 +363,7 @@ fn files_that_change_while_they_are_packed_make_no_shard() {
 
 /// The second process neither waits nor touches anything.
 #[test]
-fn two_do_not_pack_the_same_at_once() {
+fn concurrent_pack_of_the_same_output_is_rejected() {
     let place = Arc::new(Place::new());
     place.tree();
     let tried = AtomicBool::new(false);
@@ -381,7 +381,7 @@ fn two_do_not_pack_the_same_at_once() {
 }
 
 #[test]
-fn a_shuffle_is_drawn_from_the_seed_and_holds_everything_once() {
+fn shuffle_depends_on_the_seed_and_keeps_every_sample() {
     let place = Place::new();
     for i in 0..50 {
         place.put(&format!("{i:02}.txt"), i.to_string());
@@ -409,7 +409,7 @@ fn a_shuffle_is_drawn_from_the_seed_and_holds_everything_once() {
 }
 
 #[test]
-fn a_list_says_what_its_columns_are() {
+fn csv_header_names_keys_files_and_values() {
     let place = Place::new();
     for name in ["a.png", "b.png", "elsewhere/c.bin"] {
         place.put(name, name);
@@ -442,7 +442,7 @@ fn a_list_says_what_its_columns_are() {
 }
 
 #[test]
-fn lists_that_cannot_be_meant_are_refused_by_row() {
+fn invalid_lists_are_rejected_with_their_row() {
     let place = Place::new();
     place.put("a.png", "a");
     fs::create_dir(place.path("in/folder")).unwrap();
@@ -533,7 +533,7 @@ fn parquet(path: &Path, keys: Option<LogicalType>, class: &str, numbers: Option<
 }
 
 #[test]
-fn a_parquet_list_is_what_the_same_csv_list_is() {
+fn parquet_list_packs_like_the_same_csv_list() {
     let place = Place::new();
     place.put("a.png", "a");
     place.put("list.csv", "key,png,cls=,w=\na,,7,0.5\nb,a.png,-1,2\nc,,7,0.5\nd,a.png,-1,2\n");
@@ -564,7 +564,7 @@ fn a_parquet_list_is_what_the_same_csv_list_is() {
 }
 
 #[test]
-fn a_parquet_list_that_is_damaged_is_refused_or_read() {
+fn damaged_parquet_list_is_rejected_or_read() {
     let place = Place::new();
     place.put("a.png", "a");
     let path = place.path("in/list.parquet");
@@ -651,7 +651,7 @@ fn tars_are_repacked_without_loss() {
 }
 
 #[test]
-fn keys_that_come_twice_are_refused_or_get_their_shards_names() {
+fn repeated_keys_are_rejected_or_prefixed() {
     let place = Place::new();
     for name in ["a.tar", "b.tar"] {
         let mut tar = tar::Builder::new(fs::File::create(place.path("in").join(name)).unwrap());
@@ -721,7 +721,7 @@ fn hostile_tars_are_rejected_or_packed_whole() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn any_sizes_come_back_as_they_were(
+    fn samples_of_any_size_are_packed_unchanged(
         sizes in prop::collection::vec(prop_oneof![0usize..3000, Just(512), Just(0)], 1..40),
         samples in 1u64..20,
         room in 6000u64..30_000,

@@ -34,9 +34,9 @@ fn index(samples: &[Made]) -> Index {
 }
 
 proptest! {
-    /// Headers of one block are the rule, PAX makes three; lengths and keys are as they come.
+    /// Any keys and lengths; headers have one block, or three with PAX.
     #[test]
-    fn nothing_is_lost(samples in proptest::collection::vec(
+    fn packed_index_loses_nothing(samples in proptest::collection::vec(
         (".{0,200}", proptest::collection::vec((1_u32..4, 0_u64..100_000), 1..4), any::<bool>()),
         0..60,
     )) {
@@ -55,7 +55,7 @@ proptest! {
 
 /// A photo data set's shard: 8 bytes a sample and 10 a member, beside the keys' text.
 #[test]
-fn it_takes_what_it_promises() {
+fn packed_index_has_its_documented_size() {
     let photo = |n: u64| (format!("train/n01440764_{n:08}"), vec![(1, 110_000 + n), (1, 3)], true);
     let samples: Vec<_> = (0..4096).map(photo).collect();
     let index = index(&samples);
@@ -69,7 +69,7 @@ fn it_takes_what_it_promises() {
 
 /// An index the small form cannot express keeps the plain one.
 #[test]
-fn what_cannot_be_small_stays_plain() {
+fn inexpressible_index_stays_plain() {
     let good = index(&[("a".to_owned(), vec![(1, 10), (1, 20)], true)]);
     assert!(matches!(Catalogue::whole(good.clone()), Catalogue::Packed(_)));
     let spoilt = |spoil: &dyn Fn(&mut Index)| {

@@ -39,7 +39,7 @@ fn small() -> Sidecar {
 }
 
 #[test]
-fn what_goes_in_comes_out_and_the_head_stands_alone() {
+fn sidecar_survives_encoding_and_its_head_decodes_alone() {
     let sidecar = small();
     let bytes = sidecar.encode().unwrap();
     assert_eq!(Sidecar::decode(&bytes).unwrap(), sidecar);
@@ -54,7 +54,7 @@ fn what_goes_in_comes_out_and_the_head_stands_alone() {
 }
 
 #[test]
-fn every_single_flipped_bit_and_every_cut_is_noticed() {
+fn every_flipped_bit_and_truncation_is_detected() {
     let bytes = small().encode().unwrap();
     for at in 0..bytes.len() * 8 {
         let mut flipped = bytes.clone();
@@ -68,7 +68,7 @@ fn every_single_flipped_bit_and_every_cut_is_noticed() {
 }
 
 #[test]
-fn a_partial_shard_is_what_was_put_in_or_nothing() {
+fn partial_shard_survives_encoding_or_is_rejected() {
     let blocks = vec![Some(7), None, Some(0), None];
     let (origin, tenant) = (small().origin, small().tenant);
     let partial = Partial { origin, tenant, len: 3 * BLOCK_BYTES + 1, blocks };
@@ -85,7 +85,7 @@ fn a_partial_shard_is_what_was_put_in_or_nothing() {
 }
 
 #[test]
-fn another_format_is_invalid_not_corrupt() {
+fn unknown_format_is_invalid_not_corrupt() {
     let mut bytes = small().encode().unwrap();
     for (format, newer) in [(1, false), (5, true)] {
         bytes[8] = format;
@@ -98,9 +98,9 @@ fn another_format_is_invalid_not_corrupt() {
     }
 }
 
-/// Formats of earlier releases: the same, without the fields they did not know.
+/// Formats of earlier releases lack only the fields added since.
 #[test]
-fn the_formats_before_are_still_read() {
+fn earlier_formats_are_read() {
     let sidecar = Sidecar { compressed_len: None, ..small() };
     let mut old = sidecar.encode().unwrap();
     old[8] = 3;

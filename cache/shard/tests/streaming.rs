@@ -56,7 +56,7 @@ fn tar(samples: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_sample_is_out_as_soon_as_the_next_header_is_in() {
+fn sample_is_complete_once_the_next_header_arrives() {
     let tar = tar(10);
     // Each sample takes four blocks; the header after it is needed to know that it is complete.
     for whole in 0..10u64 {
@@ -79,7 +79,7 @@ fn a_sample_is_out_as_soon_as_the_next_header_is_in() {
 }
 
 #[test]
-fn the_last_sample_needs_only_the_end_marker() {
+fn last_sample_is_complete_at_the_first_end_block() {
     let tar = tar(1);
     let there = 4 * 512 + 512;
     let mut indexer = Indexer::new(Arriving { tar: Cursor::new(&tar), there }, tar.len() as u64);

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_who_ask_make_one_question() {
+    async fn concurrent_callers_share_one_request() {
         let bank = Bank::default();
         let identity = Identity::new(bank.clone(), PACE);
         let asking: Vec<_> = (0..100)
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_runs_out_is_renewed_while_the_old_is_served() {
+    async fn expiring_credentials_are_renewed_in_the_background() {
         let bank = Bank::default();
         // Due for renewal from the first moment, and far from running out.
         *bank.0.lasts.lock().unwrap() = Some(3600);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_ran_out_is_not_served() {
+    async fn expired_credentials_are_not_served() {
         let bank = Bank::default();
         *bank.0.lasts.lock().unwrap() = Some(0);
         let identity = Identity::new(bank.clone(), AT_ONCE);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lender_that_fails_is_let_alone_for_a_while() {
+    async fn failing_provider_is_not_asked_again_during_a_pause() {
         let bank = Bank::default();
         *bank.0.closed.lock().unwrap() = true;
         let pace = Pace { pause: Duration::from_secs(3600), ..PACE };
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_store_refuses_is_dropped_once() {
+    async fn rejected_credentials_are_renewed_once() {
         let bank = Bank::default();
         let identity = Identity::new(bank.clone(), AT_ONCE);
         bank.0.may.add_permits(2);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_silent_lender_is_not_waited_for_for_ever() {
+    async fn silent_provider_times_out() {
         let pace = Pace { patience: Duration::from_millis(10), ..PACE };
         let identity = Identity::new(Bank::default(), pace);
         let error = identity.get().await.unwrap_err();

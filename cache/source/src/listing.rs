@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_mean_what_they_mean_for_files() {
+    fn patterns_match_keys_like_file_globs() {
         for (pattern, prefix, flat, has, has_not) in [
             (
                 "a/train-*.tar",
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_go_round_end() {
+    fn repeated_page_token_is_an_error() {
         let wanted = Wanted::new("").unwrap();
         let mut found = Found::default();
         let page = || ["b.tar", "a.tar"].map(str::to_owned);

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sounds_secret_is_hidden() {
+    fn secret_sounding_variables_are_hidden() {
         let secret = |name: &str| {
             let ends = ["_KEY", "_SECRET", "_TOKEN", "_URI", "KEY_ID"];
             ends.iter().any(|end| name.ends_with(end))
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn each_store_sees_its_own_variables_under_one_name() {
+    fn each_store_gets_its_variables_under_canonical_names() {
         let options = Options::default()
             .with("AWS_REGION", "r")
             .with("AWS_PROFILE", "")

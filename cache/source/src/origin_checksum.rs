@@ -249,7 +249,7 @@ mod tests {
 
     /// The check values of the CRC catalogue, and of FIPS 180-4's first example.
     #[test]
-    fn they_are_the_checksums_that_their_names_say() {
+    fn checksums_match_the_published_check_values() {
         let of = |algorithm| checksum(algorithm, b"123456789");
         assert_eq!(of(Algorithm::Crc64Nvme), 0xAE8B_1486_0A79_9888_u64.to_be_bytes());
         assert_eq!(of(Algorithm::Crc32c), 0xE306_9283_u32.to_be_bytes());
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_differs_is_told_of_at_its_end() {
+    fn differing_piece_is_reported_at_its_end() {
         for algorithm in ALL {
             let tally = Arc::new(Tally::default());
             let said = pieces(algorithm, &[b"first", b"second", b""]);
@@ -287,7 +287,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn however_they_come_they_compare(
+        fn comparison_does_not_depend_on_chunk_sizes(
             cuts in prop::collection::vec(0_usize..300, 0..6),
             steps in prop::collection::vec(1_usize..120, 1..40),
             len in 0_usize..300,

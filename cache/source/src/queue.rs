@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_goes_before_what_is_wanted_ahead() {
+    fn awaited_fetches_go_before_prefetches() {
         let queue = Queue::new(1);
         let held = take(&queue, &Rank::now(0));
         let mut ahead = wait(&queue, &Rank::ahead(0));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_urgent_overtakes() {
+    fn prefetch_raised_to_awaited_overtakes_others() {
         let queue = Queue::new(1);
         let held = take(&queue, &Rank::now(0));
         let mut first = wait(&queue, &Rank::ahead(0));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_waited_for_is_urgent_for_as_long() {
+    fn prefetch_is_urgent_while_a_reader_waits() {
         let queue = Queue::new(1);
         let (held, rank) = (Rank::ahead(0), Rank::ahead(0));
         let place = take(&queue, &held);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_job_wants_yet_goes_last() {
+    fn fetches_wanted_by_no_job_go_last() {
         let queue = Queue::new(1);
         let held = take(&queue, &Rank::now(0));
         let rank = Rank::behind(1);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_ends_when_somebody_without_one_wants_the_same() {
+    fn rate_limit_ends_when_an_unlimited_job_joins() {
         let rate = Arc::new(Rate::new(1 << 20));
         let rank = Rank::behind(0).paced(Some(rate.clone()));
         assert!(rank.pay(1 << 20).now_or_never().is_some(), "a second's worth is there");
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_least_goes_first() {
+    fn owner_with_the_fewest_places_goes_first() {
         let queue = Queue::new(3);
         let mut many: Vec<_> = (0..3).map(|_| take(&queue, &Rank::ahead(1))).collect();
         let mut more = wait(&queue, &Rank::ahead(1));
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_takes_no_place_along() {
+    fn dropped_waiter_frees_its_place() {
         let queue = Queue::new(1);
         let held = take(&queue, &Rank::now(0));
         let left = wait(&queue, &Rank::now(0));
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_change_and_queues_close() {
+    fn limit_changes_apply_and_close_ends_waiters() {
         let queue = Queue::new(1);
         let held = take(&queue, &Rank::now(0));
         let mut next = wait(&queue, &Rank::now(0));

@@ -84,7 +84,7 @@ mod tests {
     use futures::FutureExt;
 
     #[test]
-    fn a_second_s_worth_is_there_and_more_is_waited_for() {
+    fn burst_of_one_second_passes_and_more_waits() {
         let rate = Rate::new(100 << 20);
         assert!(rate.take(100 << 20).now_or_never().is_some());
         assert!(rate.take(50 << 20).now_or_never().is_none());
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_already_goes_by_the_new_limit() {
+    async fn new_limit_applies_to_waiting_callers() {
         for change in [None, Some(1 << 40)] {
             // By the old one this would take days.
             let rate = Arc::new(Rate::new(0));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_limit_again_changes_nothing() {
+    fn setting_the_same_limit_grants_no_new_burst() {
         let rate = Rate::new(1 << 20);
         assert!(rate.take(1 << 20).now_or_never().is_some());
         rate.set(Some(1 << 20));

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_matches_counts_and_none_is_a_refusal() {
+    fn first_matching_rule_applies_and_no_match_is_denied() {
         let rules = rules(&["s3://a/x/", "s3://a", "https://h/**/*.tar", "/data/"]).unwrap();
         for (url, rule) in [
             ("s3://a/x/0.tar", Some(0)),
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_out_of_what_is_allowed_is_no_way_in() {
+    fn path_traversal_matches_no_rule() {
         let rules = rules(&["http://h/open/"]).unwrap();
         for url in
             ["http://h/open/../secret", "http://h/open/%2e%2e/secret", "http://h\\open\\..\\x"]
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_must_be_named() {
+    fn local_addresses_need_an_explicit_rule() {
         let wide = rules(&["http://**"]).unwrap();
         for host in [
             "127.0.0.1",
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rules_spell_out_may_be_connected_to() {
+    fn gate_opens_only_for_addresses_spelt_out_in_rules() {
         let mut store = Rule::new("s3://a/").unwrap();
         store.endpoint = Some("http://127.0.0.1:9000".into());
         let texts = ["http://127.0.0.1:80*/**", "http://localhost:8000/x/*.tar", "http://**"];
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_cannot_be_meant_are_refused() {
+    fn invalid_rules_are_rejected() {
         for (patterns, word) in [
             (&["s3://a/", "s3://a/x/"][..], "never match"),
             (&["s3://a", "s3://a/x/*.tar"], "never match"),
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_above_what_a_client_says() {
+    fn rule_overrides_client_options() {
         let mut rule = Rule::new("s3://a/").unwrap();
         (rule.endpoint, rule.region) = (Some("http://store:9000".into()), Some("r".into()));
         rule.virtual_host = Some(false);
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn others_read_of_a_store_that_the_rule_names() {
+    fn shared_data_set_needs_a_rule_naming_its_store() {
         let rule = |text: &str, change: fn(&mut Rule)| {
             let mut rule = Rule::new(text).unwrap();
             change(&mut rule);
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_chooses_neither_endpoints_nor_files() {
+    fn client_may_choose_neither_endpoints_nor_files() {
         let rule = Rule::new("**").unwrap();
         for (scheme, name) in [
             (Scheme::S3, "AWS_ENDPOINT_URL"),

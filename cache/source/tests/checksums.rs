@@ -96,7 +96,7 @@ async fn ask(pieces: u64, answer: impl Fn(&Asked) -> Said + Send + Sync + 'stati
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whole_objects_are_compared_by_whatever_they_have() {
+async fn whole_objects_are_compared_by_any_known_checksum() {
     for (name, checksum) in
         [("crc64nvme", CRC64NVME), ("crc32c", CRC32C), ("crc32", CRC32), ("sha256", SHA256)]
     {
@@ -116,7 +116,7 @@ async fn whole_objects_are_compared_by_whatever_they_have() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_differ_are_corrupt() {
+async fn differing_bytes_are_corrupt() {
     let header = format!("x-amz-checksum-crc64nvme: {CRC64NVME}");
     let mut told = ask(1, move |_| ok(&[&header], "")).await;
     let mut wrong = told.comparison.take().unwrap();
@@ -125,9 +125,9 @@ async fn bytes_that_differ_are_corrupt() {
     assert_eq!(told.checksums(), Checksums { differed: 1, ..Checksums::default() });
 }
 
-/// A checksum of checksums says nothing of bytes: those of the parts do.
+/// A composite checksum does not cover the bytes; the checksums of the parts do.
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_that_came_in_parts_are_compared_part_by_part() {
+async fn multipart_objects_are_compared_part_by_part() {
     let mut told = ask(3, |asked| match is_of_attributes(asked) {
         false => ok(&["x-amz-checksum-crc32c: AAAAAA==-3", "x-amz-checksum-type: COMPOSITE"], ""),
         true if asked.header("x-amz-part-number-marker") == Some("2") => {
@@ -163,7 +163,7 @@ async fn multipart_etag_is_no_checksum_of_the_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_none_and_who_does_not_tell_are_told_apart() {
+async fn missing_and_withheld_checksums_are_counted_apart() {
     let none = Checksums { none: 1, ..Checksums::default() };
     let untold = Checksums { untold: 1, ..Checksums::default() };
     let parts = |asked: &Asked, then: Said| match is_of_attributes(asked) {
@@ -211,9 +211,9 @@ async fn checksums_of_another_version_are_not_compared() {
     assert!(told.comparison.is_none());
 }
 
-/// This request, too, states that the requester pays, and its bucket may be part of the host.
+/// The request also states that the requester pays.
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_are_made_as_all_others_are() {
+async fn checksum_requests_are_signed_like_all_others() {
     let options = Options::default()
         .with("AWS_ACCESS_KEY_ID", "key")
         .with("AWS_SECRET_ACCESS_KEY", "hunter2")

@@ -53,7 +53,7 @@ fn client(server: &S3Server) -> Options {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_is_asked_once_for_many_requests_to_many_buckets() {
+async fn container_agent_is_asked_once_for_many_buckets() {
     let (_dir, server) = store();
     let agent = agent(ACCESS_KEY, SECRET_KEY);
     let options = client(&server).with("AWS_CONTAINER_CREDENTIALS_FULL_URI", &agent.url());
@@ -95,7 +95,7 @@ async fn each_client_has_its_own_credentials() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_profile_is_read_from_the_files_the_client_names() {
+async fn profile_is_read_from_the_clients_files() {
     let (dir, server) = store();
     let (config, keys) = (dir.path().join("config"), dir.path().join("keys"));
     std::fs::write(&config, "[profile train]\nregion = eu-west-1\n").unwrap();
@@ -116,7 +116,7 @@ async fn a_profile_is_read_from_the_files_the_client_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_refuses_is_no_secret_and_no_end() {
+async fn failing_agent_is_reported_without_its_answer() {
     let (_dir, server) = store();
     let agent = Web::new(|_| (403, Vec::new(), "hunter2".to_owned()));
     let options = client(&server).with("AWS_CONTAINER_CREDENTIALS_FULL_URI", &agent.url());
@@ -129,7 +129,7 @@ async fn an_agent_that_refuses_is_no_secret_and_no_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rules_send_requests_elsewhere_and_refuse_the_rest() {
+async fn rules_redirect_requests_and_deny_the_rest() {
     let (_dir, server) = store();
     let mut store = Rule::new("s3://one/").unwrap();
     store.endpoint = Some(server.endpoint());
@@ -169,7 +169,7 @@ async fn rules_send_requests_elsewhere_and_refuse_the_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bucket_may_be_the_first_part_of_the_host() {
+async fn virtual_host_style_puts_the_bucket_into_the_host() {
     let options = Options::default()
         .with("AWS_ENDPOINT_URL", "http://store.invalid")
         .with("AWS_ACCESS_KEY_ID", ACCESS_KEY)
@@ -201,7 +201,7 @@ async fn a_bucket_may_be_the_first_part_of_the_host() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_hubs_token_goes_to_the_hub_alone() {
+async fn hub_token_is_not_sent_to_redirect_targets() {
     let object = || {
         let headers = ["ETag: \"e\"", "Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT"];
         (200, headers.map(str::to_owned).to_vec(), "abc".to_owned())

@@ -112,7 +112,7 @@ async fn changes_between_pages_neither_double_nor_hide_objects() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_listing_that_repeats_itself_is_given_up() {
+async fn repeating_listing_is_an_error() {
     let names: Vec<String> = (0..9).map(|n| format!("d/{n}.tar")).collect();
     // The token is not looked at: the first page comes again and again.
     let web = Web::new(move |_| page(&names, &Asked { target: "/".into(), headers: Vec::new() }));
@@ -122,7 +122,7 @@ async fn a_listing_that_repeats_itself_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rule_hides_what_it_does_not_match() {
+async fn listing_omits_objects_matched_by_no_rule() {
     let names: Vec<String> = ["a/1.tar", "b/1.tar", "secret/1.tar"].map(str::to_owned).to_vec();
     let web = Web::new(move |asked| page(&names, asked));
     let mut rule = Rule::new("s3://bucket/?/*.tar").unwrap();
@@ -152,7 +152,7 @@ fn tree(files: &[&str], asked: &Asked, base: &str) -> (u16, Vec<String>, String)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_data_set_of_the_hub_is_listed_page_by_page() {
+async fn hub_data_set_is_listed_page_by_page() {
     const FILES: [&str; 5] = [
         "data/train-0.tar",
         "data/sub.tar/x.json",

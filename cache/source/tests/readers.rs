@@ -99,9 +99,9 @@ async fn any_range_of_a_file_is_read() {
 /// one.
 const LAYOUT: &str = "user.lustre.lov";
 
-/// Stripes change how a file is read, not what comes.
+/// Stripes change the reads, not the bytes.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_striped_file_is_read_as_its_layout_says() {
+async fn striped_file_is_read_by_its_layout() {
     let bench = Bench::new();
     let path = bench.dir.path().join("0.tar");
     let plain = bench.stat().await;
@@ -127,9 +127,9 @@ async fn a_striped_file_is_read_as_its_layout_says() {
     }
 }
 
-/// A daemon's lock and its socket are what the next daemon needs, however this one ended.
+/// The next daemon needs the lock and the socket, however this one ended.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_holds_nothing_of_its_daemons() {
+async fn reader_inherits_no_descriptors_of_its_daemon() {
     let bench = Bench::new();
     let lock = std::fs::File::create(bench.dir.path().join("lock")).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -153,7 +153,7 @@ async fn a_reader_holds_nothing_of_its_daemons() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readers_that_were_killed_are_replaced() {
+async fn killed_readers_are_replaced() {
     let bench = Bench::new();
     let stat = bench.stat().await;
     let read = |n: usize| bench.read(&stat, n << 20, 1 << 20);
@@ -169,7 +169,7 @@ async fn readers_that_were_killed_are_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_is_no_reader_is_named() {
+async fn invalid_reader_program_is_named() {
     let bench = Bench::new();
     for (program, words) in [("/bin/true", "ended"), ("/no/such", "start a reader")] {
         let sources = Sources::new(vec![program.into()], Limits::default()).unwrap();
@@ -181,7 +181,7 @@ async fn a_program_that_is_no_reader_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_file_is_refused_and_never_waited_for() {
+async fn pipes_and_folders_are_rejected_without_waiting() {
     let bench = Bench::new();
     let pipe = bench.dir.path().join("pipe");
     let mode = rustix::fs::Mode::from_raw_mode(0o600);

@@ -122,7 +122,7 @@ impl Bench {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_way_gives_the_same_bytes() {
+async fn every_source_gives_the_same_bytes() {
     let bench = Bench::new();
     for way in [bench.s3(), bench.google(), bench.azure(), bench.http(), bench.file()] {
         let stat = way.source.stat(&way.url).await.unwrap();
@@ -152,7 +152,7 @@ async fn every_way_gives_the_same_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn equal_questions_share_a_source() {
+async fn equal_options_share_a_source() {
     let bench = Bench::new();
     assert!(Arc::ptr_eq(&bench.s3().source, &bench.s3().source));
     let more = bench.options().with("PATH", "/bin");
@@ -163,7 +163,7 @@ async fn equal_questions_share_a_source() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_shard_is_not_found_by_its_url() {
+async fn missing_shard_is_reported_with_its_url() {
     let bench = Bench::new();
     let missing = [
         "s3://bucket/no.tar".to_owned(),
@@ -185,7 +185,7 @@ async fn a_missing_shard_is_not_found_by_its_url() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_stores_word_their_refusals_alike() {
+async fn google_and_azure_errors_have_the_same_kinds() {
     let bench = Bench::new();
     for way in [bench.google(), bench.azure()] {
         let url = way.url.replace("train", "no");
@@ -225,7 +225,7 @@ async fn denied_access_names_the_variables_and_no_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_that_is_down_is_unavailable_by_its_address() {
+async fn down_endpoint_is_reported_with_its_address() {
     let bench = Bench::new();
     let (s3, http) = (bench.s3(), bench.http());
     let endpoint = bench.server.endpoint();
@@ -242,7 +242,7 @@ async fn an_endpoint_that_is_down_is_unavailable_by_its_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_busy_store_is_asked_again_and_then_given_up() {
+async fn busy_store_is_retried_until_retries_end() {
     let bench = Bench::new();
     let way = bench.s3();
     bench.server.fail_next(2, 503);
@@ -256,7 +256,7 @@ async fn a_busy_store_is_asked_again_and_then_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_breaks_is_resumed_and_then_given_up() {
+async fn broken_body_is_resumed_until_retries_end() {
     let bench = Bench::new();
     for way in [bench.s3(), bench.http()] {
         let before = bench.server.counts();
@@ -275,7 +275,7 @@ async fn a_body_that_breaks_is_resumed_and_then_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_connection_is_not_waited_for_for_ever() {
+async fn silent_connection_times_out() {
     let limits =
         Limits { retries: 1, read_timeout: Duration::from_millis(200), ..Limits::default() };
     let bench = Bench::with(limits);
@@ -288,7 +288,7 @@ async fn a_silent_connection_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shard_that_was_replaced_is_noticed_before_a_byte_is_used() {
+async fn replaced_shard_is_detected_before_any_byte_is_used() {
     let bench = Bench::new();
     for way in [bench.s3(), bench.http(), bench.file()] {
         let stat = way.source.stat(&way.url).await.unwrap();
@@ -328,7 +328,7 @@ async fn a_shard_replaced_in_mid_body_is_not_spliced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_makes_no_sense_is_refused_before_anything_is_sent() {
+async fn invalid_urls_and_options_are_rejected_before_any_request() {
     let bench = Bench::new();
     let refused = |url: &str, options: &Options| bench.sources.open(url, options).err().unwrap();
     let none = Options::default();

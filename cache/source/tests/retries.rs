@@ -116,7 +116,7 @@ impl Bench {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_bytes_come_with_length_and_version() {
+async fn first_request_returns_bytes_length_and_version() {
     let bench = Bench::new();
     for url in bench.ways() {
         let before = bench.proxy.traffic();
@@ -139,7 +139,7 @@ async fn the_first_bytes_come_with_length_and_version() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_no_version_comes_in_one_piece_or_not_at_all() {
+async fn unversioned_object_is_read_in_one_request_or_fails() {
     let bench = Bench::new();
     let url = bench.http("k.tar");
     let nothing = |name| (When::any(), Fault::no_header(name));
@@ -167,7 +167,7 @@ async fn what_has_no_version_comes_in_one_piece_or_not_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_weak_version_binds_by_what_each_reply_says() {
+async fn weak_version_is_compared_with_each_reply() {
     let bench = Bench::new();
     let url = bench.http("k.tar");
     let weak = || (When::any(), Fault::weak_etag());
@@ -257,7 +257,7 @@ async fn lasting_faults_fail_after_retries() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_asks_for_more_time_than_there_is_is_given_up() {
+async fn retry_after_beyond_the_time_limit_is_an_error() {
     let bench = Bench::new();
     let url = bench.http("k.tar");
     let stat = bench.stat(&url).await;
@@ -269,7 +269,7 @@ async fn a_store_that_asks_for_more_time_than_there_is_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_pair_that_ran_out_is_not_tried_again() {
+async fn expired_key_pair_is_not_retried() {
     let bench = Bench::new();
     let url = "s3://bucket/k.tar";
     let stat = bench.stat(url).await;
@@ -281,7 +281,7 @@ async fn a_key_pair_that_ran_out_is_not_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_reply_is_asked_for_twice_and_no_byte_is_wrong() {
+async fn late_reply_is_hedged_without_wrong_bytes() {
     let bench = Bench::late_after(Duration::from_millis(100));
     for url in bench.ways() {
         let stat = bench.stat(&url).await;
@@ -300,7 +300,7 @@ async fn a_late_reply_is_asked_for_twice_and_no_byte_is_wrong() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_that_is_down_is_asked_by_one_and_used_again() {
+async fn breaker_closes_when_the_endpoint_recovers() {
     let bench = Arc::new(Bench::new());
     let url = bench.http("k.tar");
     let stat = bench.stat(&url).await;

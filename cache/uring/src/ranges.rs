@@ -76,9 +76,9 @@ mod tests {
     }
 
     proptest! {
-        /// Against one flag per byte: never overlaps, and finds room exactly when there is some.
+        /// Ranges never overlap, and room is found exactly when there is some.
         #[test]
-        fn agrees_with_a_bitmap(steps in prop::collection::vec((any::<bool>(), 1usize..20), 0..200)) {
+        fn ranges_agree_with_a_bitmap(steps in prop::collection::vec((any::<bool>(), 1usize..20), 0..200)) {
             let mut ranges = Ranges::new(LEN);
             let mut model = [false; LEN];
             let mut held: Vec<(usize, usize)> = Vec::new();

@@ -116,7 +116,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn short_transfers_move_the_right_bytes_all_the_same() {
+async fn short_transfers_move_the_right_bytes() {
     on_each(4, async |engine| {
         let bench = Bench::new(engine).await;
         let shorts = [0, 1, 511, 512, GRANULE, GRANULE + 1, LEN - 1, LEN, usize::MAX];
@@ -142,7 +142,7 @@ async fn short_transfers_move_the_right_bytes_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_short_read_at_the_files_end_gives_what_is_there() {
+async fn short_read_near_the_end_returns_the_rest_of_the_file() {
     on_each(4, async |engine| {
         let bench = Bench::new(engine).await;
         let end = 3 * GRANULE + 700;
@@ -162,7 +162,7 @@ async fn a_short_read_at_the_files_end_gives_what_is_there() {
 }
 
 #[tokio::test]
-async fn errors_are_the_kernels_and_leave_the_file_alone() {
+async fn injected_errors_look_like_kernel_errors_and_write_nothing() {
     on_each(4, async |engine| {
         let bench = Bench::new(engine).await;
         let before = bench.engine.counters().errors;
@@ -195,7 +195,7 @@ async fn errors_are_the_kernels_and_leave_the_file_alone() {
 }
 
 #[tokio::test]
-async fn of_a_torn_write_the_head_arrives() {
+async fn torn_write_writes_only_its_head() {
     on_each(4, async |engine| {
         let bench = Bench::new(engine).await;
         let sector = if bench.file.direct() { bench.file.alignment().offset } else { 1 };
@@ -218,7 +218,7 @@ async fn of_a_torn_write_the_head_arrives() {
 }
 
 #[tokio::test]
-async fn a_delayed_operation_is_under_way_until_it_may_go_on() {
+async fn delayed_operation_waits_and_blocks_no_other() {
     on_each(4, async |engine| {
         let bench = Bench::new(engine).await;
         let (go, wait) = oneshot::channel::<()>();
@@ -268,7 +268,7 @@ async fn dropped_future_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_delay_that_outlives_its_engine_ends_closed() {
+async fn delay_outliving_its_engine_ends_closed() {
     on_each(4, async |engine| {
         let bench = Bench::new(engine).await;
         let (go, wait) = oneshot::channel::<()>();
@@ -290,7 +290,7 @@ async fn a_delay_that_outlives_its_engine_ends_closed() {
 }
 
 #[tokio::test]
-async fn a_delay_that_no_one_can_end_ends_closed() {
+async fn endless_delay_ends_closed() {
     on_each(4, async |engine| {
         let bench = Bench::new(engine).await;
         let script = Script::of([Fate::Wait(std::future::pending().boxed())]);
@@ -304,7 +304,7 @@ async fn a_delay_that_no_one_can_end_ends_closed() {
 }
 
 #[tokio::test]
-async fn of_many_reads_each_has_its_own_fate() {
+async fn each_of_many_reads_has_its_own_fault() {
     on_each(2, async |engine| {
         let bench = Bench::new(engine).await;
         let fates = |number| match number % 4 {
@@ -348,7 +348,7 @@ async fn of_many_reads_each_has_its_own_fate() {
 }
 
 #[tokio::test]
-async fn an_attempt_says_what_it_is_and_other_handles_are_not_asked() {
+async fn faults_see_each_attempt_of_their_handle_only() {
     on_each(4, async |engine| {
         let bench = Bench::new(engine).await;
         let script = Script::of([]);
@@ -377,9 +377,9 @@ async fn an_attempt_says_what_it_is_and_other_handles_are_not_asked() {
     .await;
 }
 
-/// Told before the caller: the answer is not there yet when the ending is.
+/// The caller has no answer yet when the ending is reported.
 #[tokio::test]
-async fn the_ending_is_told_before_the_caller_hears() {
+async fn ending_is_reported_before_the_caller_resumes() {
     struct Early(Mutex<mpsc::Receiver<()>>, Mutex<Option<bool>>);
     impl Faults for Early {
         fn fate(&self, _: &Attempt<'_>) -> Fate {

@@ -8,7 +8,7 @@ use forebay_uring::{Arena, Region};
 const CHUNK: usize = 2 << 20;
 
 #[test]
-fn a_region_is_mapped_as_reported_and_as_long_as_a_span_lives() {
+fn region_is_mapped_as_reported_while_a_span_lives() {
     let smaps = || std::fs::read_to_string("/proc/self/smaps").unwrap();
     let arena = Arena::new(Region::create("forebay-maps", 4 * CHUNK).unwrap());
     let text = smaps();

@@ -58,7 +58,7 @@ fn concurrent_regions_do_not_share_memory() {
 }
 
 #[test]
-fn a_region_without_length_or_beyond_memory_is_refused() {
+fn empty_or_oversized_region_is_rejected() {
     assert_eq!(Region::create("forebay-none", 0).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(Region::create("forebay-max", usize::MAX).unwrap_err().kind(), ErrorKind::Invalid);
     let error = Region::create("forebay-large", 1 << 46).unwrap_err();
@@ -68,7 +68,7 @@ fn a_region_without_length_or_beyond_memory_is_refused() {
 
 /// The holder of a sealed region's descriptor may map it read-only, and nothing else.
 #[test]
-fn a_sealed_region_withstands_its_descriptor() {
+fn sealed_region_descriptor_allows_only_reading() {
     let region = Region::create_sealed("forebay-sealed", CHUNK).unwrap();
     let mut span = Arena::new(Arc::clone(&region)).try_lease(GRANULE).unwrap();
     // As another process would hold it.
@@ -94,7 +94,7 @@ fn a_sealed_region_withstands_its_descriptor() {
 }
 
 #[test]
-fn no_region_can_be_written_past_its_spans() {
+fn region_descriptor_allows_no_writes() {
     let region = Region::create("forebay-private", CHUNK).unwrap();
     assert!(rustix::io::pwrite(region.fd(), b"x", 0).is_err());
     assert_eq!(rustix::fs::ftruncate(region.fd().as_fd(), 0), Err(Errno::PERM));
@@ -122,7 +122,7 @@ fn two_arenas_of_a_region_share_its_room() {
 }
 
 #[test]
-fn a_lease_that_can_never_be_is_refused() {
+fn impossible_lease_is_rejected() {
     let arena = Arena::new(Region::create("forebay-never", CHUNK).unwrap());
     let too_large = arena.lease(CHUNK + 1).now_or_never().unwrap();
     assert_eq!(too_large.unwrap_err().kind(), ErrorKind::Full);
@@ -150,7 +150,7 @@ fn waiting_leases_are_served_in_order() {
 }
 
 #[test]
-fn leaving_the_line_lets_the_next_one_in() {
+fn dropped_waiter_lets_the_next_one_in() {
     let arena = Arena::new(Region::create("forebay-leave", CHUNK).unwrap());
     let _held = arena.try_lease(CHUNK / 2).unwrap();
     let mut large = Box::pin(arena.lease(CHUNK));

@@ -77,7 +77,7 @@ fn forbid_io_uring() {
 }
 
 #[test]
-fn where_io_uring_is_forbidden_the_pool_takes_over_and_says_why() {
+fn forbidden_io_uring_falls_back_to_threads_with_a_reason() {
     let (report, refused) = on_own_thread(|| {
         forbid_io_uring();
         let engine = Engine::start(EngineConfig::default()).expect("there is always a pool");
@@ -94,7 +94,7 @@ fn where_io_uring_is_forbidden_the_pool_takes_over_and_says_why() {
 }
 
 #[test]
-fn where_io_uring_is_allowed_auto_takes_it() {
+fn auto_uses_io_uring_where_allowed() {
     let engine = Engine::start(EngineConfig::default()).unwrap();
     assert_eq!(engine.kind(), EngineKind::Ring);
     let json = serde_json::to_value(engine.report()).unwrap();
@@ -104,7 +104,7 @@ fn where_io_uring_is_allowed_auto_takes_it() {
 
 #[cfg(feature = "tokio-uring")]
 #[test]
-fn where_io_uring_is_forbidden_tokio_uring_says_so() {
+fn forbidden_tokio_uring_is_an_error() {
     let refused = on_own_thread(|| {
         forbid_io_uring();
         let choice = EngineChoice::TokioUring;

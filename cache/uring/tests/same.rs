@@ -206,7 +206,7 @@ fn failed(error: &forebay_error::Error, path: &Path) -> Seen {
 }
 
 #[test]
-fn engines_cannot_be_told_apart_by_their_results() {
+fn all_engines_give_the_same_results() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let lanes: Vec<Lane> =
         CHOICES.iter().map(|choice| runtime.block_on(Lane::new(*choice))).collect();

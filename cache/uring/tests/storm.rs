@@ -90,7 +90,7 @@ async fn reads_dropped_at_any_moment_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_dropped_write_is_whole_or_was_never_begun() {
+async fn dropped_write_is_never_torn() {
     for choice in CHOICES {
         let engine = start(*choice, 2);
         let dir = tempfile::tempdir().unwrap();

@@ -24,7 +24,7 @@ async fn written(engine: &Engine, path: &Path, bytes: &[u8]) -> DiskFile {
 }
 
 #[tokio::test]
-async fn what_is_written_is_read_back() {
+async fn written_bytes_are_read_back() {
     on_each(8, async |engine| {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("shard");
@@ -62,7 +62,7 @@ async fn what_is_written_is_read_back() {
 }
 
 #[tokio::test]
-async fn a_read_at_the_end_gives_what_is_there() {
+async fn read_at_the_end_returns_the_remaining_bytes() {
     on_each(4, async |engine| {
         let dir = tempfile::tempdir().unwrap();
         let arena = arena(2 * MIB);
@@ -164,7 +164,7 @@ async fn a_kernel_error_names_the_file_and_the_offset() {
 }
 
 #[tokio::test]
-async fn a_file_without_direct_io_is_read_all_the_same_and_counted() {
+async fn file_without_direct_io_is_read_and_counted() {
     on_each(4, async |engine| {
         let file = engine.open("/proc/version".as_ref(), Open::Read).await.unwrap();
         assert!(!file.direct(), "procfs has no O_DIRECT");
@@ -179,7 +179,7 @@ async fn a_file_without_direct_io_is_read_all_the_same_and_counted() {
 }
 
 #[tokio::test]
-async fn pieces_of_a_span_are_read_into_side_by_side() {
+async fn pieces_of_a_span_are_read_concurrently() {
     on_each(4, async |engine| {
         let dir = tempfile::tempdir().unwrap();
         let bytes = pattern(MIB, 5);
@@ -202,7 +202,7 @@ async fn pieces_of_a_span_are_read_into_side_by_side() {
 }
 
 #[tokio::test]
-async fn a_full_disk_shows_when_the_file_is_made() {
+async fn full_disk_is_reported_at_file_creation() {
     let dir = tempfile::tempdir().unwrap();
     let Some(mount) = SmallDisk::mount(dir.path()) else {
         return skip(Requirement::Mount, "no tmpfs can be mounted");
@@ -246,7 +246,7 @@ impl Drop for SmallDisk {
 }
 
 #[tokio::test]
-async fn a_file_leaves_the_rings_table_with_its_last_clone() {
+async fn file_is_unregistered_with_its_last_clone() {
     let engine = start(EngineChoice::Ring, 4);
     let dir = tempfile::tempdir().unwrap();
     let file = written(&engine, &dir.path().join("f"), &pattern(MIB, 1)).await;
@@ -276,7 +276,7 @@ async fn a_file_leaves_the_rings_table_with_its_last_clone() {
 }
 
 #[tokio::test]
-async fn a_regions_registration_ends_with_it() {
+async fn region_is_unregistered_when_dropped() {
     let engine = start(EngineChoice::Ring, 4);
     let first = Region::create("test", 2 * MIB).unwrap();
     let second = Region::create("test", 4 * MIB).unwrap();
@@ -302,7 +302,7 @@ async fn a_regions_registration_ends_with_it() {
 }
 
 #[tokio::test]
-async fn many_commands_at_once_leave_the_engine_awake_for_more() {
+async fn concurrent_commands_do_not_stall_the_engine() {
     on_each(64, async |engine| {
         let arenas: Vec<Arena> = (0..32).map(|_| arena(1)).collect();
         for _ in 0..50 {
@@ -346,7 +346,7 @@ fn a_depth_out_of_range_is_invalid() {
 }
 
 #[tokio::test]
-async fn the_last_handle_waits_for_what_is_in_flight() {
+async fn last_handle_waits_for_operations_in_flight() {
     on_each(4, async |engine| {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
@@ -386,7 +386,7 @@ fn cached_pages(path: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn direct_transfers_leave_the_page_cache_alone() {
+async fn direct_transfers_bypass_the_page_cache() {
     on_each(4, async |engine| {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("shard");

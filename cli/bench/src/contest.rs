@@ -315,9 +315,9 @@ fn say(progress: &ProgressBar, line: &str) {
 mod tests {
     use super::*;
 
-    /// A script that is not carried fails at the user's, not here.
+    /// A script that is missing here fails only on the user's machine.
     #[test]
-    fn every_script_is_carried() {
+    fn every_contest_script_is_embedded() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("contest");
         let mut there: Vec<_> = fs::read_dir(folder)
             .unwrap()
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contest_without_rivals_is_none() {
+    fn contest_without_rivals_is_an_error() {
         let document = |names: &[&str]| {
             let of = |name: &&str| serde_json::json!({ "name": name });
             serde_json::json!({
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_shown_and_the_rest_passed_on() {
+    fn progress_lines_are_shown_and_others_returned() {
         let lines = "{\"progress\": {\"contender\": \"x\", \"round\": 1, \"of\": 5, \"what\": \"measuring\"}}\nTraceback\n";
         let bar = ProgressBar::hidden();
         assert_eq!(listen(lines.as_bytes(), &bar), ["Traceback"]);

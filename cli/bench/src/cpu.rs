@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_shows() {
+    fn cpu_time_grows_with_work() {
         let pid = std::process::id();
         let before = seconds(pid).unwrap();
         let mut x = 1_u64;
@@ -75,9 +75,9 @@ mod tests {
         assert!(seconds(0).is_err());
     }
 
-    /// A reader works for its daemon, while it runs and when it has ended.
+    /// A reader counts towards its daemon, while it runs and after its end.
     #[test]
-    fn who_works_for_a_process_is_counted_with_it() {
+    fn child_processes_count_towards_their_parent() {
         // It computes, says so, and waits for the end of what it reads; its parent does nothing.
         let work = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo; read end";
         let mut parent = Command::new("sh")

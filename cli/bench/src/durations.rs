@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_of_all_that_was_recorded() {
+    fn quantiles_cover_all_recorded_durations() {
         let mut durations = Durations::default();
         assert_eq!((durations.count(), durations.at(1.0)), (0, 0.0));
         (1..=100).for_each(|ms| durations.record(Duration::from_millis(ms)));

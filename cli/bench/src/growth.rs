@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn exponents_are_those_of_known_functions() {
+    fn exponents_match_known_functions() {
         let near = |of: &[Point], expected: f64| {
             let found = exponent(of).unwrap();
             assert!((found - expected).abs() <= 0.05, "{found} for {expected}");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_upper_half_counts() {
+    fn exponent_uses_the_upper_half_of_sizes() {
         let mut all = points(|n| n);
         all[0].value = 1e6;
         all[1].value = 1e6;
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_slope_without_two_sizes() {
+    fn exponent_needs_two_sizes() {
         assert_eq!(exponent(&[]), None);
         assert_eq!(exponent(&points(|n| n)[..1]), None);
         assert!(exponent(&points(|n| n)[..2]).is_some());

@@ -338,9 +338,9 @@ impl fmt::Display for Report {
 mod tests {
     use super::*;
 
-    /// One request that is slow makes all wait that fall due meanwhile, and they say so.
+    /// A slow request delays all requests that fall due meanwhile.
     #[test]
-    fn what_a_slow_request_holds_up_counts() {
+    fn delay_behind_a_slow_request_counts() {
         const SLOW: Duration = Duration::from_millis(300);
         let request = |number| {
             if number == 0 {
@@ -356,14 +356,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_fails_ends_it() {
+    fn failed_request_ends_the_measurement() {
         let fails = |_| Err(Error::new(ErrorKind::Closed, "no matter"));
         assert!(open_loop(1e6, 5, fails).is_err());
     }
 
-    /// Three requests are due within two intervals: one that is answered an interval late is seen.
+    /// Three requests are due within two intervals; an answer one interval late lowers the rate.
     #[test]
-    fn a_loader_that_is_one_interval_late_does_not_keep_up() {
+    fn loader_one_interval_late_does_not_keep_up() {
         const INTERVAL: Duration = Duration::from_millis(40);
         let request = |number| match number {
             2 => wait_until(Instant::now() + INTERVAL),

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_is_what_its_kernel_tells() {
+    fn cpu_and_memory_are_parsed_from_proc() {
         let cpuinfo = "processor\t: 0\nmodel name\t: A Processor @ 2.00GHz\nmodel name\t: other\n";
         assert_eq!(cpu(cpuinfo), Some("A Processor @ 2.00GHz"));
         assert_eq!(cpu("processor\t: 0\nCPU part\t: 0xd40\n"), None);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_lies_on_the_deepest_and_latest_mount_above_it() {
+    fn path_belongs_to_its_deepest_and_latest_mount() {
         let mounts = "\
 22 1 259:1 / / rw,relatime shared:1 - ext4 /dev/root rw\n\
 30 22 259:2 / /mnt/nv\\040me rw - xfs /dev/nvme0n1 rw\n\
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_says_what_it_is() {
+    fn this_machine_is_described() {
         let machine = Machine::this().unwrap().with_storage(Path::new("/")).unwrap();
         assert!(machine.cores > 0 && machine.memory_bytes > 0 && !machine.kernel.is_empty());
         assert!(machine.to_string().contains(&machine.kernel), "{machine}");

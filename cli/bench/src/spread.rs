@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_lies_in_the_middle() {
+    fn spread_has_median_lowest_and_highest() {
         let odd = Spread::of([3.0, 1.0, 2.0]);
         assert_eq!(odd, Spread { median: 2.0, lowest: 1.0, highest: 3.0 });
         assert_eq!(Spread::of([4.0, 1.0, 2.0, 3.0]).median, 2.5);

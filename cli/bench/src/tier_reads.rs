@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_is_told_by_tier() {
+    fn bytes_read_are_counted_by_tier() {
         let reads = |of: &[(&str, u64)]| {
             TierReads(of.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes)).collect())
         };

@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_compressed_shard_is_refused() {
+    fn compressed_shard_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let shard = folder.path().join("a.tar");
         for (bytes, is_plain) in [
@@ -281,7 +281,7 @@ mod tests {
 
     /// The command that starts the program is one path, with its arguments unchanged.
     #[test]
-    fn a_command_is_one_path() {
+    fn command_is_a_single_path() {
         let folder = tempfile::tempdir().unwrap();
         let single = command(&["/x/forebay".into()], folder.path()).unwrap();
         assert_eq!(single, Path::new("/x/forebay"));

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_another_user_or_of_everybody_is_told() {
+    fn unwritable_and_world_writable_folders_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let closed = of(folder.path(), |facts| facts.writable = false);
         assert_eq!(closed.verdict, Verdict::Wrong);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_must_fit_and_counts_as_room_where_it_is() {
+    fn retained_logs_must_fit_and_count_as_free_space() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         fs::create_dir(&log).unwrap();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_and_a_mount_that_hangs_are_wrong() {
+    fn folder_as_log_and_hanging_mount_are_wrong() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         fs::create_dir_all(log.join("audit.jsonl")).unwrap();

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_group_above_decides() {
+    fn tightest_ancestor_cgroup_decides() {
         let (own, above) = ("forebay.service/memory.max", "memory.max");
         let memory = |limits: &[(&str, &str)]| verdicts(&second(limits))[0];
         assert_eq!(memory(&[(own, "8589934592\n"), (above, "max\n")]), Verdict::Ok);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_and_threads_are_counted() {
+    fn cpu_and_thread_limits_are_checked() {
         let of = |file: &str, text: &str| verdicts(&second(&[(file, text)]));
         assert_eq!(of("forebay.service/cpu.max", "max 100000\n")[1], Verdict::Ok);
         assert_eq!(of("forebay.service/cpu.max", "200000 100000\n")[1], Verdict::Ok);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_version_is_read_controller_by_controller() {
+    fn cgroup_v1_is_read_by_controller() {
         let first = |limit: &str, quota: &str| {
             // The container's path is the machine's, and not to be seen inside.
             Recorded::new()

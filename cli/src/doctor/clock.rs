@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_nobody_keeps_is_one_to_better() {
+    fn unsynchronised_clock_is_a_warning() {
         let finding = of(EARLIEST, Ok(UNKNOWN_ERROR), 0);
         assert_eq!(finding.verdict, Verdict::Warn);
         assert!(finding.found.contains("2026-01-01T00:00:00Z"), "{finding:?}");
@@ -159,20 +159,20 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_of_another_time_is_wrong() {
+    fn implausible_date_is_wrong() {
         assert_eq!(of(EARLIEST - 1, Ok(1), 0).verdict, Verdict::Wrong);
         assert_eq!(of(LATEST, Ok(1), 0).verdict, Verdict::Wrong);
     }
 
     #[test]
-    fn a_kernel_that_does_not_tell_is_skipped() {
+    fn clock_unreadable_in_the_kernel_is_skipped() {
         let refused = Error::new(ErrorKind::PermissionDenied, "no");
         assert_eq!(of(EARLIEST, Err(refused), 0).verdict, Verdict::Skipped);
         assert_eq!(source(&Recorded::new().machine).verdict, Verdict::Skipped);
     }
 
     #[test]
-    fn slow_clocks_are_named() {
+    fn slow_clock_source_is_a_warning() {
         let of = |source_name: &str| {
             let file = "devices/system/clocksource/clocksource0/current_clocksource";
             source(&Recorded::new().sys(file, source_name).machine)
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn both_clocks_go_on_together() {
+    fn clock_steps_are_measured() {
         let began = Moment::now();
         assert!(began.apart(Moment::now()) < STEP);
         let back = SystemTime::now() - Duration::from_secs(5);

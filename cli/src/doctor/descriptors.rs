@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hard_limit_counts() {
+    fn hard_descriptor_limit_is_checked() {
         let (plan, _folder) =
             test_plan("[[tier]]\nname = 'a'\npath = '/mnt/a'\ncapacity = '2GiB'\n");
         let of = |soft: &str, hard: &str| {

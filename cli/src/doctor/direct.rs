@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_fails_is_wrong() {
+    fn failing_disk_is_wrong() {
         let failed = Error::new(ErrorKind::Unavailable, "Input/output error");
         let finding = check("/mnt".as_ref(), &Err(failed.clone()));
         assert_eq!(finding.verdict, Verdict::Wrong);

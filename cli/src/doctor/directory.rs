@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_ours_and_not_there_are_ok() {
+    fn empty_own_and_missing_directories_are_ok() {
         assert!(of(|_| ()).found.contains("empty, this user's, mode 700"));
         assert!(of(|facts| facts.occupant = Ok(Occupant::Cache)).found.contains("a Forebay cache"));
         let unmade = of(|facts| facts.exists = false);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_daemon_would_refuse_is_wrong() {
+    fn directories_rejected_by_the_daemon_are_wrong() {
         let foreign = Error::new(ErrorKind::Invalid, "not empty").advise("name an empty one");
         let foreign = of(|facts| facts.occupant = Err(foreign));
         assert_eq!(foreign.verdict, Verdict::Wrong);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn others_should_not_write_there() {
+    fn group_writable_directory_is_a_warning() {
         let open = of(|facts| facts.mode = 0o40_775);
         assert_eq!(open.verdict, Verdict::Warn);
         assert!(open.mend.unwrap().contains("chmod 700"));

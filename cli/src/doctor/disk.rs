@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_is_what_its_tier_says() {
+    fn drive_must_match_the_class_of_its_tier() {
         let nvme = single("nvme0n1", "0", "[none] mq-deadline");
         assert!(of(&nvme, "nvme").found.contains("an NVMe drive"));
         let hdd = single("sda", "1", "none [mq-deadline]");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_drives_need_no_scheduler() {
+    fn scheduler_on_a_fast_drive_is_a_warning() {
         let sorted = of(&single("nvme0n1", "0", "none [mq-deadline] kyber"), "nvme");
         assert_eq!(sorted.verdict, Verdict::Warn);
         assert!(sorted.mend.unwrap().contains("/sys/block/nvme0n1/queue/scheduler"));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_are_looked_through() {
+    fn stacked_devices_are_resolved_to_drives() {
         let recorded = drive(Recorded::new(), "nvme0n1", "0", "[none]");
         let recorded = drive(recorded, "nvme1n1", "0", "none [bfq]")
             .sys("devices/nvme1n1/nvme1n1p1/partition", "1\n")
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_found_by_what_is_mounted_too() {
+    fn device_is_also_found_by_its_mount_source() {
         let recorded = drive(Recorded::new(), "nvme0n1", "0", "[none]")
             .sys("devices/nvme0n1/nvme0n1p1/partition", "1\n")
             .link("class/block/nvme0n1p1", "devices/nvme0n1/nvme0n1p1");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn read_only_is_wrong_and_no_device_is_skipped() {
+    fn read_only_drive_is_wrong_and_missing_device_is_skipped() {
         let recorded = single("nvme0n1", "0", "[none]").sys("devices/nvme0n1/ro", "1\n");
         let finding = of(&recorded, "nvme");
         assert_eq!(finding.verdict, Verdict::Wrong);

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_elsewhere_is_wrong_and_called_by_its_name() {
+    fn remote_file_systems_are_wrong_and_named() {
         for (kind, name) in [
             ("nfs4", "NFS"),
             ("lustre", "Lustre"),
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_layers_are_named() {
+    fn tmpfs_and_overlay_are_warnings() {
         let memory = of(&MountFacts::on("tmpfs", &["rw"]));
         assert_eq!(memory.verdict, Verdict::Warn);
         assert!(memory.found.contains("memory"), "{memory:?}");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_say_what_to_remount() {
+    fn mount_options_come_with_a_remedy() {
         for (kind, options, verdict, cure) in [
             ("ext4", &["ro", "relatime"][..], Verdict::Wrong, "remount,rw /mnt/nvme0"),
             ("ext4", &["rw", "relatime", "sync"], Verdict::Warn, "remount,async"),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_not_mounted_shows() {
+    fn unmounted_disk_is_a_warning() {
         let mut facts = MountFacts::sound();
         facts.exists = false;
         facts.mount.as_mut().unwrap().at = "/".into();

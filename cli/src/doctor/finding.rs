@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_lines_up_and_counts() {
+    fn report_is_aligned_and_counted() {
         let report = Report::of(vec![
             Finding::ok("clock", "in time"),
             Finding::warn("disk", "spins", "use another").of("nvme0").figure("n", 3),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_read_as_prose() {
+    fn lists_are_joined_as_prose() {
         assert_eq!(listed::<&str>(&[]), "");
         assert_eq!(listed(&["a"]), "a");
         assert_eq!(listed(&["a", "b", "c"]), "a, b and c");

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_free_or_ours_or_anothers() {
+    fn port_must_be_free_or_ours() {
         assert!(of(&Machine::this(), "").is_empty());
         let free = of(&Machine::this(), "http = '127.0.0.1:0'");
         assert_eq!((free.len(), free[0].verdict), (1, Verdict::Ok), "{free:?}");
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_nobody_elses_and_stays_on_the_machine() {
+    fn token_must_be_private_and_sent_only_locally_or_by_tls() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         let with = |http: &str, path: &Path| {

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_can_be_made_is_ok() {
+    fn creatable_socket_is_ok() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("pods/f.sock");
         let fine = of(&socket, "tenant = 'pods'");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_there_is_none_of_or_that_is_others_is_wrong() {
+    fn unknown_and_foreign_groups_are_wrong() {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("forebay.toml");
         let text = "[[tier]]\nname = 'a'\npath = '/mnt/a'\ncapacity = '1GiB'\n\
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_is_to_make_sense() {
+    fn implausible_socket_modes_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let socket = folder.path().join("f.sock");

@@ -244,7 +244,7 @@ Max open files            1024                 524288               files     \n
 Max locked memory         8388608              unlimited            bytes     \n";
 
     #[test]
-    fn limits_are_read_of_the_process_or_of_the_daemon() {
+    fn limits_are_those_of_the_daemon_if_one_runs() {
         let recorded = Recorded::new().proc("self/limits", LIMITS);
         let files = recorded.machine.limit("Max open files");
         assert_eq!(files, Some(Limit { soft: 1024, hard: 524_288 }));
@@ -258,13 +258,13 @@ Max locked memory         8388608              unlimited            bytes     \n
     }
 
     #[test]
-    fn somebody_elses_process_is_not_the_daemon() {
+    fn unrelated_process_is_not_the_daemon() {
         let recorded = Recorded::new().proc("77/cmdline", "/usr/bin/vi\0daemon.c\0");
         assert!(!recorded.machine.clone().with_daemon(77).has_daemon());
     }
 
     #[test]
-    fn a_capability_of_a_user_namespace_locks_nothing() {
+    fn capability_in_a_user_namespace_does_not_count() {
         let all = "Name:\tx\nCapEff:\t000001ffffffffff\nSeccomp:\t0\n";
         let own = Recorded::new().proc("self/status", all);
         assert!(own.machine.may_lock_any());
@@ -289,7 +289,7 @@ Max locked memory         8388608              unlimited            bytes     \n
     }
 
     #[test]
-    fn memory_is_in_bytes() {
+    fn meminfo_is_read_in_bytes() {
         let recorded = Recorded::new().proc("meminfo", "MemTotal:  24 kB\nMemTotals: 1 kB\n");
         assert_eq!(recorded.machine.meminfo("MemTotal"), Some(24 * 1024));
         assert_eq!(recorded.machine.meminfo("MemAvailable"), None);

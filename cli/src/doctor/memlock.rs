@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn every_disks_engine_registers_all_that_is_no_tier() {
+    fn each_disk_engine_registers_all_but_tier_memory() {
         let finding = of("unlimited", "0");
         assert_eq!(finding.verdict, Verdict::Ok);
         assert_eq!(finding.figures["needed_bytes"], 6_u64 << 30, "{finding:?}");
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_low_limit_costs_speed_and_says_how_to_raise_it() {
+    fn low_limit_is_a_warning_with_a_remedy() {
         let some = of("6442450943", "0");
         assert_eq!(some.verdict, Verdict::Warn);
         assert!(some.found.contains("not all"), "{some:?}");
@@ -109,13 +109,13 @@ mod tests {
     }
 
     #[test]
-    fn the_capability_spares_the_limit() {
+    fn lock_capability_lifts_the_limit() {
         assert_eq!(of("8388608", "0000000000004000").verdict, Verdict::Ok);
         assert_eq!(of("8388608", "0000000000002000").verdict, Verdict::Warn);
     }
 
     #[test]
-    fn where_nothing_is_registered_nothing_is_looked_at() {
+    fn check_is_skipped_without_registered_memory() {
         let (plan, _folder) = test_plan(PLAN);
         let machine = Recorded::new().machine;
         let threads = engine(EngineKind::Threads { reason: "chosen".to_owned() });

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_held_against_what_there_is() {
+    fn planned_memory_is_compared_with_the_machines() {
         let text = "[daemon]\nmemory = '4GiB'\n\
                     [[tier]]\nname = 'a'\npath = '/mnt/a'\ncapacity = '2GiB'\n";
         let (plan, _folder) = test_plan(text);

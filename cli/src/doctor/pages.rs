@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn joined_and_reserved_pages_are_ok() {
+    fn transparent_and_reserved_huge_pages_are_ok() {
         let recorded = machine("always within_size advise [never] deny force", 0, 0, "6.8.0");
         let joined = check(&recorded.machine, NEED, &pages(0, 4, 0));
         assert_eq!(joined.verdict, Verdict::Ok);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_must_hold_it_all_and_a_running_daemon_has_its_part() {
+    fn reserved_pool_must_hold_all_memory_unless_daemon_runs() {
         let recorded = machine("[never]", 512, 511, "6.8.0");
         let short = check(&recorded.machine, NEED, &pages(4, 0, 0));
         assert_eq!(short.verdict, Verdict::Warn);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn small_pages_say_why() {
+    fn small_pages_are_reported_with_their_reason() {
         for (shared, kernel, why, cure) in [
             ("never [deny]", "6.8.0", "denies", "echo never"),
             ("", "6.8.0", "built without", "nr_hugepages=512"),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_the_memory_is_wrong() {
+    fn missing_memory_is_wrong() {
         let full = Err(Error::new(ErrorKind::Full, "not enough memory for a region"));
         assert_eq!(check(&Recorded::new().machine, NEED, &full).verdict, Verdict::Wrong);
     }

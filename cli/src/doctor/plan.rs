@@ -220,7 +220,7 @@ mod tests {
                         [[tier]] # the drive\nname = 'nvme0'\npath = '/mnt/a'\ncapacity = '2GiB'\n";
 
     #[test]
-    fn a_file_is_gone_by_and_its_lines_are_known() {
+    fn plan_follows_the_file_and_knows_its_lines() {
         let (plan, folder) = test_plan(TEXT);
         assert_eq!(plan.memory, 4 << 30);
         assert_eq!(plan.registered(), 3 << 30);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_those_of_the_language_that_a_file_is_written_in() {
+    fn line_numbers_are_right_in_yaml_and_inline_toml() {
         let folder = tempfile::tempdir().unwrap();
         for (name, text, lines) in [
             (
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_wrong_and_says_why() {
+    fn unreadable_configuration_is_wrong_with_the_reason() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("forebay.toml");
         let look = || Plan::make(Some(&path), None).1;
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_holds_no_slab_is_wrong_where_it_is_written() {
+    fn memory_too_small_for_a_slab_is_wrong_at_its_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("forebay.toml");
         std::fs::write(&path, TEXT.replace("4GiB", "1GiB")).unwrap();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_daemon_has_one_tier_where_it_is_told() {
+    fn private_daemon_has_one_tier_in_forebay_cache() {
         let folder = tempfile::tempdir().unwrap();
         let (plan, finding) = Plan::make(None, Some(folder.path()));
         assert_eq!(finding.verdict, Verdict::Ok, "{finding:?}");

@@ -112,7 +112,7 @@ mod tests {
     const REFUSED: &str = "failed to set up io_uring: Operation not permitted (os error 1); run it";
 
     #[test]
-    fn a_ring_is_ok_and_an_old_kernels_could_be_better() {
+    fn ring_is_ok_and_an_old_kernel_is_a_warning() {
         let new = Recorded::new().proc("sys/kernel/osrelease", "6.8.0-45-generic\n");
         let good = check(&new.machine, &report(EngineKind::Ring, &["single_issuer", BEST]));
         assert_eq!(good.verdict, Verdict::Ok);
@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_were_chosen_are_nobodys_fault() {
+    fn threads_chosen_by_configuration_are_skipped() {
         let recorded = Recorded::new();
         let chosen = check(&recorded.machine, &threads("chosen by configuration"));
         assert_eq!(chosen.verdict, Verdict::Skipped);
     }
 
     #[test]
-    fn what_forbids_io_uring_is_named_with_its_cure() {
+    fn forbidden_io_uring_is_a_warning_with_its_remedy() {
         let disabled = |value: &str| {
             let recorded = Recorded::new().proc("sys/kernel/io_uring_disabled", value);
             check(&recorded.machine, &threads(REFUSED))
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_was_asked_for_and_is_not_there_is_wrong() {
+    fn requested_but_unavailable_ring_is_wrong() {
         let error = Error::new(ErrorKind::PermissionDenied, "no").advise("do this");
         let finding = check(&Recorded::new().machine, &Err(error));
         assert_eq!((finding.verdict, finding.mend.unwrap().as_str()), (Verdict::Wrong, "do this"));

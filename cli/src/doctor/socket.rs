@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_is_the_kernels_word_and_one_that_hangs_is_wrong() {
+    fn peer_comes_from_the_kernel_and_a_hung_listener_is_wrong() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("f.sock");
         let listening = UnixListener::bind(&socket).unwrap();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_takes_a_socket_is_ok() {
+    fn folder_accepting_a_socket_is_ok() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(of(&folder.path().join("f.sock")).verdict, Verdict::Ok);
         let unmade = of(&folder.path().join("a/b/f.sock"));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_anybody_writes_to_is_wrong_unless_it_is_sticky() {
+    fn world_writable_folder_needs_the_sticky_bit() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("f.sock");
         mode(folder.path(), 0o777);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_and_what_is_too_long_are_wrong() {
+    fn plain_file_and_overlong_path_are_wrong() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("f.sock");
         fs::write(&file, "").unwrap();
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn nowhere_to_put_it_is_wrong() {
+    fn missing_socket_path_is_wrong() {
         let (mut plan, _folder) = plan("/run/f.sock".as_ref());
         plan.socket = None;
         assert_eq!(check(&plan, None).verdict, Verdict::Wrong);

@@ -114,13 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn room_enough_is_ok_and_what_the_cache_holds_is_room() {
+    fn enough_space_is_ok_and_cached_bytes_count_as_free() {
         assert_eq!(of(&room(200, 120, 0, None), None).verdict, Verdict::Ok);
         assert_eq!(of(&room(200, 30, 90 * GIB, None), None).verdict, Verdict::Ok);
     }
 
     #[test]
-    fn a_tier_larger_than_its_disk_is_wrong() {
+    fn tier_larger_than_its_disk_is_wrong() {
         let finding = of(&room(110, 110, 0, None), None);
         assert_eq!(finding.verdict, Verdict::Wrong, "a tenth is kept free");
         let mend = finding.mend.unwrap();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn tiers_of_one_disk_must_fit_it_together() {
+    fn tiers_on_one_disk_must_fit_together() {
         let finding = of(&room(160, 160, 0, None), Some((259, 1)));
         assert_eq!(finding.verdict, Verdict::Wrong);
         assert!(finding.found.contains("with b"), "{finding:?}");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn others_files_and_inodes_are_seen() {
+    fn foreign_files_and_few_inodes_are_warnings() {
         let full = of(&room(200, 100, 0, None), None);
         assert_eq!(full.verdict, Verdict::Warn);
         assert!(full.mend.unwrap().contains("80.0 GiB"));

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_comes_back_and_nothing_stays() {
+    fn trial_reads_its_block_back_and_leaves_no_file() {
         let directory = tempfile::tempdir().unwrap();
         for choice in [EngineChoice::Auto, EngineChoice::Threads] {
             let trial = Trial::start(choice).unwrap();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_says_where() {
+    fn unwritable_directory_is_reported_by_path() {
         let trial = Trial::start(EngineChoice::Threads).unwrap();
         let error = trial.direct("/proc/nowhere".as_ref()).unwrap_err();
         assert_eq!(error.place("directory"), Some("/proc/nowhere"));

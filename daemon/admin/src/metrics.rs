@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn many_jobs_are_told_up_to_a_bound_and_the_others_counted() {
+    fn jobs_beyond_the_bound_are_only_counted() {
         let jobs = (0..1000).map(|n| job(n, &format!("job {n}"))).collect();
         let text = text(status(jobs), Audience::Admins);
         assert_eq!(lines(&text, "forebay_job_slab_bytes").len(), 256);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trainers_words_are_no_labels() {
+    fn trainer_text_is_escaped_and_bounded_in_labels() {
         let mut hostile = job(1, "a\"b\\c\nd");
         for n in 0..64 {
             let why = BTreeMap::from([(format!("Why {n}?"), 1), ("plain".to_owned(), 1)]);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn without_names_there_are_sums() {
+    fn anonymous_metrics_are_sums_without_names() {
         let both = || status(vec![job(1, "secret"), job(2, "secret")]);
         let whole = text(both(), Audience::Admins);
         assert_eq!(lines(&whole, "forebay_tenant_used_bytes").len(), 2);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gpus_did_before_is_not_told_as_what_they_do() {
+    fn silent_driver_leaves_no_stale_gpu_figures() {
         let (status, [mine, lost]) = with_gpus(Some("it is silent"));
         let silent = text(status, Audience::Admins);
         let told: Vec<_> = silent.lines().filter(|line| line.starts_with("forebay_gpu_")).collect();
@@ -306,10 +306,9 @@ mod tests {
         assert!(!without.lines().any(|line| line.starts_with("forebay_gpu_")));
     }
 
-    /// Total waits of the node's trainers never fall when a trainer leaves, for admins and others
-    /// alike.
+    /// The node's totals never fall when a trainer leaves, for admins and others alike.
     #[test]
-    fn what_all_trainers_waited_is_told_to_all() {
+    fn node_wait_totals_are_shown_to_every_audience() {
         let mut waited_ns = ByCause::default();
         waited_ns[Cause::Origin as usize] = 1_500_000_000;
         for audience in [Audience::Admins, Audience::Anybody] {
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn both_formats_say_the_same_numbers() {
+    fn both_formats_have_the_same_numbers() {
         let numbers = |text: &str| -> Vec<String> {
             text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
         };
@@ -334,9 +333,9 @@ mod tests {
         assert!(newer.contains("# TYPE forebay_job_wrong_shards counter"), "{newer}");
     }
 
-    /// As promtool and the naming conventions of Prometheus want it.
+    /// Rules of promtool and of the naming conventions of Prometheus.
     #[test]
-    fn families_are_named_as_is_usual() {
+    fn metric_names_follow_prometheus_conventions() {
         let mut names = BTreeSet::new();
         for family in families() {
             let Family { name, kind, labels, help, together, .. } = family;

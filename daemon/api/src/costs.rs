@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_times_prices_and_their_sums() {
+    fn costs_are_amounts_times_prices_with_sums() {
         let prices = Prices {
             currency: Some("EUR".into()),
             egress_per_gib: Some(0.5),
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn without_prices_there_are_amounts_alone() {
+    fn report_without_prices_has_amounts_only() {
         let lines = vec![line("a", 1 << 30, 500, 7)];
         let report = CostReport::new(Duration::from_secs(60), Prices::default(), lines, &[]);
         assert_eq!(report.total.cost, Cost::default());
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_sums_by_job_and_by_tenant() {
+    fn costs_are_summed_by_job_and_by_tenant() {
         let prices = Prices { egress_per_gib: Some(1.0), ..Prices::default() };
         let of = |tenant: &str, line: CostLine| CostLine { tenant: Some(tenant.into()), ..line };
         let lines = vec![

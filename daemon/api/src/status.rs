@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_trainer_says_of_its_decoders_is_bounded() {
+    fn decoder_reports_of_a_trainer_are_bounded() {
         let one = |by: String, rows| Decoded { by, why: "\x1b[2J".repeat(1000), rows };
         let many = (0..DECODED_NAMED + 5).map(|number| one(format!("decoder {number}"), 1));
         let told = decoders(many.collect());

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_in_one_go_where_it_is() {
+    fn all_mistakes_are_reported_at_once_with_their_place() {
         let text = format!(
             "[deamon]\n{TIER}clas = 'nvme'\n\
              [[tier]]\nname = 'hdd'\nclass = 'hd'\npath = '/h'\ncapacity = '1TiB'\n\
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_of_syntax_are_told_together_and_one_a_line() {
+    fn syntax_errors_are_reported_together_one_per_line() {
         let text = format!("{TIER}class = nvme\n[[dataset]]\nname = 'a\nmatch = 's3://a/**'\n");
         let both = told(&text, Language::Toml);
         assert_eq!(both.len(), 2, "{both:#?}");
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_follows_from_a_mistake_is_not_told() {
+    fn consequences_of_a_mistake_are_not_reported() {
         for (text, wanted) in [
             // Without its class the tier would need a path.
             ("[[tier]]\nname = 'a'\nclass = 'mem'\ncapacity = '1GiB'\n", ("3:9", "`class`")),
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_can_never_match_are_told_at_their_patterns() {
+    fn unreachable_rules_are_reported_at_their_patterns() {
         let text = format!(
             "{TIER}[[source]]\nmatch = 's3://a/'\n[[source]]\nmatch = 's3://a/b/'\n\
              [[dataset]]\nname = 'a'\nmatch = 's3://*/**'\n\
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_who_may_do_what_is_told() {
+    fn access_mistakes_are_reported() {
         let text = format!(
             "[daemon]\nsocket = '/run/f.sock'\nadmin_group = 'no-such-group'\ngroups = [65534, 1]\n{TIER}\
              [[dataset]]\nname = 'a'\nmatch = 's3://a/**'\nallow = {{ groups = ['nope'], users = [1, 'nobody-at-all'], tenants = ['visoin'] }}\n\
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_the_api_over_tcp_is_told() {
+    fn mistakes_of_the_tcp_api_are_reported() {
         const TLS: &str = "http_tls = { cert = '/c.pem', key = '/k.pem' }";
         for (daemon, wanted) in [
             (TLS.to_owned(), ("2:12", "http_tls needs `http`")),
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_file_says_its_language() {
+    fn file_extension_determines_the_language() {
         for (name, language) in [
             ("forebay.toml", Language::Toml),
             ("forebay.yaml", Language::Yaml),
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn what_yaml_and_json_hide_is_refused() {
+    fn ambiguous_yaml_and_json_are_rejected() {
         let bomb = "a: &a [x, x]\nb: &b [*a, *a]\ntier: [*b, *b]\n";
         let deep = |open: &str, close: &str| {
             format!("{{\"tier\": {}{}}}", open.repeat(100), close.repeat(100))
@@ -608,10 +608,9 @@ mod tests {
         assert_told(&date, &[("1:8", "a date is not allowed here")]);
     }
 
-    /// Files that are cut off, or of which a character is another one: nothing but an answer comes
-    /// of it.
+    /// Truncated files and files with a changed character parse or give mistakes.
     #[test]
-    fn nothing_that_is_written_is_more_than_a_mistake() {
+    fn damaged_files_are_parsed_without_panic() {
         let toml =
             format!("{TIER}[[dataset]]\nname = 'é'\nmatch = '**'\nquota = {{ max = '1GiB' }}\n");
         let yaml =
@@ -636,9 +635,9 @@ mod tests {
         }
     }
 
-    /// Deep nesting and long lists are cheap to check.
+    /// Deep nesting is rejected; a thousand data sets are accepted.
     #[test]
-    fn depth_and_length_cost_nothing() {
+    fn deep_nesting_and_long_lists_are_checked_cheaply() {
         for open in ["[", "{a: ", "- ", "a = [", "a = {b = ", "{\"a\":", "a.", "[[", "? ", "a:\n "]
         {
             let text = open.repeat(20_000);
@@ -654,7 +653,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_text_is_told_where_it_is_not() {
+    fn invalid_utf8_is_reported_with_line_and_column() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), b"[[tier]]\nname = 'n\xff'\n").unwrap();
         let error = Config::read(file.path()).unwrap_err();
@@ -663,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_mistakes_the_first_is_told_and_where_the_others_are() {
+    fn error_shows_the_first_mistake_and_counts_the_others() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), format!("{TIER}evct = 1\ncolour = 1\n")).unwrap();
         let error = Config::read(file.path()).unwrap_err().to_string();
@@ -675,9 +674,9 @@ mod tests {
         assert_eq!(told(&many, Language::Toml).len(), MAX_MISTAKES);
     }
 
-    /// The examples of the documents, but for the groups that only their readers have.
+    /// Every example of the documents is valid, except for group names of the reader's machine.
     #[test]
-    fn the_examples_of_the_documents_are_right() {
+    fn documented_examples_are_valid() {
         let document = include_str!("../../../docs/CONFIGURATION.md");
         let mut read = 0;
         for (word, language) in

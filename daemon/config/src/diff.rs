@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_is_told_in_words() {
+    fn changes_are_described_in_words() {
         let a = "[[dataset]]\nname = 'a'\nmatch = 's3://a/**'\nquota = { max = '500GiB' }\n";
         let b = "[[dataset]]\nname = 'b'\nmatch = 's3://b/**'\n";
         let c = "[[dataset]]\nname = 'c'\nmatch = 's3://c/**'\n";
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_changes_is_told_and_not_shown() {
+    fn changed_secret_is_reported_but_not_shown() {
         let source = "[[source]]\nmatch = 's3://a/'\nproxy = 'http://u:old@proxy.example:1'\n";
         let told = told(source, &source.replace("old", "new"));
         assert_eq!(told, ["source s3://a/: proxy changed in a hidden part"]);

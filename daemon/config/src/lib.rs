@@ -500,7 +500,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_file_is_read() {
+    fn daemon_and_tier_sections_are_read() {
         let config = Config::parse(
             "[daemon]\nsocket = '/run/f.sock'\nmemory = '16GiB'\n\
              [[tier]]\nname = 'nvme'\npath = '/mnt/nvme0'\ncapacity = '3TiB'\n",
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_cannot_be_meant_are_refused() {
+    fn invalid_data_set_rules_are_rejected() {
         let tier = "[[tier]]\nname = 'nvme'\npath = '/m'\ncapacity = '1GiB'\n";
         let a = "[[dataset]]\nname = 'a'\nmatch = 's3://a/**'\n";
         let b = "[[dataset]]\nname = 'b'\nmatch = 's3://a/**'\n";
@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_that_cannot_be_meant_are_refused() {
+    fn invalid_sources_are_rejected() {
         let tier = "[[tier]]\nname = 'nvme'\npath = '/m'\ncapacity = '1GiB'\n";
         let a = "[[source]]\nmatch = 's3://a/'\n";
         for (text, words) in [
@@ -634,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_are_read_and_their_groups_looked_up() {
+    fn tenants_are_read_and_their_groups_resolved() {
         let tier = "[[tier]]\nname = 'nvme'\npath = '/m'\ncapacity = '1GiB'\n";
         let config = Config::parse(&format!(
             "{tier}[[tenant]]\nname = 'vision'\ngroups = ['root', 4242, '4243']\n\
@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_that_cannot_be_meant_are_refused() {
+    fn invalid_tenants_are_rejected() {
         let tier = "[[tier]]\nname = 'nvme'\npath = '/m'\ncapacity = '1GiB'\n";
         let a = "[[tenant]]\nname = 'a'\ngroups = [1]\n";
         let quota = |of: &str| format!("{a}quota = {{ {of} }}\n");
@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_their_line() {
+    fn mistakes_are_reported_with_their_line() {
         let tier = "[[tier]]\nname = 'nvme'\npath = '/m'\ncapacity = '1GiB'\n";
         for (text, words) in [
             (format!("{tier}colour = 'red'\n"), ["line=5", "unknown key `colour`"]),

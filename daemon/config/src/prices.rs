@@ -68,7 +68,7 @@ mod tests {
     const TIER: &str = "[[tier]]\nname = 'nvme'\npath = '/m'\ncapacity = '1GiB'\n";
 
     #[test]
-    fn prices_are_read_whole_numbers_too() {
+    fn prices_may_be_whole_numbers() {
         let text =
             format!("{TIER}[prices]\ncurrency = 'USD'\negress_per_gib = 0.09\ngpu_hour = 3\n");
         let prices = Config::parse(&text).unwrap().prices;
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_price_is_refused_with_its_line() {
+    fn invalid_prices_are_rejected_with_their_line() {
         for (text, words) in [
             ("gpu_hour = -1", ["line=6", "gpu_hour"]),
             ("egress_per_gib = inf", ["line=6", "egress_per_gib"]),

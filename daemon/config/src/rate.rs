@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_and_bytes_are_told_apart() {
+    fn rates_in_bits_and_bytes_are_distinguished() {
         for (text, bytes) in [
             ("10Gbit/s", 1_250_000_000),
             ("10 Gbps", 1_250_000_000),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rate_is_refused() {
+    fn invalid_rates_are_rejected() {
         for text in [
             "",
             "10",

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_of_the_schema_is_one_that_the_parser_knows() {
+    fn schema_and_parser_know_the_same_words() {
         let schema = schema();
         let words = |table: &str, key: &str| {
             let words = schema["$defs"][table]["properties"][key]["enum"].as_array().unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_be_there_is_required() {
+    fn schema_marks_required_keys() {
         let schema = schema();
         for (name, required) in [
             ("", vec!["tier"]),

@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_is_read_back_the_same_and_holds_no_secret() {
+    fn shown_configuration_parses_back_and_holds_no_secret() {
         let config = Config::parse(
             "[daemon]\nmemory = '16GiB'\nadmin_group = 'root'\nhttp = '[::1]:1'\n\
              http_tls = { cert = '/c.pem', key = '/k.pem', client_ca = '/a.pem' }\n\

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_are_recognised_and_other_words_are_not() {
+    fn typing_errors_get_a_suggestion_and_other_words_none() {
         let words = ["evict", "match", "max", "dont_evict_time", "lru", "lfu", "nvme"];
         for (wrong, meant) in [
             ("evct", Some("evict")),

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_says_what_happened() {
+    async fn audit_line_names_peer_event_and_outcome() {
         let whom =
             Whom { gid: Some(5), pid: Some(77), tenant: Some("vision".into()), ..Whom::user(1000) };
         let refused =
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_denied_in_a_loop_is_counted() {
+    async fn repeated_denials_are_counted() {
         let mut entries: Vec<_> = (0..500).map(|_| denial(1)).collect();
         entries.push(denial(2));
         let lines = noted(entries).await;
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_no_log() {
+    fn audit_log_must_be_a_regular_file() {
         let directory = TempDir::new().unwrap();
         for (path, words) in [
             (PathBuf::from("/dev/null"), "not a regular file"),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_file_nothing_is_written_and_nothing_waits() {
+    async fn audit_without_a_file_writes_nothing_and_never_waits() {
         let audit = Audit::open(None).unwrap();
         (0..10 * QUEUE as u32).for_each(|uid| audit.note(denial(uid)));
         assert!(audit.report().is_none());

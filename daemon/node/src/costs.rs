@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_that_ended_are_kept_up_to_a_limit() {
+    fn ended_jobs_are_kept_up_to_a_limit() {
         let costs = Costs::default();
         let one = Waited::default();
         let whose = |job: usize, tenant: &str| (format!("job {job}"), Some(tenant.to_owned()));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_is_one_trainer() {
+    fn reconnecting_trainer_is_counted_once() {
         let mut waits = Waits::default();
         let mut ns = [0; Cause::ALL.len()];
         ns[0] = 5;

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_found_by_the_process_that_connected() {
+    fn jobs_are_matched_to_gpus_by_process() {
         let identity = Identity {
             index: 1,
             uuid: "GPU-1".to_owned(),

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_and_waits_are_what_grew_between_words() {
+    fn rates_and_waits_are_differences_of_reports() {
         let (mut pace, start) = (Pace::default(), Instant::now());
         assert_eq!(pace.report(start), None);
         for second in 0..20_u32 {
@@ -181,9 +181,9 @@ mod tests {
         );
     }
 
-    /// A trainer that validates, or writes a checkpoint, is not said to wait as it did before that.
+    /// The share of waits falls while a trainer validates or writes a checkpoint.
     #[test]
-    fn what_was_lately_fades_while_a_trainer_takes_nothing() {
+    fn recent_figures_fade_while_a_trainer_is_silent() {
         let (mut pace, start) = (Pace::default(), Instant::now());
         for step in 0..=10_u32 {
             let at = u64::from(step);
@@ -198,10 +198,9 @@ mod tests {
         assert!(close(later.waited_for["origin"], 0.025) && close(later.samples_per_second, 2.5));
     }
 
-    /// A wait that goes on counts while it does; its cause is known at its end, and the share is
-    /// never more than all the time.
+    /// A wait counts while it lasts; its cause is known at its end. The share never exceeds one.
     #[test]
-    fn a_long_wait_is_seen_while_it_lasts() {
+    fn long_wait_is_reported_while_it_lasts() {
         let (mut pace, start) = (Pace::default(), Instant::now());
         for second in 0..=60_u32 {
             pace.heard(word(8, 0, 0, 1000 * u64::from(second)), start + second * SECOND);
@@ -222,9 +221,9 @@ mod tests {
         assert!(lately.waited_share > 0.8, "{lately:?}");
     }
 
-    /// A job that finds its daemon again is not told of twice.
+    /// A job that reconnects brings totals of waits that were counted before.
     #[test]
-    fn what_was_waited_before_is_not_waited_again() {
+    fn waits_before_a_reconnect_are_not_counted_again() {
         let (mut pace, start) = (Pace::default(), Instant::now());
         assert_eq!(pace.waited(), [0; Cause::ALL.len()]);
         pace.heard(word(100, 700, 20, 0), start);
@@ -236,9 +235,9 @@ mod tests {
         assert_eq!(waited[Cause::Decode as usize], 0);
     }
 
-    /// However fast it talks, and whatever it says.
+    /// The bound holds for any rate and any content of reports.
     #[test]
-    fn a_trainers_word_is_bounded() {
+    fn reports_of_a_trainer_are_bounded() {
         let (mut pace, start) = (Pace::default(), Instant::now());
         for millisecond in 0..30_000_u32 {
             let samples = if millisecond % 2 == 0 { u64::MAX } else { 0 };

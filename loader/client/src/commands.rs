@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_job_names_is_run_and_its_end_is_told() {
+    fn named_commands_run_and_report_their_end() {
         let urls = [
             "pipe:printf 'a b' | tr a-z A-Z",
             "pipe:exit 3",
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_run() {
+    fn unnamed_commands_are_denied() {
         let folder = tempfile::tempdir().unwrap();
         let mark = folder.path().join("ran");
         let url = format!("pipe:touch {}", mark.display());
@@ -274,9 +274,9 @@ mod tests {
         assert!(mark.exists(), "the test could not fail");
     }
 
-    /// A command is ended with its children, whether it would ever say something again or not.
+    /// A command is killed with its children, silent ones included.
     #[test]
-    fn what_nobody_reads_is_ended() {
+    fn command_without_a_reader_is_killed() {
         // The first ends when it is asked to, the second only when it is killed.
         for script in ["sleep 3600 & wait", "trap '' TERM; echo x; sleep 3600; sleep 3600"] {
             let url = format!("pipe:{script}");
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_connection_ends_what_runs() {
+    fn commands_end_with_their_connection() {
         let url = "pipe:echo x; sleep 3600";
         let commands = allowed(&[url]);
         let (output, theirs) = pipe_with(PipeFlags::CLOEXEC).unwrap();

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_named_is_opened() {
+    fn only_named_files_are_opened() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         for name in ["a.tar", "b.tar", "c.tar", "d.tar"] {

@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_on_their_way_to_a_gpu_are_told_apart_from_decoding() {
+    fn copies_to_a_gpu_are_separated_from_decoding() {
         let told = |brought: Vec<Range<u64>>| -> Vec<_> {
             decoding(10..50, brought).map(|s| (s.cause, s.start_ns, s.end_ns)).collect()
         };
@@ -691,9 +691,9 @@ mod tests {
         assert_eq!(decoding(5..5, []).count(), 0);
     }
 
-    /// A panic of the decode thread is told as what it is, not as a close that nobody asked for.
+    /// A panic of the decode thread is reported as a bug, not as a closed loader.
     #[test]
-    fn a_dead_decode_thread_is_no_closed_loader() {
+    fn dead_decode_thread_is_not_reported_as_closed() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("d.sock");
         let listener = UnixListener::bind(&socket).unwrap();

@@ -287,7 +287,7 @@ mod tests {
     const PIECES: u64 = 1000;
 
     #[test]
-    fn what_was_told_is_in_the_file_once_it_settled() {
+    fn settled_trace_holds_all_events() {
         let folder = tempfile::tempdir().unwrap();
         let trace = Trace::create(&folder.path().join("out.json"), "job").unwrap();
         for round in 1..=3 {

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_sum_to_the_wait() {
+    fn causes_sum_to_the_wait() {
         let mut waits = Waits::default();
         let stages = [
             stage(Cause::Origin, 50, 150),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn work_done_before_the_wait_is_nobodys_fault() {
+    fn work_before_the_wait_is_charged_to_ring_empty() {
         let mut waits = Waits::default();
         waits.book(100..130, &[stage(Cause::Origin, 0, 100), stage(Cause::Decode, 200, 300)], &[]);
         assert_eq!(waits.by_cause[Cause::RingEmpty as usize], 30);
@@ -198,10 +198,10 @@ mod tests {
         assert_eq!((waits.total_ns(), waits.report().count), (30, 2));
     }
 
-    /// A device that is busy with batches before is an upstream stage, too, but what the batch's
-    /// own stages say goes first. One that is busy still has no end.
+    /// A device busy with earlier batches is an upstream stage, too; the batch's own stages go
+    /// first. A device that is still busy has no end.
     #[test]
-    fn what_a_device_holds_up_is_not_the_rings() {
+    fn wait_behind_a_busy_device_is_charged_to_h2d() {
         let mut waits = Waits::default();
         let own = [stage(Cause::TierRead, 140, 150), stage(Cause::Decode, 155, 160)];
         let device = [0..120, 110..145, 158..u64::MAX];

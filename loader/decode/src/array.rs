@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_nobody_can_address_has_no_bytes_even_if_it_is_empty() {
+    fn unaddressable_array_has_no_byte_count_even_if_empty() {
         assert_eq!(bytes(DType::Float32, [2, 3]), Some(24));
         assert_eq!(bytes(DType::Float32, []), Some(4));
         assert_eq!(bytes(DType::Float32, [0, 3]), Some(0));

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dropped_buffer_serves_the_next_request_of_its_size() {
+    fn dropped_buffer_is_reused_for_the_same_size() {
         let pool = BufferPool::new(1 << 20);
         let mut first = pool.take(1000).unwrap();
         first.as_bytes_mut()[999] = 7;
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_request_leaves_a_large_buffer_alone() {
+    fn small_request_does_not_take_a_large_buffer() {
         let pool = BufferPool::new(1 << 20);
         drop(pool.take(64 * 100).unwrap());
         let small = pool.take(64 * 49).unwrap();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_bytes_stay_within_the_limit_and_the_oldest_go_first() {
+    fn idle_bytes_stay_within_the_limit_oldest_freed_first() {
         let pool = BufferPool::new(64 * 10);
         let many: Vec<_> = (1..=8).map(|lines| pool.take(64 * lines).unwrap()).collect();
         for buffer in many {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_that_fits_is_taken_however_many_are_idle() {
+    fn smallest_fitting_idle_buffer_is_taken() {
         let pool = BufferPool::new(1 << 30);
         let many: Vec<_> = (1..=300).map(|lines| pool.take(64 * lines).unwrap()).collect();
         let at: Vec<_> = many.iter().map(Buffer::as_ptr).collect();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forked_child_leaves_its_parents_pool_alone() {
+    fn forked_child_does_not_use_its_parents_pool() {
         let idle = Mutex::default();
         let made_in = Generation::now().child();
         let pool = BufferPool(Arc::new(Shared { idle_max: 1 << 20, made_in, idle }));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_cannot_be_had_is_full_and_no_panic() {
+    fn failed_allocation_is_full_without_panic() {
         for len in [usize::MAX, usize::MAX / 2, 1 << 56] {
             let error = BufferPool::new(64).take(len).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Full);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_need_no_memory() {
+    fn empty_buffer_needs_no_memory() {
         let pool = BufferPool::new(64);
         let mut empty = pool.take(0).unwrap();
         assert!(empty.is_empty() && empty.as_bytes_mut().is_empty());

@@ -214,9 +214,9 @@ mod tests {
         flip: bool,
     }
 
-    /// `tests/data/make.py` holds the independent implementation of these.
+    /// `tests/data/make.py` holds the independent implementation.
     #[test]
-    fn boxes_and_flips_are_the_golden_ones() {
+    fn boxes_and_flips_match_an_independent_implementation() {
         let golden: Vec<Golden> =
             serde_json::from_str(include_str!("../tests/data/draws.json")).unwrap();
         assert_eq!(golden.len(), 48);
@@ -244,7 +244,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_box_never_leaves_its_image_nor_the_content_its_canvas(
+        fn box_stays_in_the_image_and_content_in_the_canvas(
             crop in crops(),
             image in (1..3000_u32, 1..3000_u32),
             size in (1..300_u32, 1..300_u32),

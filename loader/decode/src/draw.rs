@@ -139,7 +139,7 @@ mod tests {
 
     /// The known-answer vectors published with the algorithm (Random123, `philox4x32 10`).
     #[test]
-    fn philox_gives_the_published_answers() {
+    fn philox_matches_the_published_vectors() {
         let zero = philox([0; 4], [0; 2]);
         assert_eq!(zero, [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
         let ones = philox([u32::MAX; 4], [u32::MAX; 2]);
@@ -154,7 +154,7 @@ mod tests {
     const DRAW: Draw = Draw { seed: 1, epoch: 2, stream: 3, position: 4, field: 5, view: 6 };
 
     #[test]
-    fn each_part_of_a_draw_and_each_purpose_matters() {
+    fn numbers_depend_on_each_part_of_a_draw_and_its_purpose() {
         let first = |draw: Draw, purpose| draw.numbers(purpose).bits();
         let base = first(DRAW, Purpose::Crop);
         let others = [

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_leads_back_to_its_type_and_a_wrong_one_lists_them_all() {
+    fn dtype_names_parse_and_an_error_lists_them() {
         for dtype in DType::ALL {
             assert_eq!(DType::parse(dtype.name()).unwrap(), dtype);
         }

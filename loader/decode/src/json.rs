@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_and_its_parts_come_back_as_they_were_written() {
+    fn document_and_parts_are_returned_verbatim() {
         let json = " {\"a\": [1, {\"b\" : \"\\u0078\"}], \"score\":NaN, \"big\": 1.50e+2 }\n";
         assert_eq!(document(json.as_bytes(), None).unwrap().unwrap(), json.trim());
         assert_eq!(found(json, "a.1").unwrap(), r#"{"b" : "\u0078"}"#);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn text_beside_the_part_is_ignored_if_python_reads_it() {
+    fn text_beside_the_part_is_ignored_if_python_accepts_it() {
         let long = format!(r#"{{"n": {}, "a": 3}}"#, "9".repeat(DIGITS_MAX + 1));
         for json in [
             r#"{"s": "\ud800", "a": 3}"#,
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_not_there_is_none() {
+    fn missing_part_is_none() {
         for path in ["b", "a.2", "a.-1", "a.0.c", "a.x", "a.0.0"] {
             assert_eq!(found(r#"{"a": [1, 2]}"#, path), None, "{path}");
         }
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_documents_are_bad_samples_wherever_the_part_is() {
+    fn broken_documents_are_bad_samples_for_any_path() {
         let deep = format!("{}1{}", "[".repeat(DEPTH_MAX + 1), "]".repeat(DEPTH_MAX + 1));
         let endless = "[".repeat(100_000);
         let broken: [&[u8]; 22] = [
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn an_integer_that_python_refuses_to_read_is_a_bad_sample() {
+    fn integer_too_long_for_python_is_a_bad_sample() {
         let integer = |digits| format!(r#"{{"a": [-{}]}}"#, "7".repeat(digits));
         assert!(document(integer(DIGITS_MAX).as_bytes(), None).is_ok());
         for path in [None, Some("a")] {
@@ -365,7 +365,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_another_writer_writes_is_read_part_by_part(value in tree(), pretty: bool) {
+        fn serde_json_output_is_read_part_by_part(value in tree(), pretty: bool) {
             let text = if pretty { format!("{value:#}") } else { value.to_string() };
             prop_assert_eq!(document(text.as_bytes(), None).unwrap().unwrap(), text.as_str());
             let children: Vec<(String, &serde_json::Value)> = match &value {
@@ -382,7 +382,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(text in "[\\[\\]{}\",:\\\\u0-9eE.+\\-nNaIlftrus \u{e9}]{0,40}") {
+        fn any_text_is_read_without_panic(text in "[\\[\\]{}\",:\\\\u0-9eE.+\\-nNaIlftrus \u{e9}]{0,40}") {
             let _ = document(text.as_bytes(), Some("a.0"));
             if serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok() {
                 prop_assert!(document(text.as_bytes(), None).is_ok());

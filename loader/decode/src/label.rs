@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_its_number_and_any_other_is_refused() {
+    fn class_name_maps_to_its_number_and_others_are_rejected() {
         let classes = [("cat".to_owned(), 3), ("großer Hund".to_owned(), -1)].into();
         assert_eq!(class("cat", false, &classes).unwrap(), 3);
         assert_eq!(class("\"gro\\u00dfer Hund\"", true, &classes).unwrap(), -1);

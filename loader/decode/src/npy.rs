@@ -133,7 +133,7 @@ mod tests {
     const U2: &str = "{'descr': '<u2', 'fortran_order': False, 'shape': (2, 3), }\n";
 
     #[test]
-    fn arrays_come_out_in_c_order_and_native_bytes() {
+    fn arrays_are_read_in_c_order_and_native_byte_order() {
         let bytes: Vec<u8> = (0..12).collect();
         let plain = read(U2, &bytes).unwrap();
         assert_eq!((plain.dtype, &plain.shape[..]), (DType::Uint16, &[2, 3][..]));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_cut_anywhere_is_a_bad_sample() {
+    fn truncated_file_is_a_bad_sample() {
         let whole = file(U2, &[0; 12]);
         for end in 0..whole.len() {
             assert!(array(&whole[..end]).is_err(), "{end}");

@@ -46,7 +46,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_double_comes_back_from_json_bit_by_bit(bits: u64) {
+        fn doubles_survive_json_bit_by_bit(bits: u64) {
             let value = f64::from_bits(bits);
             prop_assume!(value.is_finite());
             for written in [format!("{value:?}"), format!("{value:e}"), format!("{value}")] {
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_a_bad_sample_that_shows_the_value() {
+    fn invalid_number_is_a_bad_sample_with_its_value() {
         for wrong in ["", "7.0", "0x10", "9223372036854775808", "1 2", "true", "null", "\"1\""] {
             assert_eq!(integer(wrong).unwrap_err().kind().name(), "BadSample", "{wrong:?}");
         }

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_become_the_array_that_was_told_of_and_no_other() {
+    fn bytes_must_match_the_declared_array() {
         let bytes: Vec<u8> = (0..12).collect();
         let whole = spec(&[Some(2), Some(3)]).read(&bytes).unwrap();
         assert_eq!((whole.dtype, &whole.shape[..]), (DType::Uint16, &[2, 3][..]));
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_an_array_of_just_their_number_or_none(
+        fn any_bytes_fit_the_shape_exactly_or_are_rejected(
             bytes in proptest::collection::vec(any::<u8>(), 0..200),
             sides in proptest::collection::vec(1_usize..5, 0..4),
             open in any::<Option<usize>>(),

@@ -91,7 +91,7 @@ fn every_dtype_and_layout_matches_plain_arithmetic() {
 }
 
 #[test]
-fn a_flip_mirrors_and_about_half_are_flipped() {
+fn flip_mirrors_about_half_of_the_samples() {
     let spec = |flip| ImageSpec { size: Some((8, 9)), flip, ..ImageSpec::default() };
     let samples: Vec<Sample> = vec![vec![("jpg", data("tall-444.jpg"))]; 64];
     let straight = decode(&decoder(vec![image(spec(false))], 1), &samples, 0, 0);
@@ -113,7 +113,7 @@ fn a_flip_mirrors_and_about_half_are_flipped() {
 }
 
 #[test]
-fn threads_and_batches_change_nothing_but_the_epoch_does() {
+fn output_depends_on_the_epoch_not_on_threads_or_batches() {
     let samples: Vec<Sample> =
         (0..10).map(|i| vec![("jpg", data(["wide-420.jpg", "tall-422.jpg"][i % 2]))]).collect();
     let fields = || vec![image(random_crop(DType::Float32, Layout::Nchw))];
@@ -131,7 +131,7 @@ fn threads_and_batches_change_nothing_but_the_epoch_does() {
 }
 
 #[test]
-fn bad_samples_are_named_and_leave_no_gap() {
+fn bad_samples_are_reported_and_leave_no_gap() {
     let good = |class: usize| -> Sample {
         vec![("jpg", data("gray.jpg")), ("cls", class.to_string().into_bytes())]
     };
@@ -169,7 +169,7 @@ fn bad_samples_are_named_and_leave_no_gap() {
 }
 
 #[test]
-fn a_batch_without_a_good_sample_has_columns_without_rows() {
+fn batch_without_good_samples_has_empty_columns() {
     let plain = FieldSpec::new("i", "jpg", FieldKind::Image(ImageSpec::default()));
     let array = FieldSpec::new("n", "npy", FieldKind::Npy { ragged: Ragged::List, raw: None });
     let text = FieldSpec::new("t", "txt", FieldKind::Text { ragged: Ragged::List });
@@ -186,7 +186,7 @@ fn a_batch_without_a_good_sample_has_columns_without_rows() {
 }
 
 #[test]
-fn an_image_cut_anywhere_is_a_bad_sample() {
+fn truncated_image_is_a_bad_sample() {
     let decoder = decoder(vec![image(ImageSpec::default())], 1);
     for name in ["wide-420.jpg", "wide-progressive.jpg", "gray.png", "cmyk.jpg"] {
         let field = if name.ends_with("png") { "png" } else { "jpg" };
@@ -199,7 +199,7 @@ fn an_image_cut_anywhere_is_a_bad_sample() {
 }
 
 #[test]
-fn garbage_in_place_of_coefficients_never_panics() {
+fn flipped_bytes_in_images_never_panic() {
     let decoder = decoder(vec![image(ImageSpec { size: Some((9, 9)), ..ImageSpec::default() })], 2);
     for name in ["wide-420.jpg", "wide-progressive.jpg", "palette.png", "rgba.png"] {
         let whole = data(name);
@@ -220,7 +220,7 @@ fn garbage_in_place_of_coefficients_never_panics() {
 const STRAY: [u8; 32] = [5; 32];
 
 #[test]
-fn stray_bytes_between_segments_are_skipped_as_others_do() {
+fn stray_bytes_between_segments_are_skipped() {
     let mut stray = data("wide-420.jpg");
     stray.splice(stray.len() - 2..stray.len() - 2, STRAY);
     let samples = vec![vec![("jpg", stray)], vec![("jpg", data("wide-420.jpg"))]];
@@ -241,7 +241,7 @@ fn first_scan_end(jpeg: &[u8]) -> usize {
 }
 
 #[test]
-fn lost_data_is_never_taken_for_stray_bytes() {
+fn missing_data_is_not_taken_for_stray_bytes() {
     let mut holed = data("wide-420.jpg");
     let third = holed.len() / 3;
     holed.drain(third..2 * third);
@@ -276,7 +276,7 @@ fn gigapixel_header_is_rejected_before_allocation() {
 }
 
 #[test]
-fn a_thin_image_cannot_be_blown_up_without_limit() {
+fn enlargement_of_a_thin_image_is_limited() {
     let mut thin = Vec::new();
     let mut encoder = png::Encoder::new(&mut thin, 3000, 1);
     encoder.set_color(png::ColorType::Grayscale);
@@ -337,7 +337,7 @@ fn absent_optional_fields_are_marked_and_blank() {
 }
 
 #[test]
-fn a_part_that_json_lacks_is_absent_where_that_is_allowed() {
+fn missing_json_part_is_absent_if_optional() {
     let path = || Some("x.0".to_owned());
     let kinds = [
         FieldKind::Int { path: path() },
@@ -374,7 +374,7 @@ fn a_part_that_json_lacks_is_absent_where_that_is_allowed() {
 }
 
 #[test]
-fn a_batch_larger_than_memory_is_full_and_blames_no_sample() {
+fn batch_larger_than_memory_is_full_not_bad() {
     // 2 GB a row: terabytes in all, which no machine grants.
     let spec =
         ImageSpec { size: Some((13_000, 13_000)), dtype: DType::Float32, ..ImageSpec::default() };
@@ -393,7 +393,7 @@ fn a_batch_larger_than_memory_is_full_and_blames_no_sample() {
 }
 
 #[test]
-fn alternatives_are_tried_in_the_order_they_were_named() {
+fn alternative_fields_are_tried_in_order() {
     let field = FieldSpec::new("x", " B ; a", FieldKind::Bytes);
     let samples: Vec<Sample> = vec![
         vec![("a", vec![]), ("b", vec![])],
@@ -408,7 +408,7 @@ fn alternatives_are_tried_in_the_order_they_were_named() {
 }
 
 #[test]
-fn a_batch_reuses_the_memory_of_the_one_before() {
+fn batch_reuses_the_memory_of_a_dropped_batch() {
     let pool = BufferPool::new(1 << 20);
     let spec = ImageSpec { size: Some((32, 32)), ..ImageSpec::default() };
     let decoder = Decoder::new(vec![image(spec)], 1, &pool, None).unwrap();
@@ -425,7 +425,7 @@ fn a_batch_reuses_the_memory_of_the_one_before() {
 }
 
 #[test]
-fn one_decoder_serves_several_callers_at_once() {
+fn decoder_serves_concurrent_callers() {
     let decoder = decoder(vec![image(random_crop(DType::Float16, Layout::Nchw)), label()], 2);
     let sample = || vec![("jpg", data("tall-422.jpg")), ("cls", b"1".to_vec())];
     let samples: Vec<Sample> = (0..6).map(|_| sample()).collect();

@@ -125,7 +125,7 @@ fn nested_rows_follow_each_other_without_padding() {
 }
 
 #[test]
-fn one_array_in_the_batch_is_padded_like_many() {
+fn equal_and_single_arrays_are_padded_too() {
     let files = [pairs(3, 1), pairs(3, 7)];
     let decoded = decode(&decoder(vec![array(pad("0", None))], 1), &arrays(&files), 0, 0);
     assert_eq!(padded(&decoded).0.shape, [2, 3, 2], "though they could be stacked");
@@ -134,7 +134,7 @@ fn one_array_in_the_batch_is_padded_like_many() {
 }
 
 #[test]
-fn an_odd_array_is_bad_wherever_it_stands_and_no_other_is() {
+fn only_the_odd_array_of_a_batch_is_bad() {
     let odd = [
         (npy("<i2", "(2, 3)", &[0; 12]), "int16 (2, 3)"),
         (npy("<i4", "(1, 2)", &[0; 8]), "int32 (1, 2)"),
@@ -162,7 +162,7 @@ fn an_odd_array_is_bad_wherever_it_stands_and_no_other_is() {
 }
 
 #[test]
-fn of_forms_that_are_equally_frequent_the_first_counts() {
+fn first_of_equally_frequent_shapes_wins() {
     let wide = npy("<i2", "(2, 3)", &[0; 12]);
     let decoder = decoder(vec![array(pad("0", None))], 1);
     let decoded = decode(&decoder, &arrays(&[wide.clone(), pairs(1, 1)]), 0, 0);
@@ -172,7 +172,7 @@ fn of_forms_that_are_equally_frequent_the_first_counts() {
 }
 
 #[test]
-fn what_has_no_length_or_no_elements_is_bad_and_has_no_say() {
+fn scalar_and_elementless_arrays_are_bad_and_not_counted() {
     let scalar = npy("<i2", "()", &[1, 0]);
     // A vast length without a byte.
     let vast = npy("<i2", "(2305843009213693952, 0)", &[]);
@@ -186,7 +186,7 @@ fn what_has_no_length_or_no_elements_is_bad_and_has_no_say() {
 }
 
 #[test]
-fn an_array_that_cannot_hold_the_padding_is_bad_and_has_no_say() {
+fn array_unable_to_hold_the_padding_is_bad_and_not_counted() {
     let bytes = npy("|u1", "(1,)", &[1]);
     let files = [bytes.clone(), bytes, npy("<i2", "(1,)", &[1, 0])];
     let decoded = decode(&decoder(vec![array(pad("-100", None))], 1), &arrays(&files), 0, 0);
@@ -196,7 +196,7 @@ fn an_array_that_cannot_hold_the_padding_is_bad_and_has_no_say() {
 }
 
 #[test]
-fn rows_that_fail_leave_no_gap_and_no_width_behind() {
+fn failed_rows_leave_neither_gap_nor_width() {
     let sample = |rows, first, class: &str| -> Sample {
         vec![("npy", pairs(rows, first)), ("cls", class.as_bytes().to_vec())]
     };
@@ -223,7 +223,7 @@ fn rows_that_fail_leave_no_gap_and_no_width_behind() {
 }
 
 #[test]
-fn absent_rows_have_length_zero_and_are_marked() {
+fn absent_rows_are_marked_and_have_length_zero() {
     let samples = [vec![], vec![("npy", pairs(1, 10))], vec![("npy", pairs(0, 0))]];
     let with = |ragged| decode(&decoder(vec![optional(array(ragged))], 1), &samples, 0, 0);
     let decoded = with(pad("3", None));
@@ -237,7 +237,7 @@ fn absent_rows_have_length_zero_and_are_marked() {
 }
 
 #[test]
-fn a_batch_without_rows_is_no_list_either() {
+fn batch_without_rows_has_dtype_and_shape() {
     let none = |field: FieldSpec, samples: &[Sample]| {
         let decoded = decode(&decoder(vec![field], 1), samples, 0, 0);
         let (Column::Padded { values, lengths } | Column::Nested { values, lengths }) =
@@ -268,7 +268,7 @@ fn a_batch_without_rows_is_no_list_either() {
 }
 
 #[test]
-fn text_becomes_its_bytes_and_is_never_cut_within_a_character() {
+fn text_becomes_bytes_cut_at_character_boundaries() {
     let texts = ["aé€😀", "", "😀", "abcdefgh"].map(str::as_bytes);
     let samples = samples("txt", &texts);
     let decoded = decode(&decoder(vec![text(pad("0", None))], 2), &samples, 0, 0);
@@ -302,7 +302,7 @@ fn text_becomes_its_bytes_and_is_never_cut_within_a_character() {
 }
 
 #[test]
-fn text_that_is_no_utf_8_is_bad_however_it_is_packed() {
+fn invalid_utf8_is_bad_in_every_packing() {
     // The wrong byte stands after the cut.
     let samples = samples("txt", &[b"ab\xff", b"ok"]);
     let kinds = [pad("0", None), pad("0", Some(1)), Ragged::Nested { max_len: None }, Ragged::List];
@@ -314,7 +314,7 @@ fn text_that_is_no_utf_8_is_bad_however_it_is_packed() {
 }
 
 #[test]
-fn raw_bytes_are_arrays_of_the_shape_that_was_told_of() {
+fn raw_bytes_must_match_the_declared_shape() {
     let fixed = raw(Ragged::List, DType::Float16, &[Some(2), Some(3)]);
     let good: Vec<u8> = (0..12).collect();
     let files: [&[u8]; 4] = [&good, &good[..11], &[0; 13], &good];
@@ -359,7 +359,7 @@ fn oversized_padded_batch_is_full_with_advice() {
 }
 
 #[test]
-fn a_padded_batch_takes_its_memory_once() {
+fn padded_batch_allocates_its_memory_once() {
     let pool = BufferPool::new(1 << 20);
     let decoder = Decoder::new(vec![array(pad("0", None))], 2, &pool, None).unwrap();
     drop(decode(&decoder, &arrays(&[pairs(64, 0), pairs(1, 0)]), 0, 0));
@@ -369,7 +369,7 @@ fn a_padded_batch_takes_its_memory_once() {
 
 proptest! {
     #[test]
-    fn what_comes_is_what_a_plain_loop_makes(
+    fn padded_and_nested_rows_match_a_plain_loop(
         rows in proptest::collection::vec((0_usize..9, any::<i16>(), any::<bool>(), any::<bool>()), 0..20),
         max_len in proptest::option::of(1_u32..7),
         value in any::<i16>(),

@@ -13,7 +13,7 @@ fn refused(fields: Vec<FieldSpec>, threads: usize) -> Error {
 }
 
 #[test]
-fn the_json_of_the_python_package_is_understood() {
+fn json_of_the_python_package_is_parsed() {
     let json = [
         r#"{"name": "image", "source": "JPG; .png", "kind": {"type": "image", "size": [224, 200],
          "crop": {"mode": "random", "scale": [0.2, 1.0]}, "flip": true, "dtype": "bfloat16",
@@ -83,7 +83,7 @@ fn invalid_json_and_dtypes_are_rejected_with_advice() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_naming_the_field() {
+fn invalid_specs_are_rejected_naming_the_field() {
     let image = |spec| vec![FieldSpec::new("image", "jpg", FieldKind::Image(spec))];
     let base = ImageSpec { size: Some((8, 8)), ..ImageSpec::default() };
     let random = |scale, ratio| Crop::Random { scale, ratio };

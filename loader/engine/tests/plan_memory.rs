@@ -28,7 +28,7 @@ fn high_water_kb() -> u64 {
 /// Bears the promise that any position of 10⁹ samples in 10⁶ shards is found in 100 MB, also in a
 /// later pass.
 #[test]
-fn a_billion_samples_in_a_million_shards_take_less_than_100_mb() {
+fn plan_of_a_billion_samples_takes_less_than_100_mb() {
     let before = high_water_kb();
     for (shuffle, passes) in [(Shuffle::Window, 1), (Shuffle::Window, 1000), (Shuffle::Global, 1)] {
         // 900 to 1100 samples.

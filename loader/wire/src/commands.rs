@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_once_how_a_command_ended() {
+    fn line_reports_the_end_of_a_command_once() {
         let failed = || Err(Error::new(ErrorKind::NotFound, "no such command"));
         let broken = || Err(Error::new(ErrorKind::Corrupt, "the tar is broken"));
         for (ended, kind) in [
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_a_job_that_is_gone() {
+    fn invalid_message_means_a_lost_job() {
         for bytes in [&[2, 0, 0, 0, 9, 9][..], &[255; 8]] {
             let (near, far) = UnixStream::pair().unwrap();
             near.set_nonblocking(true).unwrap();

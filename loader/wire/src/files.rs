@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn one_question_brings_one_descriptor_or_a_reason() {
+    fn each_request_returns_a_descriptor_or_an_error() {
         let (near, far) = UnixStream::pair().unwrap();
         let trainer = thread::spawn(move || answer(&far, opened));
         let mut asking = Asking::new(near).unwrap();
@@ -152,9 +152,9 @@ mod tests {
         trainer.join().unwrap().unwrap();
     }
 
-    /// Invalid answers of a trainer; no further question is asked.
+    /// After an invalid answer, a trainer is not asked again.
     #[test]
-    fn a_trainer_that_breaks_the_protocol_is_asked_no_more() {
+    fn protocol_violation_ends_requests_to_a_trainer() {
         let file = opened("/dev/null").unwrap();
         let ok = frame::encode(&Handed::Ok(())).unwrap();
         let no = frame::encode(&Handed::Err(Error::new(ErrorKind::NotFound, "no"))).unwrap();
@@ -184,7 +184,7 @@ mod tests {
 
     /// A trainer's report must not declare a shard bad for others.
     #[test]
-    fn a_refusal_is_never_more_than_one() {
+    fn reported_corruption_counts_as_unavailable() {
         let (near, far) = UnixStream::pair().unwrap();
         let trainer = thread::spawn(move || {
             answer(&far, |_| Err(Error::new(ErrorKind::Corrupt, "the tar is broken")))

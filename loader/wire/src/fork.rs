@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_another_process_and_so_is_its_child() {
+    fn each_forked_child_is_another_generation() {
         let made = Generation::now();
         assert!(in_a_child(|| {
             let own = Generation::now();

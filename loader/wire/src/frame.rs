@@ -242,7 +242,7 @@ mod tests {
     use crate::message::Request;
 
     #[test]
-    fn a_descriptor_arrives_with_the_frame_it_rode_on() {
+    fn descriptor_arrives_with_its_frame() {
         let (near, far) = UnixStream::pair().unwrap();
         let memfd = rustix::fs::memfd_create("wire-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::io::write(&memfd, b"slab").unwrap();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_split_anywhere_is_put_together() {
+    fn split_frame_is_reassembled() {
         let frame = encode(&Request::Hello { protocol: 1, release: "x".repeat(1000) }).unwrap();
         for cut in [1, 3, 4, 5, frame.len() - 1] {
             let (near, far) = UnixStream::pair().unwrap();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_length_allocates_nothing() {
+    fn hostile_frame_length_allocates_nothing() {
         for (len, kind) in [(u32::MAX, ErrorKind::Invalid), (MAX_FRAME as u32, ErrorKind::Closed)] {
             let (near, far) = UnixStream::pair().unwrap();
             send(&near, &len.to_le_bytes(), &[]).unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_that_nobody_asked_for_are_closed() {
+    fn unrequested_descriptors_are_closed() {
         let (near, far) = UnixStream::pair().unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         let frame = encode(&Request::Hello { protocol: 1, release: "x".repeat(100) }).unwrap();

@@ -619,7 +619,7 @@ mod tests {
 
     /// A peer of protocol 3 identifies messages by these indexes.
     #[test]
-    fn messages_stay_where_they_were() {
+    fn message_indexes_stay_fixed() {
         fn place<T: Serialize>(message: &T) -> u8 {
             postcard::to_extend(message, Vec::new()).unwrap()[0]
         }

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_tells_of_this_process_what_it_is() {
+    fn kernel_reports_credentials_of_this_process() {
         let (near, _far) = UnixStream::pair().unwrap();
         let peer = Credentials::of(near.as_fd()).unwrap();
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
@@ -111,9 +111,9 @@ mod tests {
         assert!(!peer.is_in(u32::MAX), "nobody is in the group that is none");
     }
 
-    /// Sets more groups than the first call has room for, in this thread alone.
+    /// More groups than the first call has room for, set in this thread alone.
     #[test]
-    fn many_groups_are_told_to_the_last() {
+    fn long_group_lists_are_read_in_full() {
         if !forebay_skip::is_root("a thread chooses its groups") {
             return;
         }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_unix_socket_is_an_error() {
+    fn credentials_of_a_plain_file_are_an_error() {
         let file = std::fs::File::open("/dev/null").unwrap();
         assert!(Credentials::of(file.as_fd()).is_err());
     }

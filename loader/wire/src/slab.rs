@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_outside_the_map_are_refused() {
+    fn ranges_outside_the_map_are_rejected() {
         let memfd = rustix::fs::memfd_create("slab-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&memfd, 8192).unwrap();
         rustix::io::pwrite(&memfd, b"bytes", 4096).unwrap();

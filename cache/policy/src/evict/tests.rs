@@ -97,7 +97,7 @@ fn reshuffled(evict: Evict, share: f64) -> f64 {
 /// Results of an independent simulation for one reshuffling job at a quarter, a half and nine
 /// tenths of the data set.
 #[test]
-fn hit_ratios_are_those_of_the_published_rules() {
+fn hit_ratios_match_an_independent_simulation() {
     for (evict, expected) in [
         (Evict::Lru, [3.5, 15.6, 67.0]),
         (Evict::Sieve, [19.0, 44.0, 89.0]),
@@ -133,7 +133,7 @@ fn scan_does_not_flush_used_shards() {
 }
 
 #[test]
-fn a_ghost_that_comes_back_is_proven() {
+fn s3fifo_keeps_a_shard_readmitted_from_its_ghosts() {
     let mut cache = Cache::new(Evict::S3fifo, 10);
     cache.access_all(0..11);
     assert!(!cache.slots.contains_key(&0), "the oldest newcomer went");
@@ -143,7 +143,7 @@ fn a_ghost_that_comes_back_is_proven() {
 }
 
 #[test]
-fn favourites_of_the_past_age() {
+fn lfu_evicts_shards_used_long_ago() {
     let mut cache = Cache::new(Evict::Lfu, 4);
     for _ in 0..20 {
         cache.access(0);
@@ -158,7 +158,7 @@ fn favourites_of_the_past_age() {
 }
 
 #[test]
-fn names_are_read_and_mistakes_are_named() {
+fn policy_names_parse_and_an_error_lists_them() {
     for evict in Evict::ALL {
         assert_eq!(evict.name().parse::<Evict>().unwrap(), evict);
     }
@@ -187,10 +187,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// In any sequence: a victim is present, evictable, and found whenever one is evictable; for
-    /// LRU it matches a list of uses.
+    /// Any sequence: a victim is found whenever a shard is evictable. LRU agrees with a list of
+    /// uses.
     #[test]
-    fn victims_are_residents_that_may_go(steps in steps(), which in 0..Evict::ALL.len()) {
+    fn victims_are_present_and_evictable(steps in steps(), which in 0..Evict::ALL.len()) {
         let evict = Evict::ALL[which];
         let mut policy = evict.policy();
         let mut by_use: Vec<Slot> = Vec::new();

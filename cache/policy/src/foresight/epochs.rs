@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_go_on_from_epoch_to_epoch() {
+    fn uses_continue_across_epochs() {
         let mut future = epochs(&[&[0, 1, 2], &[2, 0], &[1, 1, 0]]);
         let all: Vec<_> = (0..).map_while(|index| future.at(index)).collect();
         let seen: Vec<_> = all.iter().map(|one| one.shard).collect();
@@ -143,17 +143,16 @@ mod tests {
         assert!(future.made.len() <= 2, "what is over is forgotten");
     }
 
-    /// All epochs would begin at once: whoever goes to where the first begins would never be
-    /// through.
+    /// Epochs without bytes all begin at once; a search for the first would not end.
     #[test]
-    fn epochs_without_a_byte_end() {
+    fn epochs_without_bytes_have_no_uses() {
         let uses = vec![Use { shard: 0, start: 0, end: 0 }];
         let mut future = Epochs::new([0], |_| Some(Epoch { uses: uses.clone(), bytes: 0 }));
         assert_eq!((future.at(0), future.next(0, 0)), (None, None));
     }
 
     #[test]
-    fn nobody_looks_further_than_some_epochs() {
+    fn lookups_stop_after_a_fixed_number_of_epochs() {
         let mut looked = 0;
         let mut future = Epochs::new([0, 1], |_| {
             looked += 1;

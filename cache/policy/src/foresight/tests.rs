@@ -49,9 +49,9 @@ fn fetches(uses: &[Shard], shards: u32, capacity: usize) -> usize {
     fetched
 }
 
-/// The next missing shard and its time: behind all that is needed before it.
+/// A job's next missing shard arrives behind all shards that are needed earlier.
 #[test]
-fn what_a_job_lacks_comes_in_its_turn() {
+fn missing_shard_arrives_after_all_shards_needed_before_it() {
     let mut foresight = Foresight::new(1.0);
     for _ in 0..5 {
         foresight.add(1);
@@ -104,10 +104,9 @@ fn fewest(
     best + 1
 }
 
-/// Belady's rule is the best there is, and this is Belady's rule: for every trace of seven uses of
-/// four shards.
+/// Every trace of seven uses of four shards fetches as little as an exhaustive search.
 #[test]
-fn no_choice_of_what_goes_fetches_less() {
+fn eviction_is_optimal_on_every_short_trace() {
     const SHARDS: u32 = 4;
     const USES: u32 = 7;
     for number in 0..SHARDS.pow(USES) {
@@ -134,7 +133,7 @@ fn in_a_while() -> Foresight {
 }
 
 #[test]
-fn a_fetch_begins_before_it_must_and_after_what_is_on_its_way() {
+fn fetch_starts_early_by_slack_and_fetches_in_flight() {
     let mut foresight = in_a_while();
     assert_eq!(foresight.wanted(), Some((100_000_000, 1)));
     // One second for itself, and four of slack.
@@ -146,7 +145,7 @@ fn a_fetch_begins_before_it_must_and_after_what_is_on_its_way() {
 }
 
 #[test]
-fn what_is_refused_is_not_wanted_until_somebody_fetches_it() {
+fn rejected_shard_is_not_wanted_until_a_fetch_begins() {
     let mut foresight = in_a_while();
     foresight.refuse(1, true);
     assert_eq!((foresight.wanted(), foresight.due()), (None, None));
@@ -159,7 +158,7 @@ fn what_is_refused_is_not_wanted_until_somebody_fetches_it() {
 }
 
 #[test]
-fn what_is_forgotten_is_no_usual_shard_any_more() {
+fn forgotten_shard_no_longer_affects_the_typical_size() {
     let mut foresight = in_a_while();
     let large = foresight.add(1_000_000_000);
     assert_eq!(foresight.due(), Some(NOW), "four of the usual ones take that long");
@@ -170,7 +169,7 @@ fn what_is_forgotten_is_no_usual_shard_any_more() {
 }
 
 #[test]
-fn how_fast_a_link_is_becomes_known() {
+fn link_rate_is_learnt_from_fetches() {
     let mut foresight = in_a_while();
     for _ in 0..1000 {
         foresight.began(0);
@@ -211,10 +210,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// In any sequence: an evicted shard is present, evictable, in its own place, needed by no job
-    /// now, and later than the fetched one and all that stay; and enough are evicted.
+    /// Any sequence: a victim is evictable, on a tier that needs room, and needed later than the
+    /// fetched shard and all that stay. The victims make enough room.
     #[test]
-    fn who_goes_may_go_and_is_needed_last(steps in steps()) {
+    fn victims_are_evictable_and_needed_last(steps in steps()) {
         let mut foresight = Foresight::new(2.0);
         let bytes = |shard: Shard| 1 + u64::from(shard) % 3;
         for shard in 0..12 {

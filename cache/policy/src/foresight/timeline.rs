@@ -188,9 +188,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// A sorted list says the same, after any changes.
+        /// A timeline and a sorted list agree after any changes.
         #[test]
-        fn a_timeline_is_a_sorted_list(
+        fn timeline_agrees_with_a_sorted_list(
             changes in prop::collection::vec((0..40_u32, 0..1000_u64, 0..50_u64, any::<bool>()), 0..200),
         ) {
             let mut timeline = Timeline::default();

@@ -104,7 +104,7 @@ mod tests {
     use crate::simulate::{Jitter, Order, Reader};
 
     #[test]
-    fn logs_are_compared_by_what_and_by_order() {
+    fn logs_are_compared_by_content_and_by_order() {
         assert_eq!(
             (common(&[1, 2, 2, 3], &[2, 1, 4, 2, 2]), ordered(&[1, 2, 2, 3], &[2, 1, 4, 2, 2])),
             (3, 3)
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_trace_goes_on_where_the_node_was() {
+    fn recorded_trace_continues_from_the_nodes_state() {
         let trace = recorded();
         let report = simulate(&trace, Evict::Clairvoyant).unwrap();
         let fetched: Vec<_> = report.decisions.iter().map(|one| one.fetched).collect();

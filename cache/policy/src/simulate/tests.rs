@@ -47,7 +47,7 @@ fn bound(cached: f64, bandwidth: f64) -> f64 {
 }
 
 #[test]
-fn one_job_is_as_busy_as_can_be_at_as_few_fetches_as_can_be() {
+fn one_job_reaches_the_bound_with_fewest_fetches() {
     for cached in CACHED {
         for bandwidth in BANDWIDTH {
             let trace = trace(400, cached, bandwidth, vec![reader("a", 400, 1)]);
@@ -61,7 +61,7 @@ fn one_job_is_as_busy_as_can_be_at_as_few_fetches_as_can_be() {
 }
 
 #[test]
-fn steps_and_links_that_vary_cost_little() {
+fn jitter_of_steps_and_fetches_costs_little() {
     for cached in CACHED {
         for bandwidth in BANDWIDTH {
             let mut trace = trace(400, cached, bandwidth, vec![reader("a", 400, 1)]);
@@ -85,9 +85,9 @@ fn margin(trace: &Trace) -> (f64, f64) {
 }
 
 /// Results of an independent simulation of Belady's rule without costs: two jobs and four over the
-/// same data, and one that reads a random eighth in each epoch.
+/// same data.
 #[test]
-fn jobs_of_the_same_data_share_what_any_of_them_needs() {
+fn clairvoyant_beats_other_policies_on_shared_data() {
     let jobs = |count: u64| (0..count).map(|seed| reader(&format!("{seed}"), 1000, seed)).collect();
     let (two, ahead) = margin(&trace(1000, 0.5, 2.4, jobs(2)));
     assert!(two >= 0.71 && ahead >= 0.2, "{two}, by {ahead}");
@@ -96,7 +96,7 @@ fn jobs_of_the_same_data_share_what_any_of_them_needs() {
 }
 
 #[test]
-fn what_is_drawn_anew_is_kept_for_the_epoch_that_draws_it_next() {
+fn clairvoyant_beats_other_policies_on_random_subsets() {
     let job = Reader { order: Order::Drawn { one_in: 8 }, epochs: 100, ..reader("a", 1000, 1) };
     let mut trace = trace(1000, 0.125, 1.2, vec![job]);
     trace.warm_epochs = 10;
@@ -105,7 +105,7 @@ fn what_is_drawn_anew_is_kept_for_the_epoch_that_draws_it_next() {
 }
 
 #[test]
-fn policies_by_use_hit_what_others_found() {
+fn hit_ratios_of_one_job_match_known_values() {
     let hits = hits(&trace(1000, 0.5, 1.2, vec![reader("a", 1000, 1)]));
     for (name, expected) in [("clairvoyant", 0.5), ("lru", 0.156), ("static", 0.5)] {
         let (_, seen) = hits.iter().find(|(evict, _)| evict.name() == name).unwrap();
@@ -113,9 +113,9 @@ fn policies_by_use_hit_what_others_found() {
     }
 }
 
-/// One that reads twice as fast needs twice as much, and all wait for the same share of their time.
+/// A job that reads twice as fast gets twice as much; all wait for the same share of their time.
 #[test]
-fn a_link_that_is_too_slow_is_shared_by_need() {
+fn slow_link_is_shared_by_need() {
     let jobs = [1.0, 0.5, 0.25].into_iter().enumerate().map(|(seed, pace)| Reader {
         rate: pace * SHARD as f64,
         epochs: (16.0 * pace) as u64,
@@ -128,7 +128,7 @@ fn a_link_that_is_too_slow_is_shared_by_need() {
 }
 
 #[test]
-fn jobs_come_and_go() {
+fn jobs_joining_at_different_times_stay_busy() {
     let jobs = [0.0, 500.0, 1100.0].into_iter().enumerate().map(|(seed, joins)| Reader {
         joins,
         epochs: 4 + seed as u64,
@@ -139,7 +139,7 @@ fn jobs_come_and_go() {
 }
 
 #[test]
-fn windows_are_open_whole() {
+fn cache_must_hold_an_open_window() {
     let job = Reader { window: 16, ..reader("a", 320, 1) };
     let trace = trace(320, 0.5, 1.2, vec![job.clone()]);
     let report = simulate(&trace, Evict::Clairvoyant).unwrap();
@@ -182,10 +182,10 @@ fn belady(trace: &Trace) -> usize {
     fetches
 }
 
-/// With windows of equal shards, at most a fiftieth more is fetched than by Belady's rule, and the
-/// window that is fetched before it opens: for that one, something must go earlier.
+/// Windows of equal shards fetch at most a fiftieth more than Belady's rule, and one window an
+/// epoch, which is fetched before it opens.
 #[test]
-fn windows_of_equal_shards_cost_what_the_best_choice_costs() {
+fn windows_of_equal_shards_fetch_close_to_the_optimum() {
     for window in [1, 4, 16] {
         for cached in [0.25, 0.5, 0.75] {
             for bandwidth in [0.2, 0.8] {
@@ -203,10 +203,10 @@ fn windows_of_equal_shards_cost_what_the_best_choice_costs() {
     }
 }
 
-/// Shards of one to sixteen times a size, in windows: a shard absent when an epoch begins must be
-/// fetched in it, under any policy. That bound holds, and is nearly reached.
+/// Shards of one to sixteen times a size, in windows. Under any policy, a shard absent when an
+/// epoch begins must be fetched in it; that bound holds, and is nearly reached.
 #[test]
-fn windows_of_unequal_shards_come_near_their_bound() {
+fn windows_of_unequal_shards_fetch_close_to_the_bound() {
     let mut random = fastrand::Rng::with_seed(5);
     for window in [1, 8] {
         for cached in [0.25, 0.5, 0.75] {
@@ -241,9 +241,9 @@ fn windows_of_unequal_shards_come_near_their_bound() {
     }
 }
 
-/// With what it says is lacking there is enough, and with a little less there is not.
+/// The reported cache is enough: with it, nothing is missing any more.
 #[test]
-fn what_is_lacking_is_told() {
+fn remedy_reports_the_missing_cache_and_link() {
     let trace = trace(200, 0.3, 0.4, vec![reader("a", 200, 1)]);
     let remedy = trace.remedy().unwrap().unwrap();
     // From min(1, b / (1 − c)) = 1: a cache of 0.6, or a link of 0.7.
@@ -256,7 +256,7 @@ fn what_is_lacking_is_told() {
 }
 
 #[test]
-fn nobody_passes_the_bound() {
+fn no_policy_exceeds_the_bound() {
     for (cached, bandwidth) in [(0.1, 0.4), (0.5, 0.2), (0.5, 0.6), (1.0, 0.1)] {
         let trace = trace(200, cached, bandwidth, vec![reader("a", 200, 1)]);
         assert!((trace.bound() - bound(cached, bandwidth)).abs() < 1e-9 || cached == 1.0);
@@ -268,7 +268,7 @@ fn nobody_passes_the_bound() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_traces_are_rejected() {
     let good = trace(10, 0.5, 1.0, vec![reader("a", 10, 1)]);
     let wrong: [&dyn Fn(&mut Trace); 8] = [
         &|trace| trace.bandwidth = f64::NAN,
@@ -313,10 +313,10 @@ fn dealt(are_staggered: bool, number: u64) -> Epoch {
     Epoch { uses, bytes: total }
 }
 
-/// However little room is left beside what lanes have open, and however they come to their next
-/// shards: foresight waits least, and of those that wait as little fetches least.
+/// Foresight waits least in any room and with any stagger of lanes. Among policies that wait as
+/// little, it fetches least.
 #[test]
-fn lanes_side_by_side_are_foreseen_together() {
+fn clairvoyant_waits_least_with_parallel_lanes() {
     const SHARDS: u32 = 120;
     for are_staggered in [false, true] {
         for (room, bandwidth) in [(32, 0.5), (32, 2.0), (48, 2.0), (60, 0.6), (60, 2.0)] {

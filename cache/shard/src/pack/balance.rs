@@ -183,16 +183,17 @@ mod tests {
     }
 
     #[test]
-    fn counts_differ_by_one_at_most_and_no_shard_is_a_rest() {
+    fn sample_counts_of_shards_differ_by_at_most_one() {
         let ends = divide(&[1024; 11], Limits { samples: 5, bytes: u64::MAX }).unwrap();
         assert_eq!(ends, [4, 8, 11]);
         let ends = divide(&[1024; 10], Limits { samples: 5, bytes: u64::MAX }).unwrap();
         assert_eq!(ends, [5, 10]);
     }
 
-    /// With each cut nearest to equal parts, the middle one of three would win from both others.
+    /// Cuts chosen one by one, each nearest to equal parts, would make the middle shard of three
+    /// larger.
     #[test]
-    fn a_cut_is_not_where_it_seems_best_alone() {
+    fn cuts_are_balanced_together() {
         let ones = |count| vec![512; count];
         let lengths = [ones(17), vec![7 * 512], ones(12), vec![7 * 512], ones(17)].concat();
         let limits = Limits { samples: u64::MAX, bytes: 26 * 512 + END_BYTES };
@@ -203,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_into_no_shard_is_told() {
+    fn sample_larger_than_a_shard_is_reported() {
         let limits = Limits { samples: 5, bytes: 3072 };
         assert_eq!(divide(&[1024, 2048, 2560], limits), Err((2, 3584)));
         assert_eq!(divide(&[2048, 2048], limits), Ok(vec![1, 2]));
     }
 
     #[test]
-    fn a_large_sample_among_small_ones_costs_few_shards() {
+    fn large_sample_costs_at_most_two_more_shards() {
         let mut lengths = vec![1024; 100_000];
         lengths[50_000] = 1 << 20;
         let limits = Limits { samples: u64::MAX, bytes: (1 << 20) + END_BYTES };

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_number_and_no_more() {
+    fn pattern_needs_exactly_one_number() {
         let path = |text| Pattern::parse(text).unwrap().path(7);
         assert_eq!(path("d/out-{:06d}.tar"), PathBuf::from("d/out-000007.tar"));
         assert_eq!(path("{}.tar"), PathBuf::from("7.tar"));

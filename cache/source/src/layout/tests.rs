@@ -26,7 +26,7 @@ fn striped(start: u64, end: u64, stripe: u64, servers: &[u32]) -> Striped {
 }
 
 #[test]
-fn every_kind_of_layout_is_understood() {
+fn every_lustre_layout_is_parsed() {
     let all = u64::MAX;
     for (value, stretches) in [
         (PLAIN, vec![striped(0, all, MIB, &[3, 0, 7, 5])]),
@@ -53,7 +53,7 @@ fn every_kind_of_layout_is_understood() {
 }
 
 #[test]
-fn what_is_wrong_with_a_layout_is_named() {
+fn invalid_layouts_are_rejected_with_the_reason() {
     let with = |value: &[u8], at: usize, bytes: &[u8]| {
         let mut value = value.to_vec();
         value[at..at + bytes.len()].copy_from_slice(bytes);
@@ -94,7 +94,7 @@ fn cuts(layout: &Layout, mut offset: u64, len: u64) -> Vec<u64> {
 }
 
 #[test]
-fn reads_end_where_stripes_and_blocks_do() {
+fn reads_end_at_stripe_and_block_bounds() {
     let of = |value| Layout::of_lustre(value).unwrap();
     let in_mib = |layout: &Layout, offset: u64, len: u64| -> Vec<u64> {
         cuts(layout, offset * MIB, len * MIB).into_iter().map(|cut| cut / MIB).collect()
@@ -118,7 +118,7 @@ fn reads_end_where_stripes_and_blocks_do() {
 }
 
 #[test]
-fn a_read_names_the_servers_of_its_stripes() {
+fn range_maps_to_the_servers_of_its_stripes() {
     let of = |value| Layout::of_lustre(value).unwrap();
     let servers = |value, start: u64, end: u64| of(value).servers(&(start * MIB..end * MIB));
     assert_eq!(servers(PLAIN, 0, 1), [3]);
@@ -147,7 +147,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_bytes_are_a_layout_or_an_error(
+    fn damaged_layouts_are_usable_or_rejected(
         which in 0..ALL.len(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
         cut in any::<prop::sample::Index>(),
@@ -167,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_behind_a_magic_is_a_layout_or_an_error(
+    fn noise_behind_a_magic_is_usable_or_rejected(
         magic in prop::sample::select(vec![0x0BD1_0BD0_u32, 0x0BD3_0BD0, 0x0BD6_0BD0]),
         noise in prop::collection::vec(any::<u8>(), 0..512),
         offset in 0..u64::MAX,

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn own_addresses_pass_where_they_are_named_with_their_port() {
+    fn local_addresses_pass_only_if_named_with_their_port() {
         let named =
             [url("http://127.0.0.1:9000/x"), url("https://[::1]/"), url("http://localhost:1")];
         let gate = Gate::but(&named);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_leads_to_own_addresses_only_if_it_is_one() {
+    fn foreign_names_may_not_resolve_to_local_addresses() {
         let named = [url("http://localhost:9000"), url("http://rebound.example:9000")];
         let gate = Gate::but(&named);
         let own = ["127.0.0.1", "::1", "169.254.169.254", "fe80::1", "::ffff:127.0.0.1", "0.0.0.0"];

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_long_is_refused_on_both_sides() {
+    fn oversized_messages_are_rejected_on_both_sides() {
         let error = encode(&Request::Stat { path: "x".repeat(FRAME_MAX) }).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(body_len(u32::MAX.to_le_bytes()).is_err());

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_mount_above_a_path_counts() {
+    fn deepest_mount_above_a_path_is_found() {
         let mut table = table(
             "21 1 8:1 / / rw - ext4 /dev/sda rw\n\
              30 21 0:40 / /mnt/a\\040b rw,relatime shared:1 - nfs4 host:/x rw\n\
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_table() {
+    fn mount_table_of_this_machine_is_read() {
         let (_, point) = MountTable::open().unwrap().of(Path::new("/proc/self/stat")).unwrap();
         assert_eq!(point, Path::new("/proc"));
     }

@@ -155,10 +155,9 @@ mod tests {
         seated.iter().map(|(at, _)| *at).collect()
     }
 
-    /// Two shards of two stripes each, four parts a stripe: reads under way are spread over all
-    /// servers.
+    /// Two shards of two stripes each, four parts a stripe.
     #[test]
-    fn reads_under_way_are_on_different_servers() {
+    fn concurrent_reads_spread_over_all_servers() {
         let seats = Seats::new(4);
         // Holds the seats while the parts gather.
         let held = seated(&mut joined(&seats, &[&[], &[], &[], &[]]));
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn without_servers_who_came_first_is_next() {
+    fn reads_without_servers_are_first_come_first_served() {
         let seats = Seats::new(1);
         let mut waiting = joined(&seats, &[&[], &[], &[]]);
         for turn in 0..3 {
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_passed_over_for_ever() {
+    fn waiting_read_is_passed_over_a_bounded_number_of_times() {
         let seats = Seats::new(2);
         let mut busy = joined(&seats, &[&[7]]);
         let _busy = seated(&mut busy);
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_away_takes_no_seat() {
+    fn dropped_read_frees_its_seat() {
         let seats = Seats::new(1);
         let mut waiting = joined(&seats, &[&[1], &[1], &[1]]);
         let last = waiting.pop().unwrap();

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_and_end() {
+    fn pauses_double_until_retries_end() {
         let mut attempts = attempts(4);
         let mut pauses = Vec::new();
         while let Ok(pause) = attempts.next(Failed::for_now(error())) {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stores_own_word_counts_within_the_time_there_is() {
+    fn retry_after_is_obeyed_within_the_time_limit() {
         let later = |seconds| {
             let again = Again::Later(Some(Duration::from_secs(seconds)));
             Failed { error: error(), again }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_on_counts_anew_and_who_hardly_does_not() {
+    fn enough_progress_resets_the_retry_count() {
         let mut attempts = attempts(2);
         for _ in 0..10 {
             attempts.next(Failed::for_now(error())).unwrap();
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn new_credentials_are_asked_for_once() {
+    fn renewed_credentials_are_tried_once() {
         let renewed = || Failed { error: error(), again: Again::Renewed };
         let mut attempts = attempts(2);
         assert_eq!(attempts.next(renewed()).unwrap(), Duration::ZERO);

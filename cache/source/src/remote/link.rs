@@ -384,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_twice_is_a_thirtieth_at_most_beside_the_first() {
+    fn hedged_requests_stay_within_their_budget() {
         let link = Link::new("http://e", 8, None, Duration::ZERO);
         let first = link.hedge(HEDGED_FREE).expect("the first is free");
         assert!(link.hedge(1).is_none());
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_as_long_as_the_wait_asks_for() {
+    fn request_size_follows_latency_and_rate() {
         let link = Link::new("http://e", 8, None, Duration::ZERO);
         assert_eq!(link.request_bytes(), PART);
         let ms = Duration::from_millis;
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_endpoint_that_is_down_is_asked_by_one() {
+    async fn request_to_a_down_endpoint_fails_at_its_deadline() {
         let link = Link::new("http://e", 8, None, Duration::ZERO);
         let soon = || Instant::now() + Duration::from_secs(60);
         let mut asked = 0;

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_never_repeated() {
+    fn error_shows_no_response_body() {
         let text = "Server returned non-2xx status code: 503 Service Unavailable: \
                     <Error><Code>SlowDown</Code><StringToSign>hunter2</StringToSign></Error>";
         let error = explain(text);
@@ -238,9 +238,9 @@ mod tests {
         assert!(shown.contains("endpoint=http://e") && !shown.contains("hunter2"), "{shown}");
     }
 
-    /// As it comes when a broken body is asked for again.
+    /// Errors have this form when a broken body is requested again.
     #[test]
-    fn a_refusal_within_a_body_is_the_same_refusal() {
+    fn http_status_determines_the_error_kind() {
         let of = |status: &str| {
             explain(&format!("Server returned non-2xx status code: {status}: <Error></Error>"))
         };
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_region_says_so() {
+    fn wrong_region_error_names_the_variable() {
         let text = "Server returned non-2xx status code: 400 Bad Request: \
                     <Error><Code>AuthorizationHeaderMalformed</Code></Error>";
         for text in [
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn credentials_that_ran_out_are_told_from_rights_that_lack() {
+    async fn expired_credentials_are_distinguished_from_denials() {
         let says = |status: &str, code: &str| Refusal::Generic {
             store: "S3",
             source: format!("Server returned non-2xx status code: {status}: {code}").into(),

@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_beyond_a_bound_are_forgotten_oldest_first() {
+    fn oldest_endpoints_beyond_the_bound_are_dropped() {
         let wire = Wire::new(Limits::default(), Gate::default()).unwrap();
         for number in 0..1000 {
             wire.link(&format!("https://host-{number:04}"), RateLimits::default());

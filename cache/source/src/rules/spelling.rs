@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_plain_stays_what_it_is() {
+    fn canonical_urls_are_accepted() {
         for url in [
             "s3://bucket/a/0.tar",
             "s3://bucket/a%2e/%73.tar?x#y",
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn another_spelling_is_refused() {
+    fn non_canonical_urls_are_rejected() {
         for url in [
             "S3://bucket/0.tar",
             "s3://Bucket/0.tar",

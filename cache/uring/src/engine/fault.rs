@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_answer_comes_once_and_the_rest_is_asked_for() {
+    fn short_transfer_continues_with_the_rest() {
         let (flight, told) = bent(Direction::Read, Fate::Short(UNIT + 5));
         let mut flight = flight.unwrap();
         let counting = &shared().counting;
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_write_ends_where_it_is_torn() {
+    fn torn_write_fails_at_the_torn_offset() {
         let (flight, told) = bent(Direction::Write, Fate::Torn(2 * UNIT));
         let mut flight = flight.unwrap();
         let counting = &shared().counting;
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_torn_at_its_end_is_written_and_fails() {
+    fn write_torn_at_its_end_is_written_whole_and_fails() {
         let (flight, _) = bent(Direction::Write, Fate::Torn(usize::MAX));
         let mut flight = flight.unwrap();
         let step = flight.advance(4 * UNIT as i32, &shared().counting);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_wakes_itself_is_polled_until_it_is_over() {
+    fn self_waking_delay_is_polled_to_its_end() {
         let mut left = 3;
         let wait = std::future::poll_fn(move |context| {
             context.waker().wake_by_ref();
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_no_one_can_wake_ends() {
+    fn delay_without_a_waker_ends() {
         let (flight, told) = bent(Direction::Read, Fate::Wait(Box::pin(std::future::pending())));
         assert!(flight.is_none());
         assert_eq!(*told.1.lock().unwrap(), [false]);

@@ -408,7 +408,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_short_read_goes_on_from_the_last_aligned_byte() {
+    fn short_read_continues_at_the_last_aligned_byte() {
         let (mut read, ..) = transfer(Direction::Read, 4);
         let counting = Counting::default();
         assert!(matches!(read.advance(UNIT as i32 + 512, &counting), Step::Again));
@@ -423,7 +423,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_read_is_over_when_the_file_gives_no_more() {
+    fn read_ends_at_the_end_of_the_file() {
         // The tail is asked for again from its aligned start, and nothing new comes.
         let (mut read, ..) = transfer(Direction::Read, 4);
         assert_eq!(play(&mut read, &[UNIT as i32 + 100, 100]).unwrap(), UNIT + 100);
@@ -434,7 +434,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_negative_result_is_the_negated_errno() {
+    fn negative_results_map_to_error_kinds() {
         for (errno, kind) in [
             (libc::ENOSPC, ErrorKind::Full),
             (libc::EDQUOT, ErrorKind::Full),
@@ -450,7 +450,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn repetitions_are_bounded() {
+    fn retries_of_one_transfer_are_bounded() {
         for errno in [libc::EINTR, libc::EAGAIN] {
             let (mut read, ..) = transfer(Direction::Read, 1);
             let again = vec![-errno; MAX_STALLS as usize + 1];
@@ -464,7 +464,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_answer_comes_after_permit_and_file_are_free() {
+    fn result_arrives_after_permit_and_file_are_released() {
         let (read, mut answer, arena) = transfer(Direction::Read, 1);
         let file = read.file.clone();
         read.land(Ok(5));

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_a_number_and_minus_one_is_none() {
+    fn negative_numa_node_means_none() {
         assert_eq!(parse_node("1\n"), Some(1));
         assert_eq!(parse_node("-1\n"), None);
         assert_eq!(parse_node(""), None);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_is_at_home_where_its_slot_is() {
+    fn drive_has_the_numa_node_of_its_slot() {
         let sys = Sys::new("0-1\n");
         sys.drive("nvme0", "259:1", "1\n");
         sys.drive("nvme1", "259:2", "-1\n");
@@ -190,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn one_node_is_no_choice() {
+    fn single_node_machine_has_no_preferred_node() {
         let sys = Sys::new("0\n");
         sys.drive("nvme0", "259:1", "0\n");
         assert_eq!(sys.home(1), None);
     }
 
     #[test]
-    fn a_stack_is_at_home_where_all_its_parts_are() {
+    fn stacked_device_has_the_common_node_of_its_parts() {
         let sys = Sys::new("0-1\n");
         sys.drive("nvme0", "259:1", "1\n");
         sys.drive("nvme1", "259:2", "1\n");
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_with_several_controllers_is_at_home_where_they_are() {
+    fn multipath_drive_has_the_node_of_its_controllers() {
         let sys = Sys::new("0-1\n");
         sys.drive("nvme0", "259:1", "1\n");
         let subsystem = "devices/virtual/nvme-subsystem/nvme-subsys0";
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_stays_on_the_processors_it_may_use() {
+    fn pinned_thread_stays_on_its_allowed_cpus() {
         // On a thread of its own, whose affinity dies with it.
         std::thread::spawn(|| {
             let allowed = rustix::thread::sched_getaffinity(None).unwrap();

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bell_rings_once_and_only_for_a_sleeper() {
+    fn wake_up_is_sent_once_and_only_to_a_sleeping_thread() {
         let queue = queue();
         queue.push([order().0]);
         assert_eq!(queue.wakes(), 0, "no one sleeps yet");
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_with_more_to_take_or_a_crowd_is_not_asleep() {
+    fn busy_thread_is_not_marked_asleep() {
         let queue = queue();
         queue.push([order().0, order().0]);
         let intake = queue.take(1, 8);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_push_wakes_no_one() {
+    fn empty_push_wakes_no_thread() {
         let queue = queue();
         queue.take(8, 8);
         queue.push([]);

@@ -315,14 +315,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_no_one_would_wake_does_not_sleep() {
+    fn thread_without_a_wake_up_does_not_sleep() {
         assert_eq!(Wait::choose(true, false, 0, true), Some(Wait::One), "the bell wakes it");
         assert_eq!(Wait::choose(false, false, 0, true), None, "only commands were taken");
         assert_eq!(Wait::choose(false, true, 5, true), None, "there is more to take and room");
     }
 
     #[test]
-    fn a_crowd_is_waited_for_in_part_and_for_a_time() {
+    fn many_operations_are_awaited_in_part_with_a_time_limit() {
         assert_eq!(Wait::choose(false, false, 64, true), Some(Wait::Share(8)));
         assert_eq!(Wait::choose(false, false, 1, true), Some(Wait::Share(1)));
         assert_eq!(Wait::choose(false, false, 64, false), Some(Wait::One), "no limit, no crowd");

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_used_again_and_counted() {
+    fn slots_are_reused_and_counted() {
         let mut slots = Slots::new(2);
         let (first, ..) = transfer(Direction::Read, 1);
         let (second, ..) = transfer(Direction::Read, 1);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_may_still_touch_is_leaked() {
+    fn memory_in_flight_is_leaked_not_reused() {
         let mut slots = Slots::new(1);
         let (flying, mut answer, arena) = transfer(Direction::Read, 1);
         slots.occupy(Flight::Transfer(flying));

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_like_stands_beside_like() {
+    fn loaders_are_grouped_by_storage() {
         let rounds = [3.0, 1.0, 2.0].map(|rate| {
             serde_json::json!({
                 "samples_per_second": rate * 1e3, "au_ideal": 0.5,
@@ -209,9 +209,9 @@ mod tests {
         assert!(lines[15].contains("each on CPUs 0, 1, within 14.0 GB"), "{text}");
     }
 
-    /// A contest that ended early tells who had no turn yet.
+    /// The table of a contest that ended early lists the loaders without a round.
     #[test]
-    fn who_has_no_round_is_named() {
+    fn loader_without_a_round_is_listed() {
         let one = serde_json::json!({
             "name": "spdl", "storage": "page_cache", "rounds": [], "version": "0.1",
             "first_epoch": { "samples_per_second": 453.3, "first_batch_seconds": 2.594 },
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_borne_out_is_no_figure() {
+    fn unconfirmed_rate_is_not_shown_as_a_figure() {
         let told = |sustained| {
             let round = serde_json::json!({ "samples_per_second": 900.0, "au_ideal": 0.91 });
             let one = serde_json::json!({

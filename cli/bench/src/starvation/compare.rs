@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn better_is_what_a_user_calls_better() {
+    fn changes_are_marked_better_or_worse() {
         let compared = Comparison::of(&run(0.5, 4.0), &run(0.75, 5.0)).unwrap();
         assert!(compared.differ.is_empty());
         let of = |figure| {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_differ_in_kind_say_so() {
+    fn runs_of_different_kinds_are_marked() {
         let mut other = run(0.5, 4.0);
         other["batch_size"] = json!(16);
         let compared = Comparison::of(&run(0.5, 4.0), &other).unwrap();
@@ -336,9 +336,9 @@ mod tests {
         let error = Comparison::of(&run(0.5, 4.0), &json!({})).unwrap_err();
         assert!(error.to_string().contains("second"), "{error}");
     }
-    /// Settings are named with both values; of many shards the first that differ.
+    /// Both values of a setting are listed; of many shards, the first that differ.
     #[test]
-    fn settings_that_differ_are_named() {
+    fn differing_settings_are_listed() {
         let mut other = run(0.5, 4.0);
         other["configuration"]["threads"] = json!(8);
         other["configuration"]["urls"] = json!(["a", "c"]);
@@ -351,9 +351,9 @@ mod tests {
         assert_eq!(differ[1], ("number of urls".to_owned(), json!(2), json!(1)));
     }
 
-    /// Nothing is dropped without a word.
+    /// Nothing is dropped silently.
     #[test]
-    fn what_only_one_run_has_is_named() {
+    fn parts_missing_in_one_run_are_listed() {
         let mut more = run(0.5, 4.0);
         let mut second = more["epochs"][0].clone();
         second["epoch"] = json!(1);
@@ -374,7 +374,7 @@ mod tests {
 
     /// 18 microseconds and 30 are both no wait; 1 ms and 2 are not the same.
     #[test]
-    fn what_differs_by_less_than_runs_do_is_the_same() {
+    fn differences_within_noise_are_no_change() {
         let with = |p50: f64, max: f64, total: f64| {
             let mut run = run(0.9, total);
             run["epochs"][0]["wait"]["p50_seconds"] = json!(p50);
@@ -403,9 +403,9 @@ mod tests {
         assert_eq!((of(1.02), of(1.03)), (None, Some(false)));
     }
 
-    /// Loaders stand beside themselves; a change within what rounds differ by is none.
+    /// A change within the spread of rounds is none.
     #[test]
-    fn contests_are_compared_by_loader() {
+    fn contests_are_compared_loader_by_loader() {
         let with = |names: &[&str], rates: [f64; 2]| {
             let rounds = rates.map(|rate| {
                 json!({ "samples_per_second": rate, "au_ideal": 0.9, "cpu_seconds": 1.0, "samples": rate })
@@ -431,9 +431,9 @@ mod tests {
         );
     }
 
-    /// Differential figures are compared, and those of one run only are named.
+    /// Differential figures of both runs are compared; those of one run are listed.
     #[test]
-    fn differences_and_contests_are_compared_or_named() {
+    fn differential_figures_are_compared_or_listed() {
         let apart = |fetch: f64| {
             let mut run = run(0.5, 4.0);
             run["differential"] =
@@ -460,9 +460,9 @@ mod tests {
         assert_eq!(compared.alone, ["epoch 0 (warm): stalls: only in the second run"]);
     }
 
-    /// 0.13 may have been 0.1349; what both runs tell in full has to differ by 3 % alone.
+    /// 0.13 may have been 0.1349; figures in full must differ by 3 %.
     #[test]
-    fn what_was_rounded_is_no_change() {
+    fn rounding_error_is_no_change() {
         let with = |fed: f64| {
             let mut run = run(0.5, 4.0);
             let one = json!({ "name": "spdl", "sustained": { "rate_over_nominal": fed } });

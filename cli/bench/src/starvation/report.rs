@@ -437,9 +437,9 @@ mod tests {
         }
     }
 
-    /// The document has all that its hash is of, and each part of that changes it.
+    /// The document holds everything that its hash covers; a change of any part changes the hash.
     #[test]
-    fn the_hash_is_that_of_the_document() {
+    fn configuration_hash_covers_every_setting() {
         let configuration = || Configuration {
             urls: vec!["data/{0..9}.tar".to_owned(), "größe.tar".to_owned()],
             shards: 11,
@@ -504,9 +504,9 @@ mod tests {
         assert_eq!(all.len(), others.len() + 1);
     }
 
-    /// DLIO counts configured time, not measured, and tells of several ranks the mean.
+    /// DLIO counts configured time, not measured, and reports the mean of several ranks.
     #[test]
-    fn each_utilisation_is_what_it_is_called() {
+    fn each_utilisation_follows_its_definition() {
         let played = [played(1950, 1300, 400), played(1200, 1100, 900)];
         let cost = Cost { cpu_seconds: 1.408, fetched_bytes: 0, by_tier: TierReads::default() };
         let epoch = EpochReport::of(0, STEP, &played, cost);
@@ -521,9 +521,9 @@ mod tests {
         assert_eq!(epoch.samples, 1280);
     }
 
-    /// A wait of which a part was booked to nobody is told as such; a call's own time is no part.
+    /// The part of a wait charged to no cause is reported; a call's own time does not count.
     #[test]
-    fn a_wait_that_is_not_booked_is_told() {
+    fn wait_without_a_cause_is_reported() {
         let mut played = played(1950, 1300, 400);
         let booked = |ms: u64| vec![("origin", Duration::from_millis(ms).as_secs_f64())];
         played.each.record(played.waited);

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_can_do_is_found() {
+    fn search_finds_the_nodes_rate() {
         for rate in [3.0, 740.0, 1000.0, 52_000.0] {
             let held = search(1000.0, TARGET, node(rate)).0.unwrap();
             // Late by a tenth, so that all of the rate is taken.
@@ -206,9 +206,9 @@ mod tests {
         }
     }
 
-    /// A number that held once by luck is not the answer.
+    /// A lucky short trial is not the answer.
     #[test]
-    fn what_does_not_hold_for_longer_is_not_called_held() {
+    fn search_discards_a_speed_that_fails_a_longer_trial() {
         let mut lucky = node(2000.0);
         let mut strict = node(1900.0);
         let held = search(1000.0, TARGET, |speed, factor| match factor > 1.0 {
@@ -220,9 +220,9 @@ mod tests {
         assert!(held.au_ideal >= TARGET && held.accelerators.is_some(), "{held:?}");
     }
 
-    /// Short trials that were disturbed are no reason to say less than the node gives.
+    /// Disturbed short trials do not lower the result.
     #[test]
-    fn what_holds_with_room_to_spare_is_raised() {
+    fn search_raises_a_speed_that_holds_easily() {
         let mut disturbed = node(1000.0);
         let mut strict = node(1500.0);
         let held = search(1000.0, TARGET, |speed, factor| match factor > 1.0 {
@@ -234,9 +234,9 @@ mod tests {
         assert!((held.accelerators.unwrap() - 1.5).abs() < 0.02, "{held:?}");
     }
 
-    /// A raise that fails leaves what was borne out before.
+    /// The speed confirmed before stays.
     #[test]
-    fn a_raise_that_fails_takes_nothing_back() {
+    fn failed_raise_keeps_the_confirmed_speed() {
         let mut searched = node(1000.0);
         let held = search(1000.0, TARGET, |speed, factor| {
             let mut trial = searched(speed, factor)?;
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_longer_trial_bears_out_is_no_figure() {
+    fn search_without_a_confirmed_speed_has_no_figure() {
         let mut node = node(1000.0);
         let held = search(1000.0, TARGET, |speed, factor| {
             let mut trial = node(speed, factor)?;
@@ -270,10 +270,9 @@ mod tests {
         assert!(held.to_string().contains("this node feeds 1.00 such accelerators"));
     }
 
-    /// A search that is cut off reports its trials, and a figure only if a longer trial confirmed
-    /// it.
+    /// A figure needs a longer trial that confirms it.
     #[test]
-    fn a_search_that_is_cut_off_tells_its_trials() {
+    fn interrupted_search_reports_its_trials() {
         let cut_off = |at: usize| {
             let (mut node, mut played) = (node(1000.0), 0);
             search(1000.0, TARGET, move |speed, factor| {

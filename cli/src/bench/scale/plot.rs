@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_go_from_power_to_power() {
+    fn axes_span_whole_powers_of_ten() {
         let near = |found: (f64, f64), low: f64, high: f64| {
             assert!((found.0 / low - 1.0).abs() < 1e-9 && (found.1 / high - 1.0).abs() < 1e-9);
         };

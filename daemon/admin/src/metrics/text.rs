@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_format_is_that_which_is_asked_for() {
+    fn format_follows_the_accept_header() {
         let prometheus =
             "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
         assert_eq!(Format::accepted(Some(prometheus)), Format::OpenMetrics);

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_what_is_known_and_by_whom_it_is_used() {
+    fn gpu_line_shows_known_figures_and_jobs() {
         let identity = Identity {
             index: 0,
             uuid: "GPU-0".to_owned(),

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_long_and_nobody_elses() {
+    fn token_must_be_long_and_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         let read = |text: &str, mode: u32| {

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn characters_that_json_says_in_two_escapes_are_one() {
+    fn surrogate_pairs_become_one_character() {
         let name = |escaped: &str| {
             let node = tree(&format!("{{\"name\": \"{escaped}\", \"b\": 1}}")).ok()?;
             Some(node.get("name")?.text()?.to_owned())

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_matches_decides() {
+    fn first_matching_data_set_decides() {
         let sets = datasets(&[
             ("secret", "s3://b/secret/**", None),
             ("val", "s3://b/*/val-*.tar", Some(2)),
@@ -175,9 +175,9 @@ mod tests {
         assert!(error.contains("outside of all data sets") && error.contains("`allow`"), "{error}");
     }
 
-    /// A match by prefix alone agrees with the full pattern.
+    /// A match by prefix alone agrees with the pattern.
     #[test]
-    fn the_short_way_to_a_data_set_ends_where_the_long_one_does() {
+    fn prefix_match_agrees_with_the_full_pattern() {
         for pattern in
             ["**", "s3://b/**", "s3://b/x/**", "s3://*/x/**", "s3://b/*.tar", "s3://b/x", "/d/**"]
         {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn users_groups_and_tenants_are_named() {
+    fn allow_admits_users_groups_and_tenants() {
         let set = Dataset::new("all", "s3://b/**", Evict::Lru).unwrap();
         let allow = Allow { users: vec![7], groups: vec![8], tenants: vec!["vision".to_owned()] };
         let sets = Datasets::new(&[set], [("all".to_owned(), allow)].into());
@@ -225,7 +225,7 @@ mod tests {
 
     /// `allow` narrows a file's own rights and never widens them.
     #[test]
-    fn files_are_their_readers_but_where_an_allow_says_otherwise() {
+    fn files_are_readable_unless_an_allow_narrows_them() {
         let sets = datasets(&[("kept", "/data/kept/**", Some(1)), ("none", "/data/none/**", None)]);
         for (url, one, two) in [
             ("/home/0.tar", true, true),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_asked_for_only_where_it_may_mean_something() {
+    fn pattern_is_listed_only_if_it_may_match_allowed_data() {
         let sets = datasets(&[("secret", "s3://b/secret/**", None), ("a", "s3://b/a/**", Some(1))]);
         for (pattern, may) in [
             ("s3://b/a/*.tar", true),

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn each_has_its_own_places_and_gets_them_back() {
+    fn each_holder_has_its_own_sessions_and_frees_them() {
         let usage = Usage::default();
         let open = |holder| usage.open(holder, limits(2, 100));
         let first = open(tenant("a")).unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_opens_and_closes_is_told_to_wait() {
+    fn repeated_opens_are_rate_limited() {
         let usage = Usage::default();
         for _ in 0..3 {
             usage.open(tenant("a"), limits(2, 3)).unwrap();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn places_outlive_a_change_of_the_limit() {
+    fn open_sessions_survive_a_change_of_the_limit() {
         let usage = Usage::default();
         let _held = [(); 3].map(|()| usage.open(tenant("a"), limits(3, 100)).unwrap());
         assert!(usage.open(tenant("a"), limits(2, 100)).is_err());
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_of_nothing_are_forgotten() {
+    fn holders_without_sessions_are_dropped() {
         let usage = Usage::default();
         let _kept = usage.open(Holder::User(0), limits(2, 9)).unwrap();
         for uid in 1..=10 * HOLDERS as u64 {

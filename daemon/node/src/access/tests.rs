@@ -51,7 +51,7 @@ fn policy(private: bool) -> Policy {
 }
 
 #[test]
-fn who_may_come_in_and_as_what() {
+fn peers_are_admitted_by_group_and_socket() {
     let access = Access::new(policy(false));
     let (main, plain, admins) = (door(None, true), door(None, false), door(None, true));
     let pods = door(Some("pods"), false);
@@ -84,9 +84,9 @@ fn who_may_come_in_and_as_what() {
     }
 }
 
-/// Tenants share a node's room; that alone lets nobody in.
+/// Tenants share a node's room; that alone admits nobody.
 #[test]
-fn a_tenants_group_opens_no_door() {
+fn tenant_group_alone_grants_no_access() {
     let by_default = policy(false);
     let tenants = vec![tenant("vision", &[VISION])];
     let policy = Policy::new(false, tenants, &[], AccessConfig::default());
@@ -97,7 +97,7 @@ fn a_tenants_group_opens_no_door() {
 }
 
 #[test]
-fn a_private_daemon_is_its_own_users_alone() {
+fn private_daemon_admits_only_its_own_user() {
     let policy = policy(true);
     assert!(!policy.serves_others());
     let access = Access::new(policy);
@@ -109,7 +109,7 @@ fn a_private_daemon_is_its_own_users_alone() {
 }
 
 #[test]
-fn what_may_be_read_follows_from_who_came_which_way() {
+fn readable_data_sets_follow_from_peer_and_socket() {
     let access = Access::new(policy(false));
     let main = door(None, true);
     let may = |who: &Credentials, at: &Door, set: &str| {
@@ -135,10 +135,10 @@ fn what_may_be_read_follows_from_who_came_which_way() {
     }
 }
 
-/// Queues of leased shards and what commands say are one user's: the same number behind another
-/// socket is another user.
+/// Queues of leased shards and command output belong to one owner: the same uid behind another
+/// socket is another owner.
 #[test]
-fn a_user_behind_a_tenants_socket_is_nobody_else() {
+fn same_uid_behind_another_socket_is_another_owner() {
     let access = Access::new(policy(false));
     let owner = |uid, at: &Door| access.admit(&peer(uid, &[MEMBER]), at).unwrap().owner;
     let owners = [
@@ -154,7 +154,7 @@ fn a_user_behind_a_tenants_socket_is_nobody_else() {
 }
 
 #[test]
-fn another_policy_counts_from_then_on() {
+fn replaced_policy_applies_at_once() {
     let access = Access::new(policy(false));
     let (main, who) = (door(None, true), peer(9, &[MEMBER]));
     assert!(access.admit(&who, &main).is_ok());
@@ -164,7 +164,7 @@ fn another_policy_counts_from_then_on() {
 
 /// A connected peer is judged by the policy in force when it asks.
 #[test]
-fn rights_change_with_the_policy() {
+fn rights_of_a_connected_peer_follow_the_policy() {
     let audit = Arc::new(Audit::open(None).unwrap());
     let access = Arc::new(Access::new(policy(false)));
     let main = Arc::new(door(None, true));

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_of_bounded_size_and_number() {
+    fn log_files_are_bounded_in_size_and_number() {
         let bench = Bench::new();
         let mut log = bench.open(4, 2);
         for line in ["a\n", "b\n", "c\n", "d\n", "e\n", "f\n", "long\n", "g\n"] {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_off_ends_before_the_next() {
+    fn truncated_line_is_ended_before_the_next() {
         let bench = Bench::new();
         bench.put("whole\nhal");
         let mut log = bench.open(1 << 20, 1);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_moved_away_or_removed_is_begun_anew() {
+    fn moved_or_removed_log_file_is_created_again() {
         let bench = Bench::new();
         let at = |name: &str| bench.directory.path().join(name);
         let mut log = bench.open(1 << 20, 1);

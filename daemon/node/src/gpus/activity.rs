@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_monitored_is_told_in_base_units() {
+    fn monitored_figures_are_converted_to_base_units() {
         let told = [
             (Metric::SmUtil, 71.5),
             (Metric::PcieRxPerSec, 1024.0),
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_not_told() {
+    fn impossible_figures_are_dropped() {
         let told = [
             (Metric::SmUtil, f64::NAN),
             (Metric::PcieRxPerSec, -1.0),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn older_figures_say_that_they_are() {
+    fn plain_counters_are_marked_as_not_monitored() {
         let told = Plain { gpu: Some(40), decoder: None, sent: Some(2), received: Some(3000) };
         let activity = plain(told);
         assert!(!activity.is_monitored && activity.jpeg_share().is_none());

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_real_driver_tells_what_can_be() {
+    async fn real_driver_reports_plausible_figures() {
         let gpus = Gpus::default();
         let Some(report) = gpus.look(Viewer::Status, &[]).await else {
             return skip(Requirement::Gpu, "there is no NVIDIA driver");
@@ -257,10 +257,9 @@ mod tests {
         }
     }
 
-    /// A scrape is told of all the time since the scrape before, though a page looked at the GPU
-    /// every two seconds.
+    /// A scrape covers all the time since the scrape before, though a page read the GPU meanwhile.
     #[test]
-    fn who_looks_takes_nothing_from_others() {
+    fn each_viewer_keeps_its_own_last_reading() {
         let mut before = Before::nothing();
         assert!(!before.is_good(Viewer::Scrape));
         before.keep(Viewer::Scrape, Some((Instant::now(), "scraped")));
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_not_there_is_no_failure() {
+    fn missing_library_is_distinguished_from_a_broken_one() {
         let missing = Nvml::builder().lib_path("/nowhere/libnvidia-ml.so.1".as_ref()).init();
         assert!(is_absent(&missing.unwrap_err()));
         let folder = tempfile::tempdir().unwrap();

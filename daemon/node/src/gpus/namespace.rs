@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_driver_is_believed_in_the_nodes_own_namespace_alone() {
+    fn old_driver_is_trusted_only_in_the_first_pid_namespace() {
         let elsewhere = Some("pid:[4026532214]");
         assert!(is_shared_in(Some(FIRST), "470.57.02") && is_shared_in(Some(FIRST), ""));
         assert!(is_shared_in(elsewhere, "515.43.04") && is_shared_in(None, "580.65.06"));

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_is_shared_by_all_who_ask() {
+    async fn concurrent_viewers_share_one_reading() {
         let (gpus, word, looks) = slow();
         word.send(nothing_fails()).unwrap();
         let all = futures::future::join_all((0..10).map(|_| gpus.look(Status, &[]))).await;
@@ -268,9 +268,9 @@ mod tests {
         assert_eq!(looks.load(Ordering::Relaxed), 1);
     }
 
-    /// Each scrape is told of the time since the scrape before, whoever else looked meanwhile.
+    /// A scrape covers the time since the scrape before, whatever else was read meanwhile.
     #[tokio::test]
-    async fn scrapes_have_looks_of_their_own() {
+    async fn scrapes_have_readings_of_their_own() {
         let (gpus, word, looks) = slow();
         let known = |driver: &str| Known::devices(Some(driver.to_owned()), Ok(Vec::new()));
         for (viewer, driver) in [(Status, "1"), (Scrape, "2")] {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_driver_that_hangs_is_waited_for_once() {
+    async fn hanging_driver_is_waited_for_once() {
         let (gpus, word, looks) = slow();
         for _ in 0..100 {
             let report = gpus.look(Status, &[]).await.unwrap();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_fails_says_why_and_what_is_absent_nothing() {
+    async fn failing_driver_gives_a_reason_and_an_absent_one_nothing() {
         let (gpus, word, _) = slow();
         word.send(Known::devices(None, Err("it is not loaded".to_owned()))).unwrap();
         let report = gpus.look(Status, &[]).await.unwrap();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_breaks_off_is_told_of() {
+    async fn ended_watch_thread_is_reported() {
         let (gpus, word, _) = slow();
         drop(word);
         let first = gpus.look(Status, &[]).await.unwrap();

@@ -114,10 +114,9 @@ mod tests {
         ]
     }
 
-    /// Wherever a log is cut off, it comes to what it said before; and so it does with any byte
-    /// changed.
+    /// A log cut off or changed at any byte has the state of its whole lines before.
     #[test]
-    fn a_log_is_believed_up_to_the_first_line_that_is_not_whole() {
+    fn log_is_read_up_to_its_first_damaged_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("queue.log");
         assert_eq!(Log::read(&path).unwrap(), None);
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_log_begins_anew_and_says_the_same() {
+    fn long_log_is_rewritten_without_loss() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("queue.log");
         let mut queue = queue();

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_gap_is_what_is_left_in_one_piece() {
+    fn largest_gap_is_the_longest_free_range() {
         let page = |from: u64, until: u64| from * PAGE..until * PAGE;
         assert_eq!(largest_gap(8 * PAGE, vec![]), 8 * PAGE);
         assert_eq!(largest_gap(8 * PAGE, vec![page(3, 4)]), 4 * PAGE);

@@ -635,7 +635,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_are_copied_together_and_strangers_alone() {
+    fn neighbouring_files_are_copied_in_one_run() {
         let around = vec![7_u8; 4 * GAP_MAX];
         let stranger = [9_u8; 10];
         let file = |from: usize, to: usize| &around[from..to];
@@ -656,14 +656,14 @@ mod tests {
     }
 
     #[test]
-    fn files_without_surroundings_go_each_by_itself() {
+    fn files_outside_the_slab_are_copied_one_by_one() {
         let (one, two) = ([1_u8; 3], [2_u8; 4]);
         let runs = runs(&[&one, &two], &[]);
         assert_eq!(runs.iter().map(|run| run.bytes).collect::<Vec<_>>(), [&one[..], &two[..]]);
     }
 
     #[test]
-    fn a_machine_without_a_gpu_opens_none() {
+    fn opening_a_device_without_a_gpu_is_an_error() {
         let Err(error) = Device::open(0, Some(&[])) else { return };
         assert!(
             matches!(

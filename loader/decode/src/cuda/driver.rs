@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_say_what_the_caller_must_do() {
+    fn driver_errors_map_to_error_kinds() {
         let kind = |code| failed("try", DriverError(code)).kind();
         assert_eq!(kind(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY), ErrorKind::Full);
         assert_eq!(kind(sys::CUresult::CUDA_ERROR_NO_DEVICE), ErrorKind::NotFound);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_a_driver_says_so() {
+    fn missing_driver_is_reported() {
         // SAFETY: as above.
         if unsafe { sys::is_culib_present() } {
             return;

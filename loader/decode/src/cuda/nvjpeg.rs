@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_library_it_says_what_to_install() {
+    fn missing_nvjpeg_is_reported_with_the_package() {
         let error = Nvjpeg::open(&[PathBuf::from("/nowhere/libnvjpeg.so.13")]);
         // A machine that has the library is fine, too.
         let Err(error) = error else { return };

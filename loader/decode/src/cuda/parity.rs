@@ -103,7 +103,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn the_kernel_makes_what_the_cpu_makes(
+    fn kernel_and_cpu_make_equal_pixels(
         name in prop::sample::select(files()),
         spec in specs(),
         position in any::<u64>(),
@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn the_kernel_moves_any_bytes_to_any_place_and_no_others(
+    fn kernel_copies_exactly_the_requested_bytes(
         bytes in prop::collection::vec(1..=u8::MAX, 0..300),
         (from, to) in (0..40_usize, 0..40_usize),
         threads in 1..70_u64,

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_files_are_the_gpus() {
+    fn plain_jpegs_are_decoded_by_the_gpu() {
         assert_eq!(stored("wide-420.jpg"), (3, (2, 2)));
         assert_eq!(stored("tall-422.jpg"), (3, (2, 1)));
         assert_eq!(stored("tall-444.jpg"), (3, (1, 1)));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_is_the_cpus_for_its_reason() {
+    fn other_files_go_to_the_cpu_with_a_reason() {
         let refused = |bytes: &[u8]| screen(bytes).unwrap_err();
         let frame = |at: usize, value: u8| refused(&reframed(|frame| frame[at] = value));
         assert_eq!(refused(&data("rgb.png")), Reason::Format);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn colors_are_what_libjpeg_takes_them_for() {
+    fn color_spaces_are_guessed_as_libjpeg_does() {
         let header = |is_jfif, transform, names: &[u8; 3]| {
             let component = |name: &u8| Component { name: *name, sampling: (1, 1) };
             let components = names.iter().map(component).collect();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn components_in_scans_of_their_own_are_the_cpus() {
+    fn separate_component_scans_go_to_the_cpu() {
         let mut bytes = data("tall-444.jpg");
         let at = bytes.windows(2).position(|pair| pair == [0xff, marker::SCAN]).unwrap();
         bytes[at + 4] = 1;
@@ -244,7 +244,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_bytes_say_it_answers(
+        fn any_bytes_are_screened_without_panic(
             mut tail in prop::collection::vec(any::<u8>(), 0..200),
             at in 0..600_usize,
             value in any::<u8>(),

@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thread_has_a_cpu_of_its_own_where_there_are_as_many() {
+    fn threads_get_one_cpu_each_if_counts_are_equal() {
         let all = allowed().unwrap();
         let each: Vec<Vec<usize>> = all.iter().map(|cpu| vec![*cpu]).collect();
         assert_eq!(cpus(all.len()), each);
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn no_thread_leaves_the_cpus_of_who_makes_the_decoder() {
+    fn threads_stay_on_their_creators_cpus() {
         // On a thread of its own, whose affinity ends with it.
         std::thread::spawn(|| {
             let last = *allowed().unwrap().last().unwrap();

@@ -123,14 +123,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_marker_counts_only_after_the_last_scan() {
+    fn end_marker_must_follow_the_last_scan() {
         assert!(ends_after_its_scan(&[0xff, 0xda, 1, 2, 0xff, 0xd9]));
         assert!(!ends_after_its_scan(&[0xff, 0xd9, 0xff, 0xda, 1, 2]));
         assert!(!ends_after_its_scan(&[0xff, 0xda, 1]));
     }
 
     #[test]
-    fn inks_become_light() {
+    fn cmyk_is_converted_to_rgb() {
         let mut rgb = [9; 6];
         to_rgb(&[255, 255, 255, 255, 0, 255, 128, 200], &mut rgb);
         assert_eq!(rgb, [255, 255, 255, 0, 200, 100]);

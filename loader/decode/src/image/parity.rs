@@ -93,7 +93,7 @@ fn every_coding_decodes_to_the_same_pixels() {
 }
 
 #[test]
-fn photos_are_turned_upright_where_that_is_asked_for() {
+fn exif_rotation_applies_only_if_requested() {
     let stored = render("exif-1.jpg", ImageSpec::default());
     for number in 1..=8 {
         let name = format!("exif-{number}.jpg");
@@ -103,9 +103,9 @@ fn photos_are_turned_upright_where_that_is_asked_for() {
     assert_decodes("wide-420.jpg", ImageSpec { exif: true, ..ImageSpec::default() });
 }
 
-/// The crop is chosen in the upright image, and is the same part however it was stored.
+/// The crop is chosen in the upright image, in whatever orientation it is stored.
 #[test]
-fn crops_of_turned_photos_are_crops_of_upright_ones() {
+fn crops_of_rotated_photos_equal_crops_of_upright_ones() {
     let spec = ImageSpec { exif: true, ..random_crop() };
     let ours = |name: &str| render(name, spec.clone()).1;
     let (_, upright) = decoded(&data("exif-6.jpg"), Part::whole);
@@ -128,7 +128,7 @@ fn random_crop() -> ImageSpec {
 }
 
 #[test]
-fn each_view_is_what_its_draw_alone_would_give() {
+fn each_view_equals_a_single_draw() {
     let spec = ImageSpec { views: Some(5), ..random_crop() };
     let (shape, all) = render("wide-420.jpg", spec);
     assert_eq!(shape, [5, 3, 32, 32]);
@@ -143,7 +143,7 @@ fn each_view_is_what_its_draw_alone_would_give() {
 }
 
 #[test]
-fn fast_decodes_small_what_is_shown_small_and_stays_close() {
+fn fast_quality_decodes_at_reduced_size_and_stays_close() {
     for name in ["wide-420.jpg", "wide-progressive.jpg", "tall-444.jpg", "tall-422.jpg", "gray.jpg"]
     {
         for (crop, size) in [
@@ -193,7 +193,7 @@ fn assert_decodes(name: &str, spec: ImageSpec) {
 const RESIZE_LIMIT: (u8, f64) = (1, 0.25);
 
 #[test]
-fn resize_and_center_crop_are_torchvisions() {
+fn resize_and_center_crop_match_torchvision() {
     let center = |resize| Crop::Center { resize };
     for name in ["wide-420.jpg", "tall-444.jpg", "rgb.png"] {
         let cases = [
@@ -246,9 +246,9 @@ fn resized_by_library(pixels: &Pixels, placement: &Placement) -> Vec<u8> {
 }
 
 proptest! {
-    /// To the bit: a data set looks the same in every release.
+    /// Bit by bit: a data set looks the same in every release.
     #[test]
-    fn pixels_are_those_of_every_release(
+    fn resized_pixels_equal_those_of_earlier_releases(
         image in (1..300_u32, 1..300_u32),
         canvas in (1..120_u32, 1..120_u32),
         corners in (0.0..1.0, 0.0..1.0, 0.0..1.0, 0.0..1.0),
@@ -280,7 +280,7 @@ struct Boxed {
 }
 
 #[test]
-fn a_crop_is_resized_as_if_nothing_lay_around_it() {
+fn crop_is_resized_without_its_surroundings() {
     let boxes: Vec<Boxed> = serde_json::from_slice(&data("boxes.json")).unwrap();
     assert_eq!(boxes.len(), 4);
     for Boxed { image, r#box: [top, left, height, width], expected } in boxes {
@@ -312,7 +312,7 @@ fn jpegs() -> Vec<&'static str> {
 
 proptest! {
     #[test]
-    fn a_part_has_the_pixels_that_it_has_in_the_whole(
+    fn part_decodes_to_the_pixels_of_the_whole_image(
         name in proptest::sample::select(jpegs()),
         corners in (0.0..1.0, 0.0..1.0, 0.0..1.0, 0.0..1.0),
     ) {
@@ -333,10 +333,9 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Any bytes give an image of the promised shape or a bad sample. Under a memory checker it
-    /// shows more.
+    /// Any bytes give an image of the promised shape or a bad sample. A memory checker shows more.
     #[test]
-    fn damaged_files_are_images_or_bad_samples(
+    fn damaged_files_decode_or_are_bad_samples(
         name in proptest::sample::select(&DAMAGED[..]),
         damage in proptest::collection::vec((0.0..1.0, any::<u8>()), 1..8),
         cut in proptest::option::weighted(0.2, 0.0..1.0),
@@ -369,7 +368,7 @@ proptest! {
 }
 
 #[test]
-fn what_was_cut_off_is_refused_whatever_part_is_wanted() {
+fn truncated_image_is_rejected_for_any_part() {
     let bytes = data("wide-420.jpg");
     let corner = Part { left: 0, top: 0, width: 8, height: 8 };
     for cut in [bytes.len() - 2, bytes.len() * 3 / 4] {
@@ -381,7 +380,7 @@ fn what_was_cut_off_is_refused_whatever_part_is_wanted() {
 }
 
 #[test]
-fn the_whole_chain_to_normalised_floats_is_torchvisions() {
+fn normalised_floats_match_torchvision() {
     let spec = ImageSpec {
         size: Some((16, 24)),
         dtype: DType::Float32,
@@ -404,7 +403,7 @@ fn the_whole_chain_to_normalised_floats_is_torchvisions() {
 }
 
 #[test]
-fn one_large_image_does_not_keep_its_memory() {
+fn memory_of_a_large_image_is_freed() {
     let mut scratch = Scratch::default();
     scratch.pixels.make_room(Part::whole((1000, 1000)), 1);
     scratch.trim();

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_its_own_length_stays_as_it_is() {
+    fn line_of_equal_length_is_copied() {
         let mut taps = Taps::default();
         taps.set(5, 1.0..4.0, 3);
         assert_eq!(parts(&taps), [(1, vec![1.0]), (2, vec![1.0]), (3, vec![1.0])]);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn half_as_many_pixels_are_each_made_of_four() {
+    fn halving_averages_four_pixels_each() {
         let mut taps = Taps::default();
         taps.set(8, 0.0..8.0, 4);
         let parts = parts(&taps);

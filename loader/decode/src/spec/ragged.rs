@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_exact_in_a_type_or_not_there() {
+    fn pad_value_must_be_representable_in_its_dtype() {
         assert_eq!(value("-100").element(DType::Int64), Some((-100_i64).to_ne_bytes().to_vec()));
         assert_eq!(value("-100.0").element(DType::Int8), Some(vec![0x9c]));
         assert_eq!(value("255").element(DType::Uint8), Some(vec![255]));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_survives_json_and_what_is_no_number_is_refused() {
+    fn pad_value_survives_json_and_non_numbers_are_rejected() {
         for text in ["0", "-170141183460469231731687303715884105728", "0.1", "inf", "1e300"] {
             let json = serde_json::to_string(&value(text)).unwrap();
             assert_eq!(serde_json::from_str::<PadValue>(&json).unwrap(), value(text), "{json}");

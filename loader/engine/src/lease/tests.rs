@@ -322,7 +322,7 @@ fn turn(slot: &mut Option<Queue>, member: u64) -> Offer {
 }
 
 #[test]
-fn what_comes_back_goes_first_and_where_it_was_left() {
+fn returned_shard_is_leased_first_from_its_position() {
     let mut slot = None;
     join(&mut slot, &joining(1, 0, 2, 10)).unwrap();
     join(&mut slot, &joining(2, 1, 2, 10)).unwrap();
@@ -337,9 +337,9 @@ fn what_comes_back_goes_first_and_where_it_was_left() {
     assert_eq!(error.kind(), forebay_error::ErrorKind::Closed);
 }
 
-/// A rank cannot acknowledge for another.
+/// A rank acknowledges only shards that it holds.
 #[test]
-fn what_one_does_not_hold_is_none_of_its_business() {
+fn acknowledgement_without_a_lease_changes_nothing() {
     let mut slot = None;
     join(&mut slot, &joining(1, 0, 2, 4)).unwrap();
     join(&mut slot, &joining(2, 1, 2, 4)).unwrap();
@@ -352,7 +352,7 @@ fn what_one_does_not_hold_is_none_of_its_business() {
 }
 
 #[test]
-fn nobody_hoards_what_others_wait_for() {
+fn rank_holds_at_most_its_share_of_remaining_shards() {
     let mut slot = None;
     join(&mut slot, &joining(1, 0, 3, 5)).unwrap();
     join(&mut slot, &joining(2, 1, 3, 5)).unwrap();
@@ -370,7 +370,7 @@ fn nobody_hoards_what_others_wait_for() {
 }
 
 #[test]
-fn a_rank_alone_may_hold_all() {
+fn single_rank_may_hold_all_shards() {
     let mut slot = None;
     join(&mut slot, &joining(1, 0, 1, 3)).unwrap();
     for wanted in 0..3 {
@@ -380,7 +380,7 @@ fn a_rank_alone_may_hold_all() {
 }
 
 #[test]
-fn who_comes_back_alone_begins_anew_and_who_comes_late_joins() {
+fn rank_joins_present_members_or_starts_anew() {
     let mut slot = None;
     join(&mut slot, &joining(1, 0, 2, 4)).unwrap();
     assert_eq!(turn(&mut slot, 1), Offer::Turn(0));
@@ -400,9 +400,9 @@ fn who_comes_back_alone_begins_anew_and_who_comes_late_joins() {
     assert_eq!(slot.as_ref().unwrap().place().next, 0);
 }
 
-/// Awaited members are not present: a job restarted at once starts anew.
+/// Awaited members count as absent: a job restarted at once starts anew.
 #[test]
-fn restarted_daemon_drops_members_that_do_not_return() {
+fn restarted_daemon_drops_absent_members() {
     let mut slot = None;
     join(&mut slot, &joining(1, 0, 2, 4)).unwrap();
     join(&mut slot, &joining(2, 1, 2, 4)).unwrap();
@@ -418,10 +418,9 @@ fn restarted_daemon_drops_members_that_do_not_return() {
 }
 
 #[test]
-fn ranks_that_do_not_agree_are_refused() {
+fn disagreeing_ranks_are_rejected() {
     let from =
-        |position| Some(LogPosition { log: "before".into(), position, next: 1, open: Vec::new() });
-    let mut slot = None;
+        |position| Some(LogPosition { log: "before".into(), position, next: 1, open: Vec::new() });    let mut slot = None;
     join(&mut slot, &Joining { from: from(5), ..joining(1, 0, 2, 4) }).unwrap();
     for who in [
         joining(2, 1, 2, 4),
@@ -440,7 +439,7 @@ fn ranks_that_do_not_agree_are_refused() {
 }
 
 #[test]
-fn who_was_given_up_hears_that_others_have_what_it_received() {
+fn expired_rank_learns_its_samples_went_to_others() {
     let mut slot = None;
     join(&mut slot, &joining(1, 0, 2, 4)).unwrap();
     join(&mut slot, &joining(2, 1, 2, 4)).unwrap();

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn golden_vectors_stay() {
+    fn permutation_matches_its_golden_vectors() {
         let key = Key::new(42).with(3).with(7);
         let small: Vec<u64> = (0..10).map(|i| permute(key, i, 10)).collect();
         assert_eq!(small, GOLDEN_TEN);
@@ -84,7 +84,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_item_goes_to_its_own_place(seed: u64, n in 1_u64..2000) {
+        fn permutation_is_a_bijection(seed: u64, n in 1_u64..2000) {
             let key = Key::new(seed);
             let mut seen = vec![false; n as usize];
             for i in 0..n {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_do_not_stay_neighbours() {
+    fn neighbours_are_separated() {
         // In a random permutation of n items about two adjacent pairs stay adjacent.
         let key = Key::new(5);
         let n = 10_000;

@@ -81,7 +81,7 @@ fn tails() -> impl Strategy<Value = Tail> {
 
 proptest! {
     #[test]
-    fn an_epoch_is_every_sample_once(
+    fn epoch_has_every_sample_once(
         counts in prop::collection::vec(0_u64..300, 1..24),
         shuffle in shuffles(), window in 1_u32..9, seed: u64, lanes in 1_u32..8,
     ) {
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn any_position_is_found_without_those_before_it(
+    fn any_position_is_found_directly(
         counts in prop::collection::vec(0_u64..300, 1..24), shuffle in shuffles(),
         window in 1_u32..40, seed: u64, lanes in 1_u32..8, at in prop::collection::vec(0.0..1.0, 20),
         passes in 1_u64..5,
@@ -160,13 +160,13 @@ proptest! {
 }
 
 #[test]
-fn list_order_is_the_lists_order() {
+fn list_order_follows_the_list() {
     let all = with_manifest(&order(Shuffle::None, 64, 9), &[2, 0, 3], 1, 5);
     assert_eq!(all, [(0, 0), (0, 1), (2, 0), (2, 1), (2, 2)]);
 }
 
 #[test]
-fn list_order_needs_no_more_of_a_shard_than_it_delivers() {
+fn list_order_needs_only_delivered_samples_of_a_shard() {
     let mut sequence = Sequence::new(&order(Shuffle::None, 64, 0), 2, None, 1, 0);
     let some = |shard: u32| Known::AtLeast(if shard == 0 { 5 } else { 0 });
     assert_eq!(sequence.locate(4, &some), Located::Sample { shard: 0, ordinal: 4 });
@@ -257,7 +257,7 @@ fn upcoming_names_shards_in_the_order_of_need() {
 }
 
 #[test]
-fn orders_that_make_no_sense_are_refused_with_advice() {
+fn invalid_orders_are_rejected() {
     let good = order(Shuffle::Window, 4, 0);
     assert!(check(&good, 3, None).is_ok());
     let ranks = Order { world_size: 2, ..good.clone() };

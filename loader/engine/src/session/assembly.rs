@@ -528,7 +528,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_is_split_without_gap_or_overlap() {
+    fn stages_are_cut_without_gap_or_overlap() {
         let ms = 1_000_000;
         let waited = |cause, start_ns, end_ns| Stage { cause, start_ns, end_ns };
         let stages = vec![

@@ -250,9 +250,9 @@ mod tests {
         assert_eq!((last.cause, last.start_ns), (Cause::Index, 95 * MS));
     }
 
-    /// Waiting for a turn in a queue does not count as work.
+    /// The wait for a turn in a queue does not count as work.
     #[test]
-    fn what_others_were_waited_for_is_no_stage() {
+    fn wait_for_a_queue_turn_is_no_stage() {
         let mut stages = Stages { all: Vec::new(), told_ns: 0 };
         stages.resume();
         assert!(stages.told_ns > 0);

@@ -396,7 +396,7 @@ mod tests {
     /// Samples may grow in mid-epoch: the larger slab waits for memory that the trainer is about to
     /// return, and reuses it.
     #[tokio::test]
-    async fn a_larger_slab_waits_for_the_memory_of_the_one_before() {
+    async fn larger_slab_waits_for_memory_of_its_predecessor() {
         let (slots, _events) = slots(4 * CHUNK, 2);
         let small = slots.lease(CHUNK / 2).await.unwrap();
         assert_eq!(slots.memory.used(), 2 * CHUNK);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_no_waiting_can_free_is_full_at_once() {
+    async fn batch_larger_than_all_memory_is_full_at_once() {
         let (slots, _events) = slots(4 * CHUNK, 2);
         drop(slots.lease(CHUNK / 2).await.unwrap());
         let error = slots.lease(5 * CHUNK).await.unwrap_err();
@@ -421,7 +421,7 @@ mod tests {
 
     /// A first batch waits for its own memory only; the full slab comes with the next.
     #[tokio::test]
-    async fn a_first_batch_has_a_slab_of_its_own_where_memory_allows() {
+    async fn first_batch_has_its_own_slab_if_memory_allows() {
         const BATCH: usize = 16 << 20;
         // With headroom a batch gets 20 MiB: two and the first one's make 60.
         let (slots, mut events) = slots(60 << 20, 2);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_first_batch_takes_no_memory_from_the_batches_after_it() {
+    async fn first_batch_shares_the_slab_if_memory_is_short() {
         let (slots, _events) = slots(59 << 20, 2);
         let first = slots.lease(16 << 20).await.unwrap();
         let second = slots.lease(16 << 20).await.unwrap();

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_opens_after_failures_in_a_row_and_one_probe_closes_it() {
+    fn breaker_opens_after_consecutive_failures_and_a_probe_closes() {
         let (mut breaker, now) = (Breaker::new(), Instant::now());
         for _ in 0..3 * BREAK_AFTER {
             breaker.failed(false, now);

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_takes_many_gets_many() {
+    fn fast_link_gets_a_high_limit() {
         let (mut link, mut concurrency) = link(1.25e9, 25e6);
         link.run(&mut concurrency, 20_000, 0.0);
         assert!((45..=64).contains(&concurrency.limit()), "{}", concurrency.limit());
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_few_fill_is_left_to_few_and_stays_full() {
+    fn slow_link_keeps_a_low_limit() {
         let (mut link, mut concurrency) = link(1.25e8, 30e6);
         link.run(&mut concurrency, 20_000, 0.0);
         assert!((4..=8).contains(&concurrency.limit()), "{}", concurrency.limit());
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_changes_is_followed() {
+    fn limit_rises_with_the_links_rate() {
         let (mut link, mut concurrency) = link(1.25e8, 30e6);
         link.run(&mut concurrency, 10_000, 0.0);
         link.rate = 1.25e9;
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_says_nothing() {
+    fn replies_without_waiting_requests_leave_the_limit_unchanged() {
         let now = Instant::now();
         let mut concurrency = ConcurrencyLimit::new(64, now);
         for n in 0..10_000 {

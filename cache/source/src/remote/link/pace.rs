@@ -77,7 +77,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_slow_tail_moves_nothing() {
+    fn slow_tail_does_not_change_the_usual_pace() {
         let mut pace = Pace::default();
         for n in 0..200 {
             let slow = if n % 10 == 0 { 100 } else { 1 };
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_for_good_is_the_new_usual() {
+    fn lasting_change_becomes_the_usual_pace() {
         let mut pace = Pace::default();
         (0..REMEMBERED).for_each(|_| pace.note(MS, 1000, MS));
         (0..REMEMBERED).for_each(|_| pace.note(MS * 9, 1000, MS));

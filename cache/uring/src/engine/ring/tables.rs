@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_across_a_border_belong_to_no_piece() {
+    fn range_across_two_pieces_belongs_to_neither() {
         assert_eq!(piece_of(0, PIECE), Some(0));
         assert_eq!(piece_of(PIECE - 4096, 4096), Some(0));
         assert_eq!(piece_of(PIECE - 4096, 8192), None);

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn rivals_stand_beside_their_like_as_tall_as_they_are_fast() {
+    fn bars_are_grouped_by_storage_and_scaled_by_rate() {
         let document = serde_json::json!({ "contenders": [
             contender("forebay", "o_direct", [80.0, 90.0, 100.0]),
             contender("forebay-memory", "memory", [900.0, 1200.0, 1000.0]),
@@ -439,10 +439,9 @@ mod tests {
         }
     }
 
-    /// Each layer of two accelerators' twenty seconds is as tall as its share, and stands on the
-    /// one before.
+    /// Each layer of two accelerators' twenty seconds is scaled by its share and stacked.
     #[test]
-    fn causes_are_as_tall_as_their_share() {
+    fn cause_bars_are_scaled_by_their_share() {
         let epochs = [
             epoch(0, 0.5, &[(Cause::Origin, 6.0), (Cause::Decode, 2.0)]),
             epoch(1, 0.25, &[(Cause::Decode, 10.0), (Cause::TierRead, 4.0)]),
@@ -471,10 +470,10 @@ mod tests {
         assert!(picture.contains("epoch 0 (cold)") && picture.contains("epoch 1 (cold)"));
     }
 
-    /// Half of the first five seconds was waited, of the last five nothing: so much of the picture
-    /// is filled, and there.
+    /// Half of the first five seconds was waited, nothing of the last five; that share of the
+    /// picture is filled, and there.
     #[test]
-    fn a_timeline_is_filled_where_was_waited() {
+    fn timeline_is_filled_where_trainers_waited() {
         let mut raw = Raw::default();
         for step in 0..10_u32 {
             let is_late = step < 5;

@@ -15,7 +15,7 @@ fn played(all: &[(u32, u64)], position: usize, limit: usize) -> Vec<u32> {
 
 proptest! {
     #[test]
-    fn as_many_shards_as_are_open_hold_the_next_samples(
+    fn next_samples_lie_in_the_announced_open_shards(
         counts in prop::collection::vec(0_u64..200, 8..40), shuffle in shuffles(),
         window in 1_u32..40, seed: u64, lanes in 1_u32..8, passes in 1_u64..3,
     ) {
@@ -57,7 +57,7 @@ fn look_ahead_beyond_its_limit_follows_the_samples() {
 }
 
 #[test]
-fn the_next_count_to_learn_is_looked_for_first() {
+fn next_unknown_shard_is_announced_first() {
     let global = order(Shuffle::Global, 1, 3);
     let mut sequence = Sequence::new(&global, 50, None, 1, 0);
     let first = sequence.upcoming(0, 50, |_| true);

@@ -15,10 +15,9 @@ fn edges(sequence: &Sequence, lanes: u32, lane: u32) -> Vec<u64> {
     edges
 }
 
-/// Shards of one size that fill lanes evenly are the case in which nothing but the stagger keeps
-/// lanes from changing shards all at once.
+/// Shards of one size fill lanes evenly; only the stagger keeps lanes from changing shards at once.
 #[test]
-fn no_two_lanes_change_windows_at_the_same_time() {
+fn lanes_change_windows_at_different_times() {
     const SAMPLES: u64 = 1000;
     for lanes in LANE_LADDER {
         for window in [1, 64, 96] {

@@ -155,7 +155,7 @@ proptest! {
     }
 
     #[test]
-    fn the_samples_are_the_same_for_every_batch(
+    fn samples_do_not_depend_on_world_and_batch_size(
         job in jobs(), world in 1_u32..6, batch_size in 1_u32..9,
     ) {
         let whole = job.whole();
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn a_run_goes_on_in_any_world_where_another_stopped(
+    fn run_resumes_with_another_world_and_batch_size(
         job in jobs(), before in (1_u32..6, 1_u32..9), after in (1_u32..6, 1_u32..9), stop: u64,
     ) {
         let whole = job.whole();
@@ -204,7 +204,7 @@ proptest! {
     }
 
     #[test]
-    fn ranks_make_steps_of_a_length_and_as_many(
+    fn ranks_make_equally_many_steps_of_equal_size(
         job in jobs(), world in 1_u32..7, batch_size in 1_u32..9, base: u64,
     ) {
         let base = base % job.total();
@@ -230,7 +230,7 @@ proptest! {
 }
 
 #[test]
-fn ranks_of_whole_lanes_read_no_others_in_any_pass() {
+fn ranks_with_whole_lanes_read_only_their_lanes() {
     // 7 shards of 9 are 63 samples over 4 lanes: a pass ends in the middle of a round.
     let counts = vec![9; 7];
     for base in [0, 1, 62, 63, 64, 130] {

@@ -46,7 +46,7 @@ const GOLDEN: &[Golden] = &[
 ];
 
 #[test]
-fn sequences_stay() {
+fn sequences_match_their_golden_digests() {
     let counts = counts();
     let total: u64 = counts.iter().sum();
     let mut now: Vec<Golden> = Vec::new();
@@ -78,7 +78,7 @@ fn sequences_stay() {
 }
 
 #[test]
-fn mixtures_stay() {
+fn mixtures_match_their_golden_digests() {
     let counts = counts();
     let (few, many) = counts.split_at(9);
     let stream = |counts: &[u64], proportion| Stream {
@@ -103,7 +103,11 @@ fn mixtures_stay() {
     };
     let repeats = of([2.0, 1.0, 5.0].map(Proportion::Repeat), None);
     let weights = of([0.5, 0.3, 0.2].map(Proportion::Weight), Some(9999));
-    assert_eq!((repeats, weights), MIXTURES, "see what sequences_stay says of a changed order");
+    assert_eq!(
+        (repeats, weights),
+        MIXTURES,
+        "see what sequences_match_their_golden_digests says of a changed order"
+    );
     // Deadlines that are whole, and ties.
     let mut mix = Mix::new(&[5, 4, 5, 1, 1]).unwrap();
     assert_eq!((0..16).map(|position| mix.at(position).0).collect::<Vec<_>>(), TURNS);
@@ -114,9 +118,9 @@ const MIXTURES: ((usize, u64), (usize, u64)) =
 
 const TURNS: [usize; 16] = [0, 1, 2, 0, 2, 1, 0, 2, 1, 0, 2, 3, 0, 1, 2, 4];
 
-/// The first samples themselves, for an independent implementation of this order.
+/// The samples themselves, for an independent implementation of this order.
 #[test]
-fn first_samples_stay() {
+fn first_samples_match_the_documented_order() {
     let order = order(Shuffle::Window, 4, 42);
     let samples = with_manifest(&order, &[3, 0, 5, 4, 2, 6], 2, 1);
     assert_eq!(samples, FIRST);

@@ -33,7 +33,7 @@ proptest! {
     }
 
     #[test]
-    fn any_position_is_found_without_those_before_it_in_a_mixture(
+    fn any_position_of_a_mixture_is_found_directly(
         parts in parts(), at in prop::collection::vec(0.0..1.0, 30),
     ) {
         let positions = parts.iter().sum::<u64>() * 3;
@@ -51,10 +51,10 @@ proptest! {
     }
 }
 
-/// Every position of mixtures that are hard on a queue: equal streams, one that fills half, many
-/// rare ones, shares that no position divides.
+/// Mixtures that are hard on a queue: equal streams, one that fills half, many rare ones, shares
+/// that no position divides.
 #[test]
-fn each_position_of_hard_mixtures_is_found_from_nothing() {
+fn each_position_of_difficult_mixtures_is_found_directly() {
     for parts in [
         &[1_u64; 9][..],
         &[50, 1, 1, 1, 1, 1, 1, 1, 1],
@@ -93,7 +93,7 @@ fn weights_become_whole_numbers() {
 }
 
 #[test]
-fn repeats_become_samples() {
+fn repeats_become_sample_counts() {
     assert_eq!(repeats(&[(10, 1.0), (7, 3.0), (9, 0.5)]).unwrap(), [10, 21, 5]);
     for bad in [(10, 0.0), (10, -1.0), (10, f64::NAN), (1, 0.4), (0, 1.0), (1 << 40, 1e9)] {
         assert_eq!(repeats(&[bad]).unwrap_err().kind(), ErrorKind::Invalid, "{bad:?}");
@@ -121,7 +121,7 @@ fn all_of(mixed: &mut Mixed) -> Vec<(u32, u64)> {
 }
 
 #[test]
-fn an_epoch_plays_each_stream_as_often_as_it_says() {
+fn epoch_plays_each_stream_as_often_as_configured() {
     let streams = [
         stream(&[30, 0, 41, 12], Proportion::Repeat(1.0)),
         stream(&[5, 6], Proportion::Repeat(3.0)),
@@ -150,7 +150,7 @@ fn an_epoch_plays_each_stream_as_often_as_it_says() {
 }
 
 #[test]
-fn two_streams_of_one_data_set_are_shuffled_apart() {
+fn streams_of_the_same_data_set_are_shuffled_independently() {
     let counts = [50, 50, 50];
     let both = [stream(&counts, Proportion::Repeat(1.0)), stream(&counts, Proportion::Repeat(1.0))];
     let mut mixed = Mixed::new(&order(Shuffle::Window, 4, 5), &both, 0).unwrap();
@@ -161,7 +161,7 @@ fn two_streams_of_one_data_set_are_shuffled_apart() {
 }
 
 #[test]
-fn counts_of_a_mixture_by_weight_may_be_learnt() {
+fn weighted_mixture_may_learn_its_counts() {
     let counts = [[30_u64, 41], [5, 6]];
     let order = Order { epoch_samples: Some(200), ..order(Shuffle::Window, 4, 5) };
     let streams = counts.map(|counts| stream(&counts, Proportion::Weight(1.0)));
@@ -183,7 +183,7 @@ fn counts_of_a_mixture_by_weight_may_be_learnt() {
 }
 
 #[test]
-fn what_comes_next_of_a_mixture_is_named_first() {
+fn next_shards_of_a_mixture_are_announced_first() {
     // The second stream comes once in ten, so that its later shards are needed far later.
     let streams =
         [stream(&[10; 20], Proportion::Weight(0.9)), stream(&[10; 20], Proportion::Weight(0.1))];
@@ -209,7 +209,7 @@ fn repeated_stream_announces_its_next_shards() {
 }
 
 #[test]
-fn mixtures_that_make_no_sense_are_refused() {
+fn invalid_mixtures_are_rejected() {
     let with = Order { epoch_samples: Some(9), ..order(Shuffle::Window, 4, 5) };
     let without = order(Shuffle::Window, 4, 5);
     let (weight, repeat) = (Proportion::Weight(1.0), Proportion::Repeat(1.0));

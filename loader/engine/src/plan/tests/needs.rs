@@ -4,7 +4,7 @@ use super::*;
 
 proptest! {
     #[test]
-    fn no_epoch_has_more_open_than_it_was_said_to_need(
+    fn open_shards_never_exceed_the_announced_need(
         shards in prop::collection::vec((1_u64..90, 1_u64..1000), 8..30),
         shuffle in shuffles(), window in 1_u32..24, seed: u64, lanes in 1_u32..7, ranks in 1_u32..3,
     ) {
@@ -34,7 +34,7 @@ proptest! {
     }
 
     #[test]
-    fn the_window_that_fits_is_the_largest(
+    fn suggested_window_is_the_largest_that_fits(
         bytes in prop::collection::vec(1_u64..1000, 8..60), lanes in 1_u32..7, budget in 0_u64..20_000,
     ) {
         let order = order(Shuffle::Window, 1, 0);
@@ -52,7 +52,7 @@ proptest! {
 }
 
 #[test]
-fn a_node_needs_the_windows_of_its_own_lanes() {
+fn node_needs_only_the_windows_of_its_lanes() {
     let bytes = [100; 96 * 4];
     let window =
         Order { window: 96, world_size: 4, batch_size: 24, ..order(Shuffle::Window, 1, 0) };
@@ -78,7 +78,7 @@ fn a_node_needs_the_windows_of_its_own_lanes() {
 }
 
 #[test]
-fn streams_need_their_windows_together() {
+fn need_of_a_mixture_is_the_sum_of_its_streams() {
     let order = Order { window: 8, ..order(Shuffle::Window, 1, 0) };
     // Of the large ones four lanes of two shards each, of the small ones one of eight.
     let parts = [Part::stream(4, &[1000; 16]), Part::stream(1, &[10; 20])];
