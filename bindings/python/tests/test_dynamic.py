@@ -394,7 +394,7 @@ torch.distributed.init_process_group("gloo", f"file://{meet}", rank=rank, world_
 given = data | {"split": "dynamic", "batch_size": 4, "fields": {"label": forebay.Int("cls")}}
 try:
     iter(forebay.DataLoader(**given, job="torch"))
-    sys.exit("even ranks were not refused")
+    sys.exit("even ranks were not rejected")
 except forebay.Invalid as error:
     assert "uneven=True" in str(error) and "Join" in str(error), error
 with forebay.DataLoader(**given, job="torch", uneven=True) as loader:

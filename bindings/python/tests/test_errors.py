@@ -24,7 +24,7 @@ FIELDS = {"image": forebay.Image("png"), "label": forebay.Int("cls")}
 
 @pytest.fixture
 def spoilt(shard_of):
-    """Ten samples, of which 2 has a broken image, 5 no image and 7 a label that is no number."""
+    """Ten samples: number 2 has a broken image, 5 has no image, 7 has a label that is no number."""
     samples = [sample(number) for number in range(10)]
     samples[2][1]["png"] = samples[2][1]["png"][:50]
     del samples[5][1]["png"]
@@ -179,7 +179,7 @@ def test_repeated_key_is_another_sample(make, shard_of):
     assert len(batch["__key__"]) == 4
 
 
-def test_stop_ends_the_epoch_and_not_more(make, spoilt):
+def test_on_error_stop_ends_only_the_epoch(make, spoilt):
     loader = make(spoilt, fields=FIELDS, batch_size=2, on_error="stop")
     for epoch in range(2):
         assert loader.epoch == epoch

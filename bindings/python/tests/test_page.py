@@ -172,7 +172,7 @@ def test_page_shows_names_only_to_an_admin(node: Node, browser: webdriver.Chrome
             assert sum(len(one["x"]) for one in loader) == 256
         browser.get(node.url)
 
-        # Without a token the page shows the daemon's condition, and no names.
+        # Without a token the page shows the daemon's state, but no names of jobs or data sets.
         until(browser, "it is live", lambda: text(browser, "state") == "live")
         assert "nvme" in text(browser, "tiers-table")
         seen = browser.find_element(By.TAG_NAME, "body").text

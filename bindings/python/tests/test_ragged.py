@@ -209,7 +209,7 @@ def test_raw_bytes_become_arrays_of_the_given_shape(make, ragged, shard_of, fram
     assert (places["bytes"], places["shape"], places["key"]) == ("95", "int64 (3, 4)", "c")
 
 
-def test_deviating_first_sample_is_bad_and_named(make, shard_of):
+def test_first_sample_with_another_shape_is_a_bad_sample(make, shard_of):
     odd = ("odd", {"npy": npy(numpy.zeros((2, 5), numpy.float32)), "cls": b"9"})
     url = shard_of([odd, *(ragged_sample(number) for number in range(5))])
     fields = {"boxes": forebay.Npy(ragged="pad"), "label": forebay.Int("cls")}

@@ -55,7 +55,7 @@ def test_manifest_without_shard_sizes_is_accepted(make: Callable[..., Any], mani
 
 
 @pytest.mark.usefixtures("home")
-def test_streams_need_their_windows_together(
+def test_windows_of_all_streams_must_fit_the_cache(
     shards: list[str], make: Callable[..., Any], manifest: str, tmp_path: Path
 ) -> None:
     """Two streams with two open shards of 80 MiB each exceed the cache."""

@@ -78,7 +78,7 @@ def test_persistent_workers_continue_with_the_next_epoch(make, dataset, manifest
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("after", [0, 1, 6, 14, 15])
-def test_a_stateful_loader_resumes_with_as_many_workers(dataset, workers, after):
+def test_stateful_dataloader_resumes_with_equal_worker_count(dataset, workers, after):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader():

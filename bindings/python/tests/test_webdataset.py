@@ -1,6 +1,6 @@
 """`forebay.WebDataset` and `WebLoader`: workers, ranks, epochs, seeds, states and errors.
 
-Where both libraries support an option, the tests compare the samples with those of webdataset.
+The first tests run webdataset as well, and compare the samples.
 """
 
 from __future__ import annotations

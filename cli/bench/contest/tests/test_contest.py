@@ -386,7 +386,7 @@ def test_failing_setting_is_not_chosen(shards, work):
     four = next(tried for tried in one.sweep if tried.configuration == {"threads": 4})
     assert (four.rate, four.why) == (0.0, "spdl broke")
     assert four.document()["why"] == "spdl broke"
-    # A contender whose every setting fails has failed.
+    # A contender fails if none of its settings runs under the accelerator.
     _, one = forebay_with("spdl")
     contest.contenders = [one]
     contest.player = Failing(lambda _, name, __: name == "accelerator").player
