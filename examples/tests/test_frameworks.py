@@ -1,4 +1,4 @@
-"""Each framework's example with two processes: together they have every sample once."""
+"""Each framework's example with two processes: together they read every sample once."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "frameworks"
 TIMEOUT_S = 120
 
-# What is said where a thread is ended within C++ by an interpreter that ends.
+# Message of the C++ runtime if the interpreter's end aborts a running thread.
 GLOO_ABORTED = "terminate called without an active exception"
 # Five shards that no world of two and no batch size divides evenly.
 SHARDS, SAMPLES = 5, 101
@@ -39,7 +39,7 @@ def job():
             "FOREBAY_CAPACITY": "256MiB",
             "FOREBAY_DAEMON": "embedded",
             "OMP_NUM_THREADS": "1",
-            # A rank that is killed by a signal of its own making says where.
+            # A rank that crashes prints its stack.
             "PYTHONFAULTHANDLER": "1",
         }
         pack = [forebay, "pack", str(samples), "-o", str(folder / "s-{:02d}.tar")]
@@ -59,7 +59,7 @@ def free_port():
 
 
 def by_ranks(script, arguments, environment):
-    """Two processes that are told who they are by their environment."""
+    """Run two processes whose environment names their ranks; return their exit codes."""
     environment = environment | {"WORLD_SIZE": "2", "COORDINATOR": f"127.0.0.1:{free_port()}"}
     ranks = [
         subprocess.Popen(
@@ -71,16 +71,16 @@ def by_ranks(script, arguments, environment):
 
 
 def forget(seen):
-    """Remove what ranks before these have seen."""
+    """Remove the records of earlier ranks."""
     for before in seen.glob("rank-*"):
         before.unlink()
 
 
 def run(command, environment, seen):
-    """Run to a good end; once more where torch itself aborted a process that was done.
+    """Run a command until it succeeds; repeat it once if torch aborted a finished process.
 
-    Gloo's threads outlive `destroy_process_group`, and one that still has a tensor to let go of
-    when the interpreter ends aborts it (pytorch/pytorch#179291), whatever loads its data.
+    Gloo's threads outlive `destroy_process_group`. A thread that still holds a tensor at the
+    interpreter's end aborts the process (pytorch/pytorch#179291), with any loader.
     """
     for _ in range(2):
         ended = subprocess.run(
@@ -91,7 +91,7 @@ def run(command, environment, seen):
             return
         assert GLOO_ABORTED in ended.stderr, ended.returncode
         forget(seen)
-    pytest.fail("it was aborted twice")
+    pytest.fail("torch aborted the command twice")
 
 
 @pytest.mark.parametrize("name", ["ddp", "accelerated", "lit", "hf_trainer", "hosts", "arrays"])
@@ -102,7 +102,7 @@ def test_two_processes_have_every_sample_once(job, name):
     if name in ("hosts", "arrays"):
         assert by_ranks(script, arguments, environment) == [0, 0]
     else:
-        # Lightning starts its second process itself.
+        # Lightning starts the second process itself.
         start = [sys.executable] if name == "lit" else TORCHRUN
         command = [*start, script, *arguments]
         run(command, environment, seen)

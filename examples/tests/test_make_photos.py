@@ -1,4 +1,4 @@
-"""The photographs: the same every time, of the promised size, and readable by their class."""
+"""Generated photos: reproducible, of the promised size, and beside their class files."""
 
 import io
 import sys
@@ -23,13 +23,13 @@ def test_the_same_number_makes_the_same_photo():
     assert encoded(3) != encoded(13)
 
 
-def test_a_photo_is_as_large_as_a_photograph():
+def test_photo_has_the_size_of_a_photograph():
     sizes = [len(encoded(number)) for number in range(20)]
     assert 60_000 < np.mean(sizes) < 110_000
     assert Image.open(io.BytesIO(encoded(0))).size == (make_photos.WIDTH, make_photos.HEIGHT)
 
 
-def test_a_folder_holds_pairs_that_forebay_packs(tmp_path):
+def test_folder_holds_pairs_of_photo_and_class(tmp_path):
     sizes = list(make_photos.make(tmp_path, 12))
     assert [path.name for path in sorted(tmp_path.glob("*.cls"))] == [
         f"{number:08d}.cls" for number in range(12)

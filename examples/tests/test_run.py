@@ -1,4 +1,4 @@
-"""The example from end to end, and that it leaves nothing behind, however it ends."""
+"""The example `run.py` from end to end; it leaves no process and no file behind."""
 
 import os
 import shutil
@@ -36,13 +36,13 @@ def start(environment, *arguments):
 
 
 def left_behind(environment):
-    """Processes that run in `environment`, and what is left in its temporary folder."""
+    """Return the processes that run in `environment`, and the files in its temporary folder."""
     mark = f"TMPDIR={environment['TMPDIR']}".encode()
-    # torch keeps a cache of its own there; what it leaves is not ours to sweep.
+    # torch keeps its own cache there, which the example does not remove.
     found = [name for name in os.listdir(environment["TMPDIR"]) if "torch" not in name]
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            # A process that has ended, but whose parent has not asked yet, has no environment.
+            # A zombie process has no environment.
             if mark in (process / "environ").read_bytes().split(b"\0"):
                 found.append((process / "cmdline").read_bytes())
         except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -50,7 +50,7 @@ def left_behind(environment):
     return found
 
 
-def test_it_trains_cold_and_warm_and_reports(environment):
+def test_example_trains_cold_and_warm_and_reports(environment):
     run = start(environment, "--photos", str(PHOTOS))
     output, _ = run.communicate(timeout=TIMEOUT_S)
     assert run.returncode == 0, output
@@ -64,7 +64,7 @@ def test_it_trains_cold_and_warm_and_reports(environment):
     assert left_behind(environment) == []
 
 
-def test_an_error_ends_everything_and_is_told(environment):
+def test_error_is_reported_and_leaves_nothing_behind(environment):
     run = start(environment, "--photos", str(PHOTOS), "--samples", "-1")
     output, _ = run.communicate(timeout=TIMEOUT_S)
     assert run.returncode != 0
@@ -72,17 +72,17 @@ def test_an_error_ends_everything_and_is_told(environment):
     assert left_behind(environment) == []
 
 
-def test_shards_that_are_not_there_are_named(environment):
+def test_missing_shards_are_named_in_the_error(environment):
     run = start(environment, "/nonexistent/train-{000000..000001}.tar")
     output, _ = run.communicate(timeout=TIMEOUT_S)
     assert run.returncode != 0
-    # Which of the two is needed first is the shuffle's choice.
+    # The shuffle decides which of the two shards is needed first.
     assert "NotFound" in output
     assert "/nonexistent/train-00000" in output
     assert left_behind(environment) == []
 
 
-def test_ctrl_c_ends_everything(environment):
+def test_ctrl_c_leaves_nothing_behind(environment):
     run = start(environment, "--photos", str(PHOTOS))
     for line in run.stdout:
         if line.startswith("training on"):

@@ -1,4 +1,4 @@
-"""The report's arithmetic, and that it says what it should."""
+"""Arithmetic and text of the starvation report."""
 
 import sys
 from pathlib import Path
@@ -52,6 +52,6 @@ def test_the_text_names_every_figure():
     assert "cache 2.000 GB, taken while their shard still arrived 0.000 GB" in warm
 
 
-def test_an_epoch_without_a_wait_divides_by_nothing():
+def test_epoch_without_waits_reports_zero_percent():
     later = reading(20.0, 1600, 2_000_000_000, 2_000_000_000, origin=1.5, decode=1.0)
     assert "decode 0.00 s (0%)" in render([Epoch("warm", AFTER_WARM, later, 0.0)])

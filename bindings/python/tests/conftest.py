@@ -1,7 +1,6 @@
-"""Shards made here, an embedded daemon per test session, and nothing left behind at its end.
+"""Fixtures: small shards, one embedded daemon per test session, and the cleanup at its end.
 
-The session ends every process that it started in these directories, by process id, and fails if one
-survives it.
+The session ends every daemon that it started, by process id, and fails if one survives.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from forebay import DataLoader
 if TYPE_CHECKING:
     from selenium import webdriver
 
-# A process that was told to end has this long, in seconds, before the session fails.
+# Seconds that a process has to end after SIGTERM; then the session fails.
 GONE_WITHIN = 30
 
 Sample = dict[str, bytes]
@@ -46,11 +45,11 @@ def write_shard(path: Path, samples: list[tuple[str, Sample]]) -> str:
 
 @pytest.fixture
 def browser() -> Iterator[webdriver.Chrome]:
-    """Give a real browser without a window."""
+    """Start a real browser without a window."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("needs chromium: `make setup-tests` installs one where it may")
-    # Where GPU tests run there is none, and nothing that drives it.
+    # Machines for GPU tests have neither a browser nor selenium.
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
@@ -64,8 +63,8 @@ def browser() -> Iterator[webdriver.Chrome]:
     browser.quit()
 
 
-def picture(browser: webdriver.Chrome, name: str) -> None:
-    """Keep what is seen, where somebody wants it for the documents."""
+def save_picture(browser: webdriver.Chrome, name: str) -> None:
+    """Save a screenshot for the documents in the folder `FOREBAY_PICTURES`, if it is set."""
     if folder := os.environ.get("FOREBAY_PICTURES"):
         browser.save_screenshot(f"{folder}/{name}.png")
 
@@ -92,12 +91,12 @@ def npy(array: numpy.ndarray) -> bytes:
 
 
 def pixels(number: int) -> numpy.ndarray:
-    """The image of sample `number`: 8 by 6 pixels that no other sample has."""
+    """Return the image of sample `number`: 8 by 6 pixels that no other sample has."""
     return numpy.random.default_rng(number).integers(0, 256, (8, 6, 3), dtype=numpy.uint8)
 
 
 def sample(number: int) -> tuple[str, Sample]:
-    """Sample `number` with a field of every kind."""
+    """Return the key and the fields of sample `number`, one field of every kind."""
     return f"s{number:05}", {
         "png": png(pixels(number)),
         "cls": str(number).encode(),
@@ -111,7 +110,7 @@ def sample(number: int) -> tuple[str, Sample]:
 
 @pytest.fixture(scope="session")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Six shards of ten samples each; sample n is number n of the list."""
+    """Six shards of ten samples each; sample n is the nth sample of the list."""
     folder = tmp_path_factory.mktemp("shards")
     return [
         write_shard(folder / f"{shard:03}.tar", [sample(shard * 10 + n) for n in range(10)])
@@ -121,7 +120,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture
 def shard_of(tmp_path: Path) -> Callable[[list[tuple[str, Sample]]], str]:
-    """A function that writes a shard of its own for a test."""
+    """A function that writes a shard for one test."""
     made: list[str] = []
 
     def write(samples: list[tuple[str, Sample]]) -> str:
@@ -132,7 +131,7 @@ def shard_of(tmp_path: Path) -> Callable[[list[tuple[str, Sample]]], str]:
 
 
 def write_manifest(path: Path, listed: list[tuple[str, int]]) -> str:
-    """Write a manifest of shards and their samples as `forebay index` does; return its path."""
+    """Write a manifest as `forebay index` does, from URLs and sample counts; return its path."""
     from forebay import _native
 
     document = {
@@ -152,9 +151,7 @@ def manifest(shards: list[str], tmp_path_factory: pytest.TempPathFactory) -> str
 
 
 def processes_in(runtime: Path) -> dict[int, list[str]]:
-    """Processes of this user whose daemon would live in `runtime`, but for this one: command
-    lines by process id.
-    """
+    """Return the command lines of the embedded daemons of `runtime`, by process id."""
     found = {}
     wanted = f"XDG_RUNTIME_DIR={runtime}".encode()
     for entry in Path("/proc").iterdir():
@@ -171,7 +168,7 @@ def processes_in(runtime: Path) -> dict[int, list[str]]:
 
 
 def wait_gone(pid: int) -> bool:
-    """Wait until a process has ended; False if it does not within the limit."""
+    """Wait until a process has ended; return False if it survives `GONE_WITHIN`."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -183,7 +180,7 @@ def wait_gone(pid: int) -> bool:
 
 
 class Home:
-    """Directories of an embedded daemon of its own."""
+    """Directories and environment of a separate embedded daemon."""
 
     def __init__(self, folder: Path) -> None:
         self.runtime = folder / "runtime"
@@ -197,11 +194,11 @@ class Home:
         }
 
     def daemons(self) -> list[int]:
-        """Process ids of the daemons that live here now."""
+        """Return the process ids of the daemons that run in these directories."""
         return sorted(processes_in(self.runtime))
 
     def end(self) -> None:
-        """End what lives here, and see to it that it is gone."""
+        """End the daemons of these directories, and check that they are gone."""
         for pid in self.daemons():
             os.kill(pid, signal.SIGTERM)
             assert wait_gone(pid), f"daemon {pid} ignores SIGTERM"
@@ -210,7 +207,7 @@ class Home:
 
 @pytest.fixture(scope="session", autouse=True)
 def _daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The daemon that most tests share."""
+    """The embedded daemon that most tests share."""
     home = Home(tmp_path_factory.mktemp("daemon"))
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
@@ -224,7 +221,7 @@ def _daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    """A daemon of the test's own, not running yet."""
+    """Directories of a daemon for one test; the daemon does not run yet."""
     home = Home(tmp_path)
     for name, value in home.environment.items():
         monkeypatch.setenv(name, value)
@@ -234,7 +231,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 
 @pytest.fixture
 def make(shards: list[str]) -> Iterator[Callable[..., DataLoader]]:
-    """Makes loaders, of `shards` and as NumPy arrays unless told otherwise; closes them."""
+    """A function that makes loaders and closes them; by default of `shards`, as NumPy arrays."""
     made: list[DataLoader] = []
 
     def make(urls: object = None, **options: object) -> DataLoader:

@@ -1,4 +1,4 @@
-"""Choice of the decoder: the GPU asked for, a GPU that is present, or the CPU."""
+"""Choice of the decoder: a requested GPU, a GPU that is present, or the CPU."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ needs_no_gpu = pytest.mark.skipif(
 
 @needs_no_gpu
 @pytest.mark.parametrize("device", ["cuda", "cuda:3"])
-def test_a_gpu_that_is_not_there_is_refused_with_what_to_do(make, device):
+def test_missing_gpu_is_rejected_with_advice(make, device):
     loader = make(fields=IMAGE, device=device, framework="torch")
     with pytest.raises(forebay.NotFound, match=r"libcuda.*device=.cpu.") as caught:
         next(iter(loader))
     assert isinstance(caught.value, forebay.ForebayError)
-    # Nothing was started for it.
+    # The loader fails before it starts a daemon.
     assert loader.stats()["daemon_pid"] is None
 
 
-def test_numpy_by_default_is_refused_a_gpu_when_it_turns_out(make, monkeypatch):
+def test_gpu_is_rejected_if_the_default_framework_is_numpy(make, monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     loader = make(fields=IMAGE, device="cuda", framework=None)
     with pytest.raises(forebay.Invalid, match="NumPy has no memory on a GPU"):
@@ -39,14 +39,14 @@ def test_numpy_by_default_is_refused_a_gpu_when_it_turns_out(make, monkeypatch):
 @needs_no_gpu
 @pytest.mark.parametrize("device", [None, "cpu"])
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
-def test_cpu_decodes_without_a_gpu_and_counts_it(make, device, framework):
+def test_cpu_decodes_without_a_gpu_and_counts_images(make, device, framework):
     loader = make(fields=IMAGE, device=device, framework=framework)
     images = sum(len(batch["image"]) for batch in loader)
     assert images > 0
     assert loader.stats()["decoders"] == {"cpu": {"no_device": images}}
 
 
-def test_a_gpu_is_taken_unasked_only_where_nobody_notices():
+def test_gpu_is_the_default_only_for_sized_torch_or_jax_images():
     wish = _device.Wish(None)
     assert wish.suits(IMAGE, "torch", has_code=False, in_worker=False)
     assert wish.suits(IMAGE, "jax", has_code=False, in_worker=False)
@@ -60,7 +60,7 @@ def test_a_gpu_is_taken_unasked_only_where_nobody_notices():
 
 
 @pytest.mark.parametrize("name", ["LOCAL_RANK", "SLURM_LOCALID"])
-def test_each_process_of_a_node_takes_its_own(monkeypatch, name):
+def test_gpu_number_is_the_local_rank(monkeypatch, name):
     for other in _device._LOCAL_RANKS:
         monkeypatch.delenv(other, raising=False)
     assert _device._ordinal() == 0
@@ -71,11 +71,11 @@ def test_each_process_of_a_node_takes_its_own(monkeypatch, name):
         _device._ordinal()
 
 
-def test_nvjpeg_is_found_where_packages_keep_it(monkeypatch):
+def test_nvjpeg_is_found_in_the_variable_and_in_packages(monkeypatch):
     monkeypatch.setenv("FOREBAY_NVJPEG", "/opt/libnvjpeg.so")
     found = _device.libraries()
     assert found[0] == "/opt/libnvjpeg.so"
-    # torchvision brings it, and is among what the tests need.
+    # torchvision, which the tests require, bundles nvJPEG.
     bundled = [path for path in found if "torchvision.libs" in path]
     assert bundled
     for symbol in ("nvjpegDecodeBatched", "nvjpegDecodeBatchedSupported"):
@@ -83,7 +83,7 @@ def test_nvjpeg_is_found_where_packages_keep_it(monkeypatch):
 
 
 @needs_no_gpu
-def test_arrays_alone_may_ask_for_a_gpu_but_not_ragged_ones(make):
+def test_gpu_is_accepted_for_arrays_but_not_for_ragged_ones(make):
     arrays = {"values": forebay.Npy("npy")}
     with pytest.raises(forebay.NotFound, match="libcuda"):
         next(iter(make(fields=arrays, device="cuda", framework="torch")))

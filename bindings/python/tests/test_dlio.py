@@ -1,4 +1,4 @@
-"""The reference benchmark of MLPerf Storage, in its own process, over Forebay."""
+"""DLIO, the reference benchmark of MLPerf Storage, reads through Forebay's plug-in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOOL = Path(__file__).parents[3] / ".tools/dlio"
 FILES = 48
 BATCH = 4
 EPOCHS = 2
-# Imports of torch and pandas by several processes on few cores.
+# Several processes on few cores import torch and pandas first.
 TIMEOUT_S = 300
 
 pytestmark = [
@@ -36,7 +36,8 @@ pytestmark = [
 Ended = subprocess.CompletedProcess[str]
 Run = Callable[..., Ended]
 
-# The plug-in, which notes of each sample what DLIO got, and that its loader was closed.
+# The plug-in under test; it also writes a file of notes per rank: the hash of each sample that DLIO
+# received, and the closing of the loader.
 NOTING = """
 import hashlib, os
 import forebay.dlio
@@ -73,7 +74,7 @@ class Noting(forebay.dlio.ForebayDataLoader):
 """
 
 
-# As the benchmark's own source has them.
+# Source of the starvation benchmark's profiles.
 PROFILES = Path(__file__).parents[3] / "cli/bench/src/starvation/profile.rs"
 PROFILE = re.compile(r'Profile \{ name: "(.+)", batch_size: (\d+), step_seconds: ([\d._]+),')
 
@@ -84,7 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def dlio(folder: Path, workload: str, *overrides: str, ranks: int = 1) -> Ended:
-    """Run DLIO's workload of this name with overrides, on as many ranks; all it has lies here."""
+    """Run a workload of DLIO with overrides, on `ranks` ranks; all its files are in `folder`."""
     start = [TOOL / "bin/mpiexec", "-n", str(ranks)] if ranks > 1 else []
     own = [
         f"workload={workload}",
@@ -115,7 +116,7 @@ def dlio(folder: Path, workload: str, *overrides: str, ranks: int = 1) -> Ended:
 
 
 def packed(folder: Path) -> list[str]:
-    """Pack DLIO's files into shards; what tells DLIO to read these. A rank may take notes here."""
+    """Pack DLIO's files into shards, install the plug-in, and return overrides that use both."""
     forebay = Path(sys.executable).with_name("forebay")
     shards = folder / "train-{:06d}.tar"
     command = [forebay, "pack", folder / "data/train", "-o", shards, "--samples", "16"]
@@ -131,7 +132,7 @@ def packed(folder: Path) -> list[str]:
     return [
         "++workload.reader.data_loader_sampler=none",
         "++workload.reader.data_loader_classname=forebay.dlio.ForebayDataLoader",
-        # Quoted for Hydra, to which braces mean something else.
+        # Hydra interprets braces unless they are quoted.
         f'++workload.forebay.train="{folder}/train-{{000000..{len(found) - 1:06d}}}.tar"',
         f"++workload.forebay.train_manifest={manifest}",
     ]
@@ -139,7 +140,7 @@ def packed(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def train(folder: Path) -> Run:
-    """Has DLIO make photos, packs them into shards, and runs DLIO's ResNet-50 over these."""
+    """A function that runs DLIO's ResNet-50 over shards of photos that DLIO made."""
     photos = [
         "++workload.dataset.format=jpeg",
         "++workload.dataset.num_samples_per_file=1",
@@ -160,13 +161,13 @@ def train(folder: Path) -> Run:
 
 
 def steps(folder: Path, rank: int = 0) -> list[int]:
-    """Steps of each epoch, as DLIO counted them."""
+    """Return DLIO's count of steps for each epoch."""
     output = json.loads((folder / f"out/{rank}_output.json").read_text())
     return [len(output[str(epoch)]["compute"]["block1"]) for epoch in range(1, EPOCHS + 1)]
 
 
 def notes(folder: Path, rank: int = 0) -> tuple[list[Counter[str]], str]:
-    """Samples a rank recorded in each epoch, and its last word."""
+    """Return the samples that a rank noted in each epoch, and its last note."""
     _, *epochs = (folder / f"notes/{rank}").read_text().split("epoch\n")
     noted = [Counter(epoch.split()) for epoch in epochs]
     last = epochs[-1].split()[-1]
@@ -175,7 +176,7 @@ def notes(folder: Path, rank: int = 0) -> tuple[list[Counter[str]], str]:
 
 
 def samples(folder: Path) -> Counter[str]:
-    """Content of the shards."""
+    """Return the hashes of all samples in the shards, with their counts."""
     found: Counter[str] = Counter()
     for shard in folder.glob("train-*.tar"):
         with tarfile.open(shard) as tar:
@@ -186,7 +187,7 @@ def samples(folder: Path) -> Counter[str]:
     return found
 
 
-def test_an_epoch_is_what_dlio_counts(train: Run, folder: Path) -> None:
+def test_dlio_counts_every_step_of_each_epoch(train: Run, folder: Path) -> None:
     run = train()
     assert run.returncode == 0, run.stdout
     assert "custom data loader class ForebayDataLoader" in run.stdout
@@ -195,7 +196,7 @@ def test_an_epoch_is_what_dlio_counts(train: Run, folder: Path) -> None:
     assert 0 < summary["metric"]["train_au_mean_percentage"] <= 100
 
 
-def test_ranks_share_an_epoch_of_bytes_which_are_the_shards(train: Run, folder: Path) -> None:
+def test_ranks_together_read_every_sample_of_each_epoch(train: Run, folder: Path) -> None:
     run = train(
         "++workload.reader.sample_shuffle=seed",
         "++workload.forebay.decode=false",
@@ -216,13 +217,13 @@ def test_ranks_share_an_epoch_of_bytes_which_are_the_shards(train: Run, folder: 
 @pytest.mark.parametrize(
     ("workload", "kind"), [("unet3d_h100", "npz"), ("cosmoflow_h100", "tfrecord")]
 )
-def test_the_other_workloads_get_their_files_as_they_are(
+def test_other_workloads_get_the_bytes_of_their_files(
     tmp_path: Path, workload: str, kind: str
 ) -> None:
-    # DLIO looks at no byte of a batch, and without TensorFlow it makes no records: any bytes do.
+    # DLIO reads no byte of a batch, and without TensorFlow it writes no records: random bytes do.
     files, dice = tmp_path / "data/train", random.Random(kind)
     files.mkdir(parents=True)
-    # It looks there, too.
+    # DLIO also lists the folder of validation files.
     (tmp_path / "data/valid").mkdir()
     for number in range(FILES):
         name = files / f"img_{number:02d}_of_{FILES}.{kind}"
@@ -249,13 +250,15 @@ def test_the_other_workloads_get_their_files_as_they_are(
         (["++workload.reader.preprocess_time=0.1"], "leave it out"),
     ],
 )
-def test_what_cannot_be_given_is_refused(train: Run, overrides: list[str], message: str) -> None:
+def test_invalid_workload_is_rejected_with_the_reason(
+    train: Run, overrides: list[str], message: str
+) -> None:
     run = train("++workload.forebay.train_manifest=null", *overrides)
     assert run.returncode != 0
     assert message in run.stdout
 
 
-def test_profiles_are_those_of_its_workloads() -> None:
+def test_starvation_profiles_match_dlio_workloads() -> None:
     found = PROFILE.findall(PROFILES.read_text())
     profiles = {name: (int(batch), float(step.replace("_", ""))) for name, batch, step in found}
     assert len(profiles) == 6

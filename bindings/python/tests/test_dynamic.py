@@ -1,5 +1,6 @@
-"""``split="dynamic"``: ranks as real processes, of which one is slow and one is killed; states that
-resume in other worlds; what is refused.
+"""``split="dynamic"``: ranks share shards by leases, as real processes, some slow and some killed.
+
+The tests cover states that resume in other worlds, and options that are rejected.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from forebay.torch import IterableDataset
 
 COUNTS = (17, 5, 23, 1, 11, 19, 8, 14, 3, 12, 9, 10)
 
-# One rank: for each line it is told, a step: it says what it was handed, and that is done with when
-# the next line comes. "state" gives the state, "end" plays on to the end.
+# One rank. Each line on stdin is a command: "step" prints the next batch and finishes the batch
+# before, "state" prints the state, "end" prints all batches that are left.
 RANK = """
 import json, sys, forebay
 job = json.loads(sys.stdin.readline())
@@ -55,7 +56,7 @@ loader.close()
 
 
 class Rank:
-    """A rank's process, and what it was handed."""
+    """A rank's process, and the samples that it received."""
 
     def __init__(self, job, state=None, **environment):
         self.process = subprocess.Popen(
@@ -66,38 +67,38 @@ class Rank:
             env=os.environ | environment,
         )
         self.done: list[tuple[str, str]] = []
-        self.under_way: list[tuple[str, str]] = []
-        self.say(json.dumps(job))
-        self.say(json.dumps(state))
+        self.in_use: list[tuple[str, str]] = []
+        self.send(json.dumps(job))
+        self.send(json.dumps(state))
 
-    def say(self, line):
+    def send(self, line):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
-    def hear(self):
+    def receive(self):
         line = self.process.stdout.readline()
         assert line, f"the rank ended: {self.process.wait(30)}"
         return json.loads(line)
 
-    def take(self, told):
-        self.done += self.under_way
-        self.under_way = [tuple(sample) for sample in told or []]
+    def record(self, told):
+        self.done += self.in_use
+        self.in_use = [tuple(sample) for sample in told or []]
         return told is not None
 
     def step(self):
-        self.say("step")
-        return self.take(self.hear())
+        self.send("step")
+        return self.record(self.receive())
 
     def state(self):
-        self.say("state")
-        state = self.hear()
-        self.done += self.under_way
-        self.under_way = []
+        self.send("state")
+        state = self.receive()
+        self.done += self.in_use
+        self.in_use = []
         return state
 
     def finish(self):
-        """Hear of all that is left, which `say("end")` asked for."""
-        while self.take(self.hear()):
+        """Receive all batches that are left, after `send("end")`."""
+        while self.record(self.receive()):
             pass
         self.close()
         return self.done
@@ -125,7 +126,7 @@ def data(tmp_path: Path) -> dict[str, object]:
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[str]:
-    """A server of its own."""
+    """A Redis server for one test."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", ""]
@@ -138,7 +139,7 @@ def redis(tmp_path: Path) -> Iterator[str]:
     server.communicate()
 
 
-def everything(data):
+def all_samples(data):
     return {
         (url, f"{n:03}")
         for url, count in zip(data["urls"], COUNTS, strict=True)
@@ -149,12 +150,12 @@ def everything(data):
 def assert_once(samples, data):
     twice = [sample for sample, times in Counter(samples).items() if times > 1]
     assert not twice
-    assert set(samples) == everything(data)
+    assert set(samples) == all_samples(data)
 
 
 @pytest.fixture
 def world(data) -> Iterator[Callable[..., list[Rank]]]:
-    """A function that starts a job: ranks that share MASTER_ADDR and MASTER_PORT with no other."""
+    """A function that starts the ranks of a job; each job has its own MASTER_PORT."""
     started: list[list[Rank]] = []
 
     def start(size, state=None, **environment):
@@ -172,37 +173,37 @@ def world(data) -> Iterator[Callable[..., list[Rank]]]:
             rank.kill()
 
 
-@pytest.mark.parametrize("keeper", ["daemon", "redis"])
-def test_a_slow_rank_goes_on_and_what_a_dead_one_held_is_read(data, world, keeper, request):
-    given = {} if keeper == "daemon" else {"FOREBAY_LEASES": request.getfixturevalue("redis")}
-    fast, slow, doomed = world(3, **given)
+@pytest.mark.parametrize("lease_store", ["daemon", "redis"])
+def test_samples_of_a_killed_rank_are_read_by_the_others(data, world, lease_store, request):
+    given = {} if lease_store == "daemon" else {"FOREBAY_LEASES": request.getfixturevalue("redis")}
+    fast, slow, victim = world(3, **given)
     assert slow.step()
     for _ in range(3):
-        assert doomed.step()
-    # Only what it asked for more after counts: its third batch was still under way.
-    done = doomed.kill()
+        assert victim.step()
+    # Two batches count as done: the third was still in use.
+    done = victim.kill()
     assert 0 < len(done) <= 8
-    fast.say("end")
-    slow.say("end")
-    # Both are here to the end: whatever the slow one holds, the fast one waits for.
+    fast.send("end")
+    slow.send("end")
+    # Both ranks live to the end, and the fast one waits for the shards that the slow one holds.
     quick, lazy = fast.finish(), slow.finish()
     assert_once(done + quick + lazy, data)
 
 
-def test_a_slow_rank_reads_less(data, world):
+def test_slow_rank_reads_less(data, world):
     fast, slow = world(2)
     assert slow.step()
-    # All but what the slow one may hold: four shards at most, be they the largest.
+    # The slow rank holds four shards at most, perhaps the largest; the fast one reads the others.
     while len(fast.done) < sum(COUNTS) - sum(sorted(COUNTS)[-4:]):
         assert fast.step()
-    fast.say("end")
-    slow.say("end")
+    fast.send("end")
+    slow.send("end")
     quick, lazy = fast.finish(), slow.finish()
     assert len(lazy) > 0
     assert_once(quick + lazy, data)
 
 
-def test_states_resume_in_other_worlds_though_daemons_are_killed(home, data, world):
+def test_state_resumes_in_other_worlds_with_daemons_killed(home, data, world):
     done, state = [], None
     for size, steps in [(2, 3), (3, 2), (1, 4)]:
         ranks = world(size, state)
@@ -213,7 +214,7 @@ def test_states_resume_in_other_worlds_though_daemons_are_killed(home, data, wor
                 for pid in home.daemons():
                     os.kill(pid, signal.SIGKILL)
                     assert wait_gone(pid)
-        # Each says what it is done with; the last of them knows of all.
+        # Each state reports the rank's finished samples, so the last state includes all of them.
         for rank in ranks:
             state = rank.state()
         assert state["split"] == "dynamic"
@@ -222,7 +223,7 @@ def test_states_resume_in_other_worlds_though_daemons_are_killed(home, data, wor
             done += rank.kill()
     ranks = world(4, state)
     for rank in ranks:
-        rank.say("end")
+        rank.send("end")
     for rank in ranks:
         done += rank.finish()
     assert_once(done, data)
@@ -243,7 +244,7 @@ def samples(batches):
     ]
 
 
-def test_epochs_of_one_process(data):
+def test_each_epoch_of_one_process_has_every_sample_once(data):
     with loader(data, shuffle=True) as batches:
         assert batches.num_samples == sum(COUNTS)
         with pytest.raises(TypeError, match="num_samples"):
@@ -255,12 +256,12 @@ def test_epochs_of_one_process(data):
         assert first != second
         state = batches.state_dict()
         assert (state["epoch"], state["next"], state["open"]) == (2, 0, [])
-        # An epoch that is played again is the same epoch, and played whole.
+        # A repeated epoch has every sample again.
         batches.set_epoch(0)
         assert_once(samples(batches), data)
 
 
-def test_the_lists_order_for_one_rank_that_does_not_shuffle(data):
+def test_single_rank_without_shuffle_keeps_the_list_order(data):
     with loader(data) as batches:
         listed = [
             (url, f"{n:03}")
@@ -271,7 +272,7 @@ def test_the_lists_order_for_one_rank_that_does_not_shuffle(data):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_after_a_break_the_state_names_the_place(data, workers):
+def test_state_after_a_break_resumes_at_the_next_batch(data, workers):
     with loader(data, shuffle=True, workers=workers, transform=dict) as batches:
         before = []
         for number, batch in enumerate(batches):
@@ -287,7 +288,7 @@ def test_after_a_break_the_state_names_the_place(data, workers):
         assert rest.epoch == state["epoch"] + 1
 
 
-def test_an_error_leaves_the_place_where_it_was(data, tmp_path):
+def test_raised_error_keeps_the_position(data, tmp_path):
     bad = write_shard(tmp_path / "bad.tar", [("bad", {"cls": b"x"})])
     urls = [*data["urls"][:3], bad, *data["urls"][3:]]
     answers = iter(["raise", "skip"])
@@ -305,7 +306,7 @@ def test_an_error_leaves_the_place_where_it_was(data, tmp_path):
         assert_once(found, data)
 
 
-def test_a_child_does_not_go_on_with_its_parents_iteration(data):
+def test_forked_child_cannot_continue_the_iteration(data):
     with loader(data) as batches:
         iteration = iter(batches)
         before = samples([next(iteration)])
@@ -330,19 +331,19 @@ def test_a_child_does_not_go_on_with_its_parents_iteration(data):
         ("shuffle", "global"),
     ],
 )
-def test_what_means_nothing_is_refused_by_name(data, option, value):
+def test_option_without_meaning_for_dynamic_split_is_rejected(data, option, value):
     with pytest.raises(forebay.Invalid, match=option):
         loader(data, **{option: value})
 
 
-def test_mixtures_and_uneven_alone_are_refused(data):
+def test_mixtures_and_uneven_static_split_are_rejected(data):
     with pytest.raises(forebay.Invalid, match="mixture"):
         loader({"urls": [forebay.Stream(data["urls"][0]), forebay.Stream(data["urls"][1])]})
     with pytest.raises(forebay.Invalid, match="uneven"):
         forebay.DataLoader(data["urls"], uneven=True)
 
 
-def test_torchs_loader_around_it_is_refused(data):
+def test_dynamic_split_inside_torch_dataloader_is_rejected(data):
     given = data | {"split": "dynamic", "batch_size": 4, "rank": 0, "world_size": 1}
     for workers in (0, 1):
         around = DataLoader(
@@ -352,7 +353,7 @@ def test_torchs_loader_around_it_is_refused(data):
             next(iter(around))
 
 
-def test_states_of_other_kinds_are_refused(data):
+def test_state_of_another_job_or_split_is_rejected(data):
     with loader(data, shuffle=True) as batches, loader(data, shuffle=True, seed=3) as other:
         state = batches.state_dict()
         with pytest.raises(forebay.Invalid, match="options"):
@@ -366,7 +367,7 @@ def test_states_of_other_kinds_are_refused(data):
                 batches.load_state_dict(static.state_dict())
 
 
-def test_ranks_that_nothing_holds_together_are_told(data, monkeypatch):
+def test_ranks_without_a_common_job_name_are_rejected(data, monkeypatch):
     for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
     with loader(data, world_size=2) as batches, pytest.raises(forebay.Invalid, match="job="):
@@ -375,7 +376,7 @@ def test_ranks_that_nothing_holds_together_are_told(data, monkeypatch):
         assert_once(samples(batches), data)
 
 
-def test_ranks_on_other_nodes_need_a_server(data, monkeypatch):
+def test_ranks_on_several_nodes_require_a_lease_server(data, monkeypatch):
     for name, value in {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     with (
@@ -385,7 +386,7 @@ def test_ranks_on_other_nodes_need_a_server(data, monkeypatch):
         next(iter(batches))
 
 
-def test_ranks_of_torch_must_be_told_to_be_uneven(data, tmp_path):
+def test_torch_process_group_requires_uneven(data, tmp_path):
     code = """
 import json, sys, torch, forebay
 data, rank, meet = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -393,7 +394,7 @@ torch.distributed.init_process_group("gloo", f"file://{meet}", rank=rank, world_
 given = data | {"split": "dynamic", "batch_size": 4, "fields": {"label": forebay.Int("cls")}}
 try:
     iter(forebay.DataLoader(**given, job="torch"))
-    sys.exit("even ranks were not refused")
+    sys.exit("even ranks were not rejected")
 except forebay.Invalid as error:
     assert "uneven=True" in str(error) and "Join" in str(error), error
 with forebay.DataLoader(**given, job="torch", uneven=True) as loader:

@@ -1,7 +1,7 @@
-"""Exactly once, whatever happens to the job: real processes resume at many places in worlds of any
-size, while daemons are killed; ranks of ``torch.distributed`` are killed themselves.
+"""Every sample is read exactly once, in worlds of any size and across kills.
 
-Samples are told apart by shard and key: shards repeat each other's keys.
+Real processes resume at many positions while daemons are killed; then ranks of
+``torch.distributed`` are killed. Shard and key together identify a sample: shards repeat keys.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import pytest
 import forebay
 from conftest import wait_gone, write_manifest, write_shard
 
-# Uneven shards, one of them of a single sample; 20 places to resume at.
+# Uneven shards, one of them with a single sample; 20 positions to resume at.
 COUNTS = (17, 5, 23, 1, 11, 19, 8, 14, 3)
 PLACES = 20
-# It does not decode, in its shard and place.
+# Shard and row of a sample that does not decode.
 BAD = (2, 7)
 
-# One rank: plays on from each state it is given, and tells the batches' samples, padding left out.
+# One rank: resumes from each state on stdin, and prints the samples of its batches without padding.
 RANK = """
 import json, sys, forebay
 job = json.loads(sys.stdin.readline())
@@ -62,7 +62,7 @@ def samples_of(batch: dict[str, object]) -> list[list[str]]:
 
 
 def whole(job: dict[str, object]) -> list[list[str]]:
-    """The global sequence of the first epoch."""
+    """Return the global sequence of the first epoch."""
     with forebay.DataLoader(
         **job | {"batch_size": 7}, fields={"label": forebay.Int("cls")}, on_error="skip"
     ) as loader:
@@ -70,9 +70,9 @@ def whole(job: dict[str, object]) -> list[list[str]]:
 
 
 def saved(job: dict[str, object], dice: random.Random) -> Iterator[tuple[dict[str, object], int]]:
-    """States of jobs of several shapes, each after some steps, and how many samples came before.
+    """Yield states after some steps of jobs of several sizes, and the number of samples before.
 
-    Every rank says the same; rank 0's is what is kept.
+    All ranks of a job have the same state.
     """
     for _ in range(PLACES):
         world, batch_size = dice.choice([(1, 1), (1, 13), (2, 3), (3, 4), (4, 5)])
@@ -135,7 +135,7 @@ def test_every_position_resumes_in_every_world_size(home, data, order):
                 together = [sample for part in step for sample in part]
                 expected = rest[at : at + len(together)]
                 assert sorted(together) == sorted(expected), (world, state)
-                # The bad sample keeps its place, and the batch is shorter by it.
+                # The bad sample keeps its place, and its batch is one sample shorter.
                 full = world * batch_size
                 is_last = at + len(together) == len(rest)
                 assert len(together) in (full, full - 1) or is_last
@@ -146,7 +146,7 @@ def test_every_position_resumes_in_every_world_size(home, data, order):
             assert rank.wait() == 0
 
 
-# One rank under torchrun: steps together with the others, and rank 0 keeps the state after each.
+# One rank under torchrun: all ranks step together, and rank 0 saves the state after each step.
 TRAINER = """
 import json, os, signal, sys, forebay, torch
 import torch.distributed as dist
@@ -162,7 +162,7 @@ for step, batch in enumerate(loader):
     rows = zip(batch["__url__"], batch["__key__"], batch["__valid__"].tolist())
     told = [[url, key] for url, key, valid in rows if valid]
     everyone = [None] * dist.get_world_size()
-    # As a gradient's reduction: whoever steps once less than the others hangs them all.
+    # Like a gradient's reduction: a rank with one step less than the others hangs them all.
     dist.all_gather_object(everyone, told)
     if step == fatal and rank == dist.get_world_size() - 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -174,10 +174,10 @@ dist.destroy_process_group()
 
 
 def torchrun(ranks: int, *arguments: object) -> int:
-    """The exit status of a job of so many ranks on this machine."""
+    """Run a job of `ranks` ranks on this machine, and return its exit status."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={ranks}", "--no-python", sys.executable, "-c", TRAINER]
-    # One thread a rank: nothing is computed here.
+    # The ranks compute nothing, so one thread each is enough.
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
         [*command, json.dumps(arguments)],
@@ -191,7 +191,7 @@ def torchrun(ranks: int, *arguments: object) -> int:
     return ended.returncode
 
 
-def test_a_job_whose_rank_was_killed_goes_on_in_another_world(home, data, tmp_path: Path):
+def test_job_with_a_killed_rank_resumes_in_another_world(home, data, tmp_path: Path):
     pytest.importorskip("torch")
     job = data | {"shuffle": True, "window": 4, "lanes": 4, "seed": 3, "batch_size": 5}
     sequence = whole(job)
@@ -202,7 +202,7 @@ def test_a_job_whose_rank_was_killed_goes_on_in_another_world(home, data, tmp_pa
         status = torchrun(ranks, job, kept, str(tmp_path), fatal)
         assert (status == 0) == (fatal is None)
         lines = [json.loads(line) for line in steps.read_text().splitlines()]
-        # What a step that was not recorded had is played again, as after a checkpoint.
+        # Samples of a step without a saved state are read again, as after a checkpoint.
         lines = lines[:fatal]
         for everyone, state in lines:
             together = [sample for part in everyone for sample in part]

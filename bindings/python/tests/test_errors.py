@@ -1,4 +1,4 @@
-"""Bad input is named, and what becomes of it is the user's choice."""
+"""Errors name the bad shard, sample or argument; `on_error` decides how the loader continues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIELDS = {"image": forebay.Image("png"), "label": forebay.Int("cls")}
 
 @pytest.fixture
 def spoilt(shard_of):
-    """Ten samples, of which 2 has a broken image, 5 no image and 7 a label that is no number."""
+    """Ten samples: number 2 has a broken image, 5 has no image, 7 has a label that is no number."""
     samples = [sample(number) for number in range(10)]
     samples[2][1]["png"] = samples[2][1]["png"][:50]
     del samples[5][1]["png"]
@@ -32,7 +32,7 @@ def spoilt(shard_of):
     return shard_of(samples)
 
 
-def test_a_bad_sample_is_raised_by_name(make, spoilt):
+def test_bad_sample_error_names_sample_field_and_offset(make, spoilt):
     iteration = iter(make(spoilt, fields=FIELDS, batch_size=2))
     assert next(iteration)["label"].tolist() == [0, 1]
     for _ in range(2):
@@ -81,7 +81,7 @@ def test_columns_of_an_empty_batch_keep_their_types(make, shard_of):
     assert (empty["image"].shape, empty["image"].dtype) == ((0, 0, 0, 3), numpy.float32)
     assert (empty["label"].shape, empty["label"].dtype) == ((0,), numpy.int64)
     assert empty["part_present"].shape == empty["__valid__"].shape == (0,)
-    # Nobody knows the shape of an array that is not there.
+    # A missing array has no known shape.
     assert empty["array"] == empty["text"] == empty["raw"] == []
 
 
@@ -97,12 +97,12 @@ def test_batch_of_bad_samples_has_every_column(make, shard_of, tmp_path):
     assert [len(values) for values in empty.values()] == [0] * len(whole)
 
 
-def test_a_sample_that_no_memory_holds_is_skipped_at_its_place(
+def test_sample_larger_than_memory_is_skipped_at_its_place(
     make,
     shard_of,
     small_daemon,  # noqa: F811
 ):
-    # 48 MiB are left for batches.
+    # The daemon has 48 MiB for batches.
     samples = [
         (f"s{number}", {"bin": bytes(1000 + (60 << 20) * (number == 1))}) for number in range(3)
     ]
@@ -116,7 +116,7 @@ def test_a_sample_that_no_memory_holds_is_skipped_at_its_place(
     assert [one["key"] for one in loader.stats()["bad"]["last"]] == ["s1"]
 
 
-def test_what_was_passed_over_is_told_here_and_by_the_daemon(home, make, spoilt):
+def test_skipped_samples_are_listed_by_loader_and_daemon(home, make, spoilt):
     loader = make(spoilt, fields=FIELDS, batch_size=4, on_error="skip", job="spoilt job")
     assert loader.stats()["bad"] == {"by_kind": {}, "last": []}
     iteration = iter(loader)
@@ -143,26 +143,26 @@ def test_what_was_passed_over_is_told_here_and_by_the_daemon(home, make, spoilt)
         command = [sys.executable, "-c", code, "status", *options]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-    def is_told():
+    def is_reported():
         told = [job["bad_samples"] for job in json.loads(status("--json"))["jobs"]]
         return {"counts": {"BadSample": 3}, "last": bad["last"]} in told
 
-    # It is told while the loader goes on; each look takes a process.
-    assert any(is_told() for _ in range(20))
+    # The daemon reports it while the loader goes on; each look starts a process.
+    assert any(is_reported() for _ in range(20))
     (job,) = (job for job in json.loads(status("--json"))["jobs"] if job["name"] == "spoilt job")
     assert [list(reasons) for reasons in job["decoders"].values()] == [["no_device"]]
     text = status()
     assert re.search(r"decoded: \d+ by cpu \(no_device\)", text)
     assert "skipped: 3 BadSample" in text
     assert all(one["key"] in text for one in bad["last"])
-    # What is learnt of the shards ends the job, and it is opened anew.
+    # The learnt sample counts end the job; the next epoch opens it again.
     assert list(iteration) == []
     assert not json.loads(status("--json"))["jobs"]
     iter(loader)
-    assert any(is_told() for _ in range(20))
+    assert any(is_reported() for _ in range(20))
 
 
-def test_only_the_last_that_were_passed_over_are_kept_by_name(make, shard_of):
+def test_stats_list_only_the_last_16_skipped_samples(make, shard_of):
     samples = [(f"s{number:05}", {"cls": b"no number"}) for number in range(40)]
     loader = make(shard_of(samples), fields={"label": forebay.Int("cls")}, on_error="skip")
     assert sum(len(batch["label"]) for batch in loader) == 0
@@ -171,7 +171,7 @@ def test_only_the_last_that_were_passed_over_are_kept_by_name(make, shard_of):
     assert [one["key"] for one in bad["last"]] == [f"s{number:05}" for number in range(24, 40)]
 
 
-def test_a_key_that_comes_again_is_another_sample(make, shard_of):
+def test_repeated_key_is_another_sample(make, shard_of):
     once = shard_of([sample(1)])
     again = shard_of([sample(1), sample(2), sample(1)])
     (batch,) = make([once, again], fields={"label": forebay.Int("cls")})
@@ -179,7 +179,7 @@ def test_a_key_that_comes_again_is_another_sample(make, shard_of):
     assert len(batch["__key__"]) == 4
 
 
-def test_stop_ends_the_epoch_and_not_more(make, spoilt):
+def test_on_error_stop_ends_only_the_epoch(make, spoilt):
     loader = make(spoilt, fields=FIELDS, batch_size=2, on_error="stop")
     for epoch in range(2):
         assert loader.epoch == epoch
@@ -199,14 +199,14 @@ def test_stopping_handler_is_rejected_if_ranks_would_wait(make, spoilt):
         next(several)
 
 
-def test_too_many_errors_are_raised_after_all(make, spoilt):
+def test_error_beyond_max_errors_is_raised(make, spoilt):
     loader = make(spoilt, fields=FIELDS, batch_size=2, on_error="skip", max_errors=2)
     with pytest.raises(forebay.BadSample, match="max_errors=2"):
         list(loader)
     assert len(list(make(spoilt, fields=FIELDS, on_error="skip", max_errors=3))) == 3
 
 
-def test_a_function_decides_error_by_error(make, spoilt):
+def test_handler_decides_for_each_error(make, spoilt):
     seen = []
 
     def decide(error):
@@ -220,7 +220,7 @@ def test_a_function_decides_error_by_error(make, spoilt):
         list(make(spoilt, fields=FIELDS, on_error=lambda error: "ignore"))
 
 
-def test_a_missing_field_is_named_beside_those_that_are_there(make):
+def test_missing_field_error_lists_the_present_fields(make):
     with pytest.raises(forebay.BadSample, match=r"no field .nope..*it has .*cls") as caught:
         list(make(fields={"label": forebay.Int("nope")}))
     assert caught.value.places["field"] == "label"
@@ -229,7 +229,7 @@ def test_a_missing_field_is_named_beside_those_that_are_there(make):
 @pytest.mark.parametrize("tail", [{"pad_last": True}, {}], ids=["padded", "even"])
 def test_bad_sample_repeated_as_padding_counts_once(make, shard_of, tail):
     samples = [sample(number) for number in range(2)]
-    # All ranks but the first two repeat it, and those, too, where they are filled up.
+    # The last two ranks repeat these samples, and so does padding of the first two.
     samples[0][1]["cls"] = b"no number"
     url, had = shard_of(samples), []
     for rank in range(4):
@@ -276,7 +276,7 @@ def test_errors_count_once_across_prefetch_and_restart(make, shard_of, workers):
     )
     iteration = iter(loader)
     labels = next(iteration)["label"].tolist()
-    # Whatever lies ready behind the batch that was handed out: nobody was asked about it.
+    # The handler has not seen the errors of batches that are only prefetched.
     assert seen == ["s00002"]
     assert {name: loader.stats()[name] for name in ("batches", "samples", "errors")} == {
         "batches": 1,
@@ -294,7 +294,7 @@ def test_errors_count_once_across_prefetch_and_restart(make, shard_of, workers):
     assert seen == ["s00002", "s00005", "s00008", "s00011"]
 
 
-def test_a_bad_sample_that_comes_again_is_an_error_again(make, shard_of):
+def test_repeated_bad_sample_counts_each_time(make, shard_of):
     samples = [sample(number) for number in range(2)]
     samples[0][1]["cls"] = b"no number"
     seen = []
@@ -314,14 +314,14 @@ def test_a_bad_sample_that_comes_again_is_an_error_again(make, shard_of):
         next(limited)
 
 
-def test_a_missing_shard_is_named(make, tmp_path):
+def test_missing_shard_is_named_in_the_error(make, tmp_path):
     missing = str(tmp_path / "missing.tar")
     with pytest.raises(forebay.NotFound, match=r"missing\.tar") as caught:
         list(make(missing))
     assert caught.value.places["url"] == missing
 
 
-def test_a_truncated_shard_is_corrupt_by_name_and_offset(make, shards, tmp_path):
+def test_truncated_shard_error_names_url_and_offset(make, shards, tmp_path):
     whole = Path(shards[0]).read_bytes()
     broken = tmp_path / "broken.tar"
     broken.write_bytes(whole[: len(whole) // 2 + 100])
@@ -333,11 +333,11 @@ def test_a_truncated_shard_is_corrupt_by_name_and_offset(make, shards, tmp_path)
     assert 3 <= len(keys) < 10
 
 
-def test_a_shard_that_turns_out_wrong_is_told_after_its_samples(make, shard_of, tmp_path):
+def test_wrong_checksum_is_reported_after_the_samples(make, shard_of, tmp_path):
     dice = numpy.random.default_rng(7)
     large = [(f"s{number:05}", {"bin": dice.bytes(1 << 20)}) for number in range(24)]
     packed = bytearray(gzip.compress(Path(shard_of(large)).read_bytes(), compresslevel=1))
-    # The checksum of its stream, at the end of it, after the few samples that are wanted.
+    # The stream's checksum is at its end, behind the few samples that are read.
     packed[-5] ^= 0x10
     wrong = tmp_path / "wrong.tar.gz"
     wrong.write_bytes(packed)
@@ -429,13 +429,13 @@ IMAGE = {"image": forebay.Image("png", size=8)}
         ({"urls": "/nowhere/{0..", "framework": None}, "urls"),
     ],
 )
-def test_an_argument_that_makes_no_sense_is_refused_with_advice(make, options, word):
+def test_invalid_argument_is_rejected_with_advice(make, options, word):
     with pytest.raises(forebay.Invalid, match=word) as caught:
         make(**options)
     assert isinstance(caught.value, ValueError)
 
 
-def test_a_manifest_of_other_shards_is_refused(make, manifest, shards, tmp_path):
+def test_manifest_without_a_shard_is_rejected(make, manifest, shards, tmp_path):
     with pytest.raises(forebay.Invalid, match="does not list"):
         make([*shards, str(tmp_path / "new.tar")], manifest=manifest)
     assert make(shards[1:3], manifest=manifest).num_samples == 20
@@ -443,17 +443,17 @@ def test_a_manifest_of_other_shards_is_refused(make, manifest, shards, tmp_path)
         make(manifest=str(tmp_path / "nowhere.json"))
 
 
-def test_several_ranks_without_counts_are_told_what_they_need(make):
+def test_several_ranks_without_sample_counts_are_rejected(make):
     with pytest.raises(forebay.Invalid, match="forebay index"):
         iter(make(rank=0, world_size=2))
 
 
-def test_a_scheme_that_nobody_serves_is_refused(make):
+def test_unknown_url_scheme_is_rejected(make):
     with pytest.raises(forebay.Invalid, match="ftp"):
         list(make("ftp://host/a.tar"))
 
 
-def test_a_closed_loader_says_so(make):
+def test_closed_loader_rejects_use_but_keeps_its_state(make):
     loader = make()
     iteration = iter(loader)
     next(iteration)
@@ -468,7 +468,7 @@ def test_a_closed_loader_says_so(make):
     assert "closed" in repr(loader)
 
 
-def test_each_kind_has_a_class_that_can_be_pickled():
+def test_every_error_kind_has_a_picklable_class():
     kinds = [name for name in errors.__all__ if name != "ForebayError"]
     assert len(kinds) == 8
     for name in kinds:
@@ -519,14 +519,14 @@ def test_stats_account_for_every_wait(make):
         ),
     ],
 )
-def test_the_rank_comes_from_the_first_that_knows_it(monkeypatch, env, place):
+def test_rank_comes_from_arguments_then_torch_then_slurm(monkeypatch, env, place):
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     assert ranks.resolve(None, None)[:2] == place
     assert ranks.resolve(1, 4)[:2] == (1, 4)
 
 
-def test_a_rank_that_is_no_number_or_out_of_range_is_refused(monkeypatch):
+def test_invalid_rank_variable_is_rejected(monkeypatch):
     monkeypatch.setenv("RANK", "first")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(forebay.Invalid, match="RANK is 'first'"):
@@ -554,7 +554,7 @@ def test_cores_outside_the_affinity_do_not_count():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_memory_is_pinned_by_torch_alone(shards):
+def test_pin_memory_without_torch_warns_and_is_ignored(shards):
     code = (
         "import sys, forebay\n"
         "loader = forebay.DataLoader(sys.argv[1], batch_size=4, pin_memory=True, timeout=60.0)\n"

@@ -1,4 +1,4 @@
-"""Each kind of field: what it becomes, with which shape and dtype, and what is refused."""
+"""Kinds of fields: values, shapes and dtypes of their tensors, and rejected arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import forebay
 from conftest import npy, pixels, png, sample
 
 
-def test_every_kind_of_field_comes_as_promised(make):
+def test_every_kind_of_field_has_its_type_shape_and_values(make):
     fields = {
         "image": forebay.Image("jpg;png", layout="NHWC"),
         "label": forebay.Int("CLS"),
@@ -116,11 +116,11 @@ def test_an_optional_field_may_be_absent(make, shard_of):
 
 
 def same(found, expected):
-    """Equality by type and value, in which NaN equals itself."""
+    """Return True if type and value are equal; NaN equals itself."""
     return repr(found) == repr(expected)
 
 
-def test_numbers_and_parts_of_json_are_what_python_reads(make, shard_of):
+def test_json_values_equal_those_of_python(make, shard_of):
     bits = numpy.random.default_rng(1).integers(0, 2**64, 5000, dtype=numpy.uint64)
     doubles = [double for double in bits.view(numpy.float64).tolist() if math.isfinite(double)]
     values = [*doubles, 2**70, -(2**63), math.nan, math.inf, -math.inf, 5e-324, 0.1 + 0.2, 1e22]
@@ -149,7 +149,7 @@ def test_an_integer_too_long_for_python_is_a_bad_sample(make, shard_of):
         list(make(url, fields={"document": forebay.Json()}))
 
 
-def test_arrays_that_differ_come_as_a_list(make, shard_of):
+def test_arrays_of_different_shapes_become_a_list(make, shard_of):
     arrays = [numpy.zeros((2, 2)), numpy.ones(3, dtype=numpy.uint8)]
     url = shard_of([(f"k{n}", {"npy": npy(array)}) for n, array in enumerate(arrays)])
     (batch,) = make(url, fields={"array": forebay.Npy()})
@@ -163,7 +163,7 @@ def test_arrays_that_differ_come_as_a_list(make, shard_of):
     assert [image.shape for image in batch["image"]] == [(3, 8, 6), (3, 4, 6)]
 
 
-def test_labels_are_the_numbers_of_their_names(make, shard_of):
+def test_class_names_become_their_label_numbers(make, shard_of):
     names = ["cat", "dog", " dog\n", "großer Hund"]
     samples = [
         (f"k{n}", {"cls": name.encode(), "json": json.dumps({"of": [name.strip()]}).encode()})
@@ -188,7 +188,7 @@ def test_labels_are_the_numbers_of_their_names(make, shard_of):
 
 
 def photo(**options) -> bytes:
-    """Encode shades as Pillow does; what it decodes them to is the truth."""
+    """Encode shades by Pillow, whose decoder is the reference."""
     down, across = numpy.mgrid[0:90, 0:120]
     shades = numpy.stack([2 * down, across, 255 - down - across], axis=2).astype(numpy.uint8)
     stream = io.BytesIO()
@@ -196,7 +196,7 @@ def photo(**options) -> bytes:
     return stream.getvalue()
 
 
-def test_views_are_own_crops_of_one_decoded_image(make, shard_of):
+def test_views_are_separate_crops_of_one_image(make, shard_of):
     url = shard_of([(f"k{n}", {"jpg": photo(format="JPEG")}) for n in range(6)])
     one = {"image": forebay.Image("jpg", size=16, crop="random", flip=True)}
     many = {"image": forebay.Image("jpg", size=16, crop="random", flip=True, views=3)}
@@ -209,7 +209,7 @@ def test_views_are_own_crops_of_one_decoded_image(make, shard_of):
     assert next(iter(make(url, fields=last)))["image"].shape == (4, 1, 16, 16, 3)
 
 
-def test_webp_and_turned_photos_are_as_pillow_shows_them(make, shard_of):
+def test_webp_and_rotated_photos_equal_those_of_pillow(make, shard_of):
     note = PIL.Image.Exif()
     note[0x0112] = 6
     files = {"a": photo(format="WEBP", quality=70), "b": photo(format="JPEG", exif=note)}
@@ -224,7 +224,7 @@ def test_webp_and_turned_photos_are_as_pillow_shows_them(make, shard_of):
             assert (numpy.asarray(shown.convert("RGB")) == found).all()
 
 
-def test_fast_images_are_close_and_no_others_change(make, shard_of):
+def test_fast_images_are_close_to_exact_ones(make, shard_of):
     url = shard_of([("k", {"jpg": photo(format="JPEG")})])
     for size, differs in ((16, True), (80, False)):
         exact, fast = (
@@ -238,7 +238,7 @@ def test_fast_images_are_close_and_no_others_change(make, shard_of):
         assert (abs(exact - fast).max() > 0) or not differs
 
 
-def test_maps_see_each_sample_and_equal_arrays_are_stacked(make):
+def test_map_runs_per_sample_and_its_arrays_are_stacked(make):
     fields = {
         "bytes": forebay.Bytes("bin", map=len),
         "image": forebay.Image("png", map=lambda image: image[:, ::2, ::2]),
@@ -305,13 +305,13 @@ def test_an_exception_of_user_code_names_the_sample(make, shards, workers):
 
 
 def at(url, key):
-    """Place of a sample, as errors give it."""
+    """Return the place of a sample as errors name it."""
     with tarfile.open(url) as tar:
         offset = next(member.offset_data for member in tar if member.name.startswith(key))
     return {"url": url, "key": key, "offset": str(offset)}
 
 
-def test_what_maps_give_beside_numbers_stays_a_list(make):
+def test_map_results_that_fit_no_tensor_stay_a_list(make):
     maps = {
         "huge": lambda value: 2**70,
         "text": lambda value: str(value),
@@ -329,7 +329,7 @@ def test_what_maps_give_beside_numbers_stays_a_list(make):
         assert list(map(str, batch[name])) == [str(map_(number)) for number in range(4)]
 
 
-def test_a_part_that_json_lacks_is_absent_where_that_is_allowed(make, shard_of):
+def test_missing_json_path_is_absent_if_optional(make, shard_of):
     url = shard_of([(f"k{n}", {"json": b'{"y": 1}' if n else b'{"x": 2}'}) for n in range(2)])
     fields = {
         "number": forebay.Int("json", path="x", optional=True),
@@ -341,7 +341,7 @@ def test_a_part_that_json_lacks_is_absent_where_that_is_allowed(make, shard_of):
     assert batch["number_present"].tolist() == batch["part_present"].tolist() == [True, False]
     with pytest.raises(forebay.BadSample, match="optional=True"):
         list(make(url, fields={"number": forebay.Int("json", path="x")}))
-    # What is null is there.
+    # A null counts as present.
     url = shard_of([("k", {"json": b'{"x": null}'})])
     (batch,) = make(url, fields={"part": fields["part"]})
     assert (batch["part"], batch["part_present"].tolist()) == ([None], [True])
@@ -349,20 +349,20 @@ def test_a_part_that_json_lacks_is_absent_where_that_is_allowed(make, shard_of):
         list(make(url, fields={"number": fields["number"]}))
 
 
-def test_a_batch_larger_than_memory_is_full_and_never_skipped(make):
+def test_batch_larger_than_memory_is_raised_not_skipped(make):
     vast = forebay.Image("png", size=(13_000, 13_000), dtype="float32")
     with pytest.raises(forebay.Full, match="batch_size") as caught:
         list(make(fields={"image": vast}, batch_size=60, pad_last=True, on_error="skip"))
     assert int(caught.value.places["bytes"]) == 60 * 13_000 * 13_000 * 3 * 4
 
 
-def test_a_dot_before_an_extension_is_no_part_of_it(make):
+def test_leading_dot_and_case_of_an_extension_are_ignored(make):
     fields = {"label": forebay.Int(".cls"), "image": forebay.Image(" .JPG; .Png")}
     (batch, *_) = make(fields=fields)
     assert batch["label"].tolist() == [0, 1, 2, 3]
 
 
-def test_whole_numbers_of_numpy_are_whole_numbers(make):
+def test_numpy_integers_are_accepted_as_options(make):
     size = numpy.int64(4)
     for image in (forebay.Image("png", size=size), forebay.Image("png", size=(size, 4))):
         (batch, *_) = make(fields={"image": image}, batch_size=numpy.uint8(4))
@@ -383,7 +383,7 @@ def test_whole_numbers_of_numpy_are_whole_numbers(make):
         "forebay.Text('txt', ragged='nested')",
     ],
 )
-def test_a_field_is_shown_as_it_was_written(text):
+def test_field_repr_is_its_source_text(text):
     field = eval(text)
     assert repr(field) == text
     assert field == eval(text)
@@ -465,14 +465,14 @@ def test_a_field_is_shown_as_it_was_written(text):
         (lambda: forebay.Text("txt", map=3), "map="),
     ],
 )
-def test_a_field_that_makes_no_sense_is_refused_with_advice(wrong, word):
+def test_invalid_field_is_rejected_with_advice(wrong, word):
     with pytest.raises(forebay.Invalid, match=word) as caught:
         wrong()
-    # What the native side would say of the text that it is told.
+    # An error of the native parser would name a column.
     assert "column" not in str(caught.value)
 
 
-def test_literals_are_checked_before_anything_runs(tmp_path):
+def test_mypy_finds_wrong_literals(tmp_path):
     mypy = pytest.importorskip("mypy.api")
     lines = [
         'forebay.Image(dtype="fp16")  # E',
@@ -508,7 +508,7 @@ def test_literals_are_checked_before_anything_runs(tmp_path):
         ({}, "None"),
     ],
 )
-def test_fields_that_make_no_sense_are_refused_by_the_loader(make, fields, word):
+def test_loader_rejects_invalid_fields(make, fields, word):
     with pytest.raises(forebay.Invalid, match=word):
         make(fields=fields)
 

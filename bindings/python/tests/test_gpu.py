@@ -1,4 +1,4 @@
-"""Tests that need a real GPU. Without one all of it is skipped; `make gpu-test` runs it alone."""
+"""Tests that need a real GPU; they are skipped without one, and `make gpu-test` runs them alone."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Image = pytest.importorskip("PIL.Image")
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs gpu: torch finds none")
 
-# Of the rounding that nvJPEG's inverse transform may do in another way: on average less than one of
-# 255 steps, as docs/PYTHON.md says; where colours meet, several.
+# nvJPEG's inverse transform may round differently: on average by less than one of 255 steps, as
+# docs/PYTHON.md says, and by several steps at edges between colours.
 MEAN_STEPS = 1.0
 FAR_STEPS = 8
 
 
 def photo(rng, height: int, width: int) -> Image.Image:
-    """Shades and edges: what a photo has more of than noise."""
+    """Draw shades and edges, of which a photo has more than of noise."""
     y, x = numpy.mgrid[0:height, 0:width]
     picture = numpy.zeros((height, width, 3))
     for _ in range(4):
@@ -82,14 +82,14 @@ def fields(**options):
 
 
 def both(make, urls, **options):
-    """The same batches by the GPU and by the CPU."""
+    """Return the GPU's loader, and pairs of the same batch by the GPU and by the CPU."""
     gpu = make(urls, device="cuda", framework="torch", **options)
     cpu = make(urls, device="cpu", framework="torch", **options)
     return gpu, zip(gpu, cpu, strict=True)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_thousands_of_photos_look_as_the_cpu_makes_them(make, photos, layout):
+def test_gpu_images_equal_cpu_images_within_rounding(make, photos, layout):
     gpu, batches = both(make, photos, fields=fields(layout=layout), batch_size=256)
     worst = far = count = 0
     for found, expected in batches:
@@ -110,7 +110,7 @@ def test_thousands_of_photos_look_as_the_cpu_makes_them(make, photos, layout):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_types_and_views(make, photos, dtype):
+def test_types_and_views_equal_those_of_the_cpu(make, photos, dtype):
     options = {"dtype": dtype, "mean": (0.5,) * 3, "std": (0.25,) * 3, "views": 2}
     _, batches = both(make, photos[:1], fields=fields(**options), batch_size=128)
     for found, expected in batches:
@@ -124,7 +124,7 @@ def test_every_reason_for_the_cpu_is_counted(make, shard_of):
     rng = numpy.random.default_rng(2)
     image = photo(rng, 40, 50)
     jpeg = encoded(image, format="JPEG", quality=90, subsampling=2)
-    # Both kinds have six blocks to a unit: the header alone makes one of the other.
+    # Both samplings have six blocks per unit, so a changed header turns one into the other.
     sampled = bytearray(jpeg)
     frame = sampled.index(b"\xff\xc0")
     sampled[frame + 5 : frame + 9] = (24).to_bytes(2, "big") + (128).to_bytes(2, "big")
@@ -149,7 +149,7 @@ def test_every_reason_for_the_cpu_is_counted(make, shard_of):
     assert list(decoders.values()) == [{"plain": 1}]
 
 
-def test_arrays_are_gathered_beside_the_images(make, shard_of):
+def test_gpu_gathers_arrays_beside_images(make, shard_of):
     rng = numpy.random.default_rng(4)
 
     def saved(array) -> bytes:
@@ -163,7 +163,7 @@ def test_arrays_are_gathered_beside_the_images(make, shard_of):
             {
                 "jpg": encoded(photo(rng, 50, 60), format="JPEG"),
                 "npy": saved(rng.standard_normal((7, 33)).astype(numpy.float32)),
-                # As uneven as bytes may be.
+                # An odd size, which is aligned to nothing.
                 "bin": rng.bytes(3 * 5),
                 "mask.npy": saved(rng.integers(0, 2, (5, 5)).astype(bool)),
                 "cls": b"1",
@@ -190,7 +190,7 @@ def test_a_bad_image_never_fails_its_batch(make, shard_of):
     jpeg = encoded(photo(numpy.random.default_rng(3), 60, 60), format="JPEG")
     samples = [(f"s{at}", {"jpg": jpeg, "cls": b"1"}) for at in range(8)]
     samples[3][1]["jpg"] = jpeg[: len(jpeg) // 2]
-    # Its header is whole, and what follows is not.
+    # This image has a valid header and broken data.
     torn = bytearray(jpeg)
     torn[len(torn) // 2 : -2] = bytes(len(torn) // 2 - 2)
     samples[5][1]["jpg"] = bytes(torn)
@@ -209,7 +209,7 @@ def test_a_bad_image_never_fails_its_batch(make, shard_of):
     torch.cuda.synchronize()
 
 
-def test_a_side_streams_consumer_gets_what_belongs_to_it(make, photos):
+def test_late_consumer_on_a_side_stream_reads_its_own_batch(make, photos):
     expected = [b["image"] for b in make(photos, fields=fields(), batch_size=64, device="cpu")]
     loader = make(photos, fields=fields(), batch_size=64, device="cuda", framework="torch")
     late = []
@@ -227,8 +227,8 @@ def test_a_side_streams_consumer_gets_what_belongs_to_it(make, photos):
         assert (found.cpu() - mean).abs().max() < MEAN_STEPS
 
 
-def test_memory_lent_by_dlpack_waits_for_a_late_consumer(make, photos, monkeypatch):
-    """Consumers other than torch: a capsule, let go of while a kernel that reads it is in line."""
+def test_dlpack_memory_stays_valid_for_a_late_consumer(make, photos, monkeypatch):
+    """A consumer other than torch drops the capsule while a kernel that reads it is queued."""
     from forebay import frameworks
 
     monkeypatch.setattr(frameworks._Torch, "tensor", lambda self, native: torch.from_dlpack(native))
@@ -246,7 +246,7 @@ def test_memory_lent_by_dlpack_waits_for_a_late_consumer(make, photos, monkeypat
         assert (found.cpu() - mean).abs().max() < MEAN_STEPS
 
 
-def test_a_gpu_without_memory_says_so_and_goes_on(make, photos):
+def test_gpu_out_of_memory_is_reported_and_later_jobs_run(make, photos):
     free, _ = torch.cuda.mem_get_info()
     hog = torch.empty(max(0, free - (64 << 20)), dtype=torch.uint8, device="cuda")
     big = {"image": forebay.Image("jpg", size=1024, dtype="float32")}
@@ -259,7 +259,7 @@ def test_a_gpu_without_memory_says_so_and_goes_on(make, photos):
     assert len(next(iter(small))["image"]) == 64
 
 
-def test_a_forked_child_is_told_to_spawn(make, photos):
+def test_forked_child_is_rejected_with_advice_to_spawn(make, photos):
     loader = make(photos, fields=fields(), batch_size=64, device="cuda", framework="torch")
     next(iter(loader))
     reading, writing = os.pipe()
@@ -277,12 +277,12 @@ def test_a_forked_child_is_told_to_spawn(make, photos):
         said = stream.read().decode()
     os.waitpid(child, 0)
     assert "spawn" in said, said
-    # The parent goes on.
+    # The parent can still iterate.
     assert len(next(iter(loader))["image"]) == 64
 
 
-def test_a_context_that_is_gone_is_an_error_and_no_crash(photos):
-    """As after a reset of the device by somebody else."""
+def test_destroyed_cuda_context_is_an_error_not_a_crash(photos):
+    """Another process may reset the device; here the script resets it itself."""
     script = """
         import ctypes, os, sys
         import forebay, torch
@@ -320,7 +320,7 @@ def test_the_slab_is_registered(make, photos, caplog):
     assert not [r for r in caplog.records if "by itself" in r.getMessage()]
 
 
-def test_the_daemon_tells_of_the_gpu_and_of_the_trainer_on_it(make, photos):
+def test_daemon_reports_gpus_and_their_trainers(make, photos):
     loader = make(photos, fields=fields(), batch_size=64, device="cuda", framework="torch")
     next(iter(loader))
     gpus = _forebay_status()["gpus"]
@@ -336,7 +336,7 @@ def test_the_daemon_tells_of_the_gpu_and_of_the_trainer_on_it(make, photos):
     if torch.cuda.get_device_capability(0) >= (9, 0):
         assert here["is_monitored"]
         assert here["over_seconds"] > 0
-        # Its photos cross the bus and keep its engines busy, for longer than an answer is kept.
+        # Photos cross the bus and keep the engines busy, longer than the daemon caches its figures.
         began = time.monotonic()
         while time.monotonic() - began < 1.0:
             list(loader)
@@ -361,7 +361,7 @@ def _forebay_status() -> dict:
 
 
 def _metrics() -> list[str]:
-    """Metrics of the daemon that this trainer uses, a line each."""
+    """Return the lines of the daemon's metrics."""
     with socket.socket(socket.AF_UNIX) as peer:
         peer.connect(f"{os.environ['XDG_RUNTIME_DIR']}/forebay/forebayd.sock")
         peer.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
@@ -369,26 +369,26 @@ def _metrics() -> list[str]:
     return answer.decode().splitlines()
 
 
-def _smi(what: str) -> list[str]:
-    """Lines of nvidia-smi's answer."""
-    command = ["nvidia-smi", what, "--format=csv,noheader"]
+def _smi(query: str) -> list[str]:
+    """Return the lines of nvidia-smi's answer."""
+    command = ["nvidia-smi", query, "--format=csv,noheader"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
 
 
 def _computing() -> list[str]:
-    """Processes that compute on GPUs, as the driver numbers them here."""
+    """Return the ids of the processes that compute on GPUs, as the driver sees them."""
     return _smi("--query-compute-apps=pid")
 
 
 def _first_visible() -> int:
-    """The number that the driver has for torch's first device."""
+    """Return the driver's number of torch's first device."""
     uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
     (number,) = [line for line in _smi("--query-gpu=index,uuid") if uuid in line]
     return int(number.split(",")[0])
 
 
 def _registers() -> bool:
-    """Device attribute 113: whether read-only maps can be registered."""
+    """Return True if the device can register read-only maps: attribute 113."""
     cuda, value = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
     cuda.cuDeviceGetAttribute(ctypes.byref(value), 113, 0)
     return value.value != 0

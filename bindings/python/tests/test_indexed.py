@@ -1,4 +1,4 @@
-"""Random access: every sample by its number, alone, in lists, in workers and processes."""
+"""Random access by sample number: single samples, lists, threads, workers and forks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_sample_has_its_number(shards, manifest, with_manifest):
                 dataset[number]
 
 
-def test_a_list_is_a_batch_in_its_order(dataset):
+def test_index_list_gives_a_batch_in_its_order(dataset):
     numbers = [42, 3, 59, 3, 41, 0]
     batch = dataset[numbers]
     assert batch["label"].tolist() == numbers
@@ -62,7 +62,7 @@ def test_a_list_is_a_batch_in_its_order(dataset):
     assert [sample["label"] for sample in dataset.__getitems__([7, 1])] == [7, 1]
 
 
-def test_crops_are_a_function_of_the_samples_number(shards, manifest):
+def test_crops_depend_on_seed_and_sample_number_alone(shards, manifest):
     fields = {"image": forebay.Image("png", size=4, crop="random", flip=True)}
 
     def dataset(seed):
@@ -77,7 +77,7 @@ def test_crops_are_a_function_of_the_samples_number(shards, manifest):
         assert (other[[20, 21, 22, 23]]["image"] != batch).any()
 
 
-def test_what_names_no_sample_is_refused(dataset):
+def test_invalid_index_is_rejected(dataset):
     for index in ("3", 1.5, [0, "x"], None):
         with pytest.raises(forebay.Invalid, match="whole number"):
             dataset[index]
@@ -85,7 +85,7 @@ def test_what_names_no_sample_is_refused(dataset):
         dataset[[]]
 
 
-def test_a_sample_that_cannot_be_used_is_raised_by_name(shard_of):
+def test_bad_sample_is_named_in_the_error(shard_of):
     samples = [(f"k{number}", {"cls": b"x" if number == 2 else b"1"}) for number in range(4)]
     url = shard_of(samples)
     fields = {"label": forebay.Int("cls")}
@@ -97,7 +97,7 @@ def test_a_sample_that_cannot_be_used_is_raised_by_name(shard_of):
             assert (caught.value.places["key"], caught.value.places["url"]) == ("k2", url)
 
 
-def test_it_pickles_forks_and_is_shared_by_threads(dataset):
+def test_dataset_works_after_pickle_and_fork_and_in_threads(dataset):
     assert_sample(dataset[17], 17)
     assert_sample(pickle.loads(pickle.dumps(dataset))[33], 33)
 
@@ -119,7 +119,7 @@ def test_it_pickles_forks_and_is_shared_by_threads(dataset):
     assert sorted(seen) == list(range(60))
 
 
-def test_a_daemon_that_is_killed_is_replaced(home, shards, manifest):
+def test_killed_daemon_is_replaced(home, shards, manifest):
     with forebay.IndexedDataset(
         shards, fields=FIELDS, manifest=manifest, framework="numpy"
     ) as dataset:
@@ -131,11 +131,11 @@ def test_a_daemon_that_is_killed_is_replaced(home, shards, manifest):
         assert_sample(dataset[2], 2)
 
 
-# torch forks its workers, whatever else runs here; Python and JAX say what they think of it.
+# torch forks its workers beside other threads, of which Python and JAX warn.
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")
 @pytest.mark.parametrize("workers", [0, 2])
-def test_it_goes_under_torchs_loader_with_a_sampler(shards, manifest, workers):
+def test_torch_dataloader_shuffles_every_sample_once(shards, manifest, workers):
     torch = pytest.importorskip("torch")
     with forebay.IndexedDataset(
         shards, fields={"label": forebay.Int("cls")}, manifest=manifest, framework="torch"

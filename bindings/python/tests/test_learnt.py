@@ -1,4 +1,4 @@
-"""Sample counts that no manifest gave: learnt in a first epoch, used from the next on."""
+"""Sample counts without a manifest: learnt in the first epoch, and used from the second on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS: dict[str, Any] = {"fields": None, "batch_size": 4, "shuffle": True, "wi
 
 @pytest.fixture
 def urls(tmp_path: Path) -> list[str]:
-    """Eight shards of five samples each: enough for two lanes where their counts are known."""
+    """Eight shards of five samples each: enough for two lanes once their counts are known."""
     folder = tmp_path / "learnt"
     folder.mkdir()
     return [
@@ -30,33 +30,35 @@ def urls(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def listed(urls: list[str], tmp_path: Path) -> str:
-    """Their manifest."""
+    """Manifest of these shards."""
     return write_manifest(tmp_path / "listed.json", [(url, SAMPLES) for url in urls])
 
 
 def keys(batches: Iterator[Any] | Any) -> list[list[str]]:
-    """The keys of each batch."""
+    """Return the keys of each batch."""
     return [list(batch["__key__"]) for batch in batches]
 
 
-def test_the_second_epoch_is_that_of_a_manifest(
+def test_second_epoch_equals_that_of_a_manifest(
     urls: list[str], listed: str, make: Callable[..., Any]
 ) -> None:
-    """The first is that of a job that knows nothing, and the length is known from its end on."""
-    loader, knows = make(urls, **OPTIONS), make(urls, manifest=listed, **OPTIONS)
+    """The first epoch runs without sample counts; the length is known once it ends."""
+    loader, counted = make(urls, **OPTIONS), make(urls, manifest=listed, **OPTIONS)
     with pytest.raises(TypeError, match="manifest"):
         len(loader)
     first, second = keys(loader), keys(loader)
-    of_manifest = [keys(knows), keys(knows)]
-    assert first != of_manifest[0], "two lanes would say nothing here"
+    of_manifest = [keys(counted), keys(counted)]
+    assert first != of_manifest[0], "the counts make no difference to this order"
     assert second == of_manifest[1]
     assert len(loader) == len(second) == 10
     assert loader.num_samples == SHARDS * SAMPLES
-    assert keys(loader) == keys(knows)
+    assert keys(loader) == keys(counted)
 
 
-def test_an_epoch_that_was_left_teaches_nothing(urls: list[str], make: Callable[..., Any]) -> None:
-    """A resumed loader has the counts of the first one."""
+def test_abandoned_epoch_teaches_no_sample_counts(
+    urls: list[str], make: Callable[..., Any]
+) -> None:
+    """After an abandoned epoch the next one equals that of a loader without counts."""
     loader = make(urls, **OPTIONS)
     next(iter(loader))
     other = make(urls, **OPTIONS)
@@ -64,12 +66,12 @@ def test_an_epoch_that_was_left_teaches_nothing(urls: list[str], make: Callable[
     assert keys(loader) == keys(other)
 
 
-def test_a_state_goes_on_with_what_was_learnt(
+def test_state_resumes_with_learnt_sample_counts(
     urls: list[str], listed: str, make: Callable[..., Any]
 ) -> None:
-    """In a loader that knows nothing yet, and in one that has the manifest."""
+    """The state resumes in a loader without counts, and in one with the manifest."""
     loader = make(urls, **OPTIONS)
-    unlearnt = loader.state_dict()
+    initial = loader.state_dict()
     first = keys(loader)
     epoch = iter(loader)
     for _ in range(3):
@@ -82,13 +84,15 @@ def test_a_state_goes_on_with_what_was_learnt(
         other.load_state_dict(state)
         assert keys(other) == rest
         assert other.epoch == 2
-    # And back to where nothing was known.
-    loader.load_state_dict(unlearnt)
+    # A state from before the first epoch has no counts.
+    loader.load_state_dict(initial)
     assert keys(loader) == first
 
 
-def test_a_state_of_other_counts_is_refused(urls: list[str], make: Callable[..., Any]) -> None:
-    """A shard that has other samples by now is another data set."""
+def test_state_with_other_sample_counts_is_rejected(
+    urls: list[str], make: Callable[..., Any]
+) -> None:
+    """A shard with another sample count makes another data set."""
     loader = make(urls, **OPTIONS)
     keys(loader)
     state = loader.state_dict()
@@ -100,8 +104,8 @@ def test_a_state_of_other_counts_is_refused(urls: list[str], make: Callable[...,
         make(urls[:-1], **OPTIONS).load_state_dict(state)
 
 
-def test_counts_go_on_where_the_session_changes(urls: list[str], make: Callable[..., Any]) -> None:
-    """The second epoch's session is another; the user's figures are not."""
+def test_statistics_continue_across_sessions(urls: list[str], make: Callable[..., Any]) -> None:
+    """The second epoch opens a new session; the loader's statistics add up over both."""
     loader = make(urls, **OPTIONS)
     keys(loader)
     before = loader.stats()
@@ -112,7 +116,7 @@ def test_counts_go_on_where_the_session_changes(urls: list[str], make: Callable[
     assert after["wait"]["total_seconds"] >= before["wait"]["total_seconds"]
 
 
-def test_a_broken_shard_teaches_nothing(urls: list[str], make: Callable[..., Any]) -> None:
+def test_broken_shard_teaches_no_sample_counts(urls: list[str], make: Callable[..., Any]) -> None:
     """The remaining samples do not reveal the full count."""
     whole = Path(urls[2]).read_bytes()
     Path(urls[2]).write_bytes(whole[: len(whole) // 2 // 512 * 512 + 100])
@@ -122,8 +126,8 @@ def test_a_broken_shard_teaches_nothing(urls: list[str], make: Callable[..., Any
         len(loader)
 
 
-def test_several_ranks_learn_nothing(urls: list[str], make: Callable[..., Any]) -> None:
-    """They would have to agree on it first."""
+def test_several_ranks_learn_no_sample_counts(urls: list[str], make: Callable[..., Any]) -> None:
+    """Ranks would have to agree on the counts first."""
     both = [
         make(urls, rank=rank, world_size=2, epoch_samples=SHARDS * SAMPLES, **OPTIONS)
         for rank in range(2)

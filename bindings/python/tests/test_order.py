@@ -1,4 +1,4 @@
-"""Epochs, positions and states: each sample once, and the same order wherever it is resumed."""
+"""Epochs, positions and states: every sample once, and the same order after each resume."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_exhausting_and_abandoning_advance_the_epoch_by_one(make):
     assert loader.epoch == 1
 
 
-def test_an_iteration_that_was_overtaken_says_so(make):
+def test_older_iteration_fails_once_a_new_one_starts(make):
     loader = make(fields=FIELDS)
     first = iter(loader)
     next(first)
@@ -85,7 +85,7 @@ def test_a_state_resumes_with_the_next_batch(make, manifest, after, with_manifes
         assert resumed.epoch == 2
 
 
-def test_a_state_after_break_names_the_place_of_the_break(make):
+def test_state_after_a_break_resumes_behind_the_last_batch(make):
     loader = make(fields=FIELDS)
     for batch in loader:
         last = batch["__key__"][-1]
@@ -110,7 +110,7 @@ def test_loaded_epoch_keeps_its_position_others_restart(make):
         assert resumed.epoch == epoch + 1
 
 
-def test_an_epoch_known_to_be_over_is_not_played_again(make):
+def test_finished_epoch_is_empty_when_resumed(make):
     loader = make(fields=FIELDS)
     iteration = iter(loader)
     for _ in range(15):
@@ -125,10 +125,10 @@ def test_an_epoch_known_to_be_over_is_not_played_again(make):
     assert len(keys(resumed)) == 15
 
 
-# The last two go on where no batch of theirs begins when an epoch is played from its start.
+# The last two worlds resume at a position that is no batch boundary of theirs.
 @pytest.mark.parametrize(("world", "batch_size"), [(2, 4), (4, 2), (1, 4), (2, 2), (1, 5), (3, 7)])
 @pytest.mark.parametrize("lanes", [1, 6])
-def test_a_state_is_good_for_another_world(make, manifest, world, batch_size, lanes):
+def test_state_resumes_in_another_world(make, manifest, world, batch_size, lanes):
     options = {"fields": FIELDS, "shuffle": True, "manifest": manifest, "seed": 5}
     options["lanes"] = lanes
     (whole,) = [flat(keys(make(batch_size=8, rank=0, world_size=1, **options)))]
@@ -150,7 +150,7 @@ def test_a_state_is_good_for_another_world(make, manifest, world, batch_size, la
         assert sorted(flat(parts)) == sorted(rest[number * step : (number + 1) * step])
 
 
-def test_a_state_counts_on_from_where_it_was_loaded(make, manifest):
+def test_loaded_position_continues_with_another_batch_size(make, manifest):
     options = {"fields": FIELDS, "manifest": manifest}
     loader = make(batch_size=4, **options)
     next(iter(loader))
@@ -178,7 +178,7 @@ def test_a_state_counts_on_from_where_it_was_loaded(make, manifest):
         ("urls", None),
     ],
 )
-def test_a_state_of_another_order_is_refused_by_name(make, manifest, shards, option, value):
+def test_state_of_another_order_is_rejected_with_the_option(make, manifest, shards, option, value):
     options = {"fields": FIELDS, "shuffle": True, "manifest": manifest}
     loader = make(**options)
     next(iter(loader))
@@ -205,7 +205,7 @@ def test_a_state_of_another_order_is_refused_by_name(make, manifest, shards, opt
         ("order", 0),
     ],
 )
-def test_a_state_that_was_spoilt_is_refused_by_the_key(make, key, value):
+def test_invalid_state_is_rejected_with_the_key(make, key, value):
     loader = make(fields=FIELDS)
     next(iter(loader))
     state = loader.state_dict()
@@ -214,7 +214,7 @@ def test_a_state_that_was_spoilt_is_refused_by_the_key(make, key, value):
         make(fields=FIELDS).load_state_dict(state | {key: value})
 
 
-def test_the_length_needs_counts_and_says_how_to_get_them(make, manifest):
+def test_length_requires_sample_counts(make, manifest):
     with pytest.raises(TypeError, match="forebay index"):
         len(make())
     assert len(make(manifest=manifest)) == 15
@@ -227,7 +227,7 @@ def test_the_length_needs_counts_and_says_how_to_get_them(make, manifest):
     assert len(flat(keys(make(epoch_samples=75)))) == 75
 
 
-def test_tails(make, manifest):
+def test_last_batch_is_dropped_padded_or_shared(make, manifest):
     options = {"fields": FIELDS, "manifest": manifest, "batch_size": 7}
     assert len(keys(make(drop_last=True, **options))) == 8
     last = list(make(pad_last=True, **options))[-1]
@@ -238,7 +238,7 @@ def test_tails(make, manifest):
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_a_transform_sees_each_batch_and_the_order_is_kept(make, workers):
+def test_transform_gets_each_batch_in_order(make, workers):
     def transform(batch):
         return batch["label"].sum(), list(batch["__key__"])
 
@@ -246,13 +246,13 @@ def test_a_transform_sees_each_batch_and_the_order_is_kept(make, workers):
     for number, (total, names) in enumerate(loader):
         assert total == sum(range(4 * number, 4 * number + 4))
         assert names[0] == f"s{4 * number:05}"
-        # Of the last batch it may be known already that it is the last.
+        # After the last batch the state may already name the next epoch.
         assert loader.state_dict()["samples"] == (number + 1) * 4 or number == 14
     assert number == 14
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_transform_that_fails_loses_nothing(make, workers):
+def test_failed_transform_loses_no_samples(make, workers):
     failures = []
 
     def transform(batch):
@@ -273,7 +273,7 @@ def _labels(loader, queue):
     queue.put(sorted(flat(keys(loader))))
 
 
-def test_a_pickled_loader_opens_a_job_of_its_own(make):
+def test_pickled_loader_opens_a_separate_job(make):
     loader = make(fields=FIELDS)
     next(iter(loader))
     copy = pickle.loads(pickle.dumps(loader))

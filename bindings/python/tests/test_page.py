@@ -1,4 +1,4 @@
-"""The status page in a real browser: it shows what the daemon says, and no name is markup."""
+"""The status page in a real browser: it shows the daemon's status, and escapes all names."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 import forebay
-from conftest import picture, write_shard
+from conftest import save_picture, write_shard
 from test_stores import Store
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
-# The page looks every two seconds; a busy machine takes its time, too.
+# Seconds to wait: the page polls every two, and a busy machine adds to that.
 WITHIN = 30
 
-# How often it is looked whether it is there, in seconds.
+# Seconds between two looks at the page.
 EVERY = 0.1
 
-# Jobs whose requests together are enough for an endpoint to be circuit breaker open.
+# Jobs whose failed requests together open an endpoint's circuit breaker.
 JOBS = 4
 
-# A job that would like to be markup.
+# A job's name that runs code if the page takes it for markup.
 NAME = "<img src=x onerror=document.title='hit'>"
 
 
 class Node:
-    """A daemon with a port, its files, and whatever else its configuration is to say."""
+    """A daemon with an HTTP port, its files, and additional lines of configuration."""
 
     def __init__(self, root: Path, more: str = "") -> None:
         self.root = root
@@ -101,34 +101,36 @@ def node(tmp_path: Path) -> Iterator[Node]:
     node.end()
 
 
-def until(browser: webdriver.Chrome, what: str, condition: Any) -> None:
-    """Wait for it; the page may draw itself anew while it is looked at, and is looked at again."""
+def until(browser: webdriver.Chrome, message: str, condition: Any) -> None:
+    """Wait for a condition; an element that the page redraws meanwhile is looked up again."""
     wait = WebDriverWait(browser, WITHIN, EVERY, [StaleElementReferenceException])
-    wait.until(lambda _: condition(), what)
+    wait.until(lambda _: condition(), message)
 
 
 def text(browser: webdriver.Chrome, name: str) -> str:
     return str(browser.find_element(By.ID, name).text)
 
 
-def admit(browser: webdriver.Chrome, node: Node) -> None:
-    """Open the page as an admin does, and wait until it is live."""
+def log_in(browser: webdriver.Chrome, node: Node) -> None:
+    """Open the page, log in with the token, and wait until the page shows everything."""
     browser.get(node.url)
     until(browser, "it is live", lambda: text(browser, "state") == "live")
     browser.find_element(By.TAG_NAME, "summary").send_keys(Keys.ENTER)
     browser.find_element(By.ID, "secret").send_keys(TOKEN, Keys.ENTER)
-    until(browser, "it is all seen", lambda: browser.find_element(By.ID, "jobs").is_displayed())
+    until(
+        browser, "everything is shown", lambda: browser.find_element(By.ID, "jobs").is_displayed()
+    )
 
 
 def main(browser: webdriver.Chrome) -> Any:
-    """Give what is not the page's heading or foot."""
+    """Return the main element, without header and footer."""
     return browser.find_element(By.TAG_NAME, "main")
 
 
-def put(browser: webdriver.Chrome, over: dict[str, Any]) -> None:
-    """Put this into what the daemon's status says, as the page sees it from its next look on.
+def override_status(browser: webdriver.Chrome, over: dict[str, Any]) -> None:
+    """Override parts of the daemon's status from the page's next look on.
 
-    That is now: it looks for whoever comes back to it.
+    The event makes the page look at once, as it does when its tab becomes visible.
     """
     wrapped = """
         window.daemons ??= window.fetch;
@@ -143,24 +145,24 @@ def put(browser: webdriver.Chrome, over: dict[str, Any]) -> None:
     browser.execute_script(wrapped, over)
 
 
-def told(browser: webdriver.Chrome) -> tuple[str, bool]:
-    """The verdict, and whether it is shown as that of a node that is well."""
+def shown_verdict(browser: webdriver.Chrome) -> tuple[str, bool]:
+    """Return the verdict, and True if it is shown as that of a healthy node."""
     verdict = browser.find_element(By.ID, "verdict")
     return str(verdict.text), verdict.get_attribute("class") == ""
 
 
-def bad(browser: webdriver.Chrome) -> set[str]:
-    """Give what is shown as trouble in tables; of those that are hidden nothing is."""
+def shown_troubles(browser: webdriver.Chrome) -> set[str]:
+    """Return the texts that visible tables mark as trouble."""
     return {one.text for one in browser.find_elements(By.CSS_SELECTOR, "td .bad")} - {""}
 
 
-def by_night(browser: webdriver.Chrome) -> None:
-    """Ask for dark colours, as a browser does by night."""
+def use_dark_colours(browser: webdriver.Chrome) -> None:
+    """Switch the browser to dark colours."""
     dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
 
 
-def test_it_shows_to_each_what_they_may_know(node: Node, browser: webdriver.Chrome) -> None:
+def test_page_shows_names_only_to_an_admin(node: Node, browser: webdriver.Chrome) -> None:
     samples = [(f"{number:04}", {"bin": bytes(50_000)}) for number in range(64)]
     urls = [write_shard(node.root / f"{shard}.tar", samples) for shard in range(4)]
     batch: dict[str, Any] = {"fields": {"x": forebay.Bytes("bin")}, "batch_size": 16}
@@ -170,7 +172,7 @@ def test_it_shows_to_each_what_they_may_know(node: Node, browser: webdriver.Chro
             assert sum(len(one["x"]) for one in loader) == 256
         browser.get(node.url)
 
-        # Strangers see how the daemon does, and nobody's names.
+        # Without a token the page shows the daemon's state, but no names of jobs or data sets.
         until(browser, "it is live", lambda: text(browser, "state") == "live")
         assert "nvme" in text(browser, "tiers-table")
         seen = browser.find_element(By.TAG_NAME, "body").text
@@ -178,31 +180,35 @@ def test_it_shows_to_each_what_they_may_know(node: Node, browser: webdriver.Chro
         assert "digits" not in seen
         assert not browser.find_element(By.ID, "jobs").is_displayed()
 
-        # With a wrong token no more, and they are told so. All of it goes by keyboard.
+        # A wrong token is rejected with a message. The keyboard alone is enough.
         browser.find_element(By.TAG_NAME, "summary").send_keys(Keys.ENTER)
         for secret in ("wrong", TOKEN):
             browser.find_element(By.ID, "secret").send_keys(secret, Keys.ENTER)
             if secret == "wrong":
-                until(browser, "it is refused", lambda: "not the token" in text(browser, "refused"))
-        until(browser, "names are seen", lambda: NAME in text(browser, "jobs-table"))
-        # Who typed it is where the names are, not on a form that is gone.
+                until(
+                    browser,
+                    "the token is rejected",
+                    lambda: "not the token" in text(browser, "refused"),
+                )
+        until(browser, "names are shown", lambda: NAME in text(browser, "jobs-table"))
+        # The focus moves to the main element, because the form is gone.
         assert browser.switch_to.active_element.get_attribute("id") == "main"
         (job,) = node.status()["jobs"]
         shown = text(browser, "jobs-table")
         assert f"{job['progress']['samples']} samples so far" in shown
         assert "digits" in text(browser, "datasets-table")
         assert "of 32.0 MiB" in text(browser, "datasets-table")
-        assert browser.title == "Forebay", "a job's name is markup"
+        assert browser.title == "Forebay", "a job's name was taken for markup"
         until(browser, "there is a history", lambda: "From tiers" in text(browser, "history"))
 
-        # By night as by day.
+        # Dark colours change the background.
         ground = "return getComputedStyle(document.body).backgroundColor"
         light = browser.execute_script(ground)
-        by_night(browser)
+        use_dark_colours(browser)
         assert browser.execute_script(ground) != light
 
     until(browser, "the job is gone", lambda: "No job is connected" in text(browser, "jobs-table"))
-    # Nothing came from elsewhere, and nothing was forbidden by the page's own policy.
+    # The page loads nothing from elsewhere and violates no content policy.
     loaded = browser.execute_script(
         "return performance.getEntriesByType('resource').map((one) => one.name)"
     )
@@ -212,20 +218,20 @@ def test_it_shows_to_each_what_they_may_know(node: Node, browser: webdriver.Chro
     assert all("401" in one["message"] for one in severe), severe
 
 
-def test_it_says_that_the_daemon_is_gone_and_comes_back(
-    node: Node, browser: webdriver.Chrome
-) -> None:
+def test_page_reports_a_stopped_daemon_and_recovers(node: Node, browser: webdriver.Chrome) -> None:
     browser.get(node.url)
     until(browser, "it is live", lambda: text(browser, "state") == "live")
     os.kill(node.process.pid, signal.SIGSTOP)
-    until(browser, "it is missed", lambda: "does not answer" in text(browser, "state"))
-    assert "nvme" in text(browser, "tiers-table"), "what was known is still there"
+    until(browser, "the silence is reported", lambda: "does not answer" in text(browser, "state"))
+    assert "nvme" in text(browser, "tiers-table"), "the last known state is gone"
     os.kill(node.process.pid, signal.SIGCONT)
     until(browser, "it is live again", lambda: text(browser, "state") == "live")
 
 
-def test_who_cannot_see_finds_the_way(node: Node, browser: webdriver.Chrome) -> None:
-    """Structure for a screen reader: a language, one first heading, names of all controls."""
+def test_page_is_usable_by_keyboard_and_screen_reader(
+    node: Node, browser: webdriver.Chrome
+) -> None:
+    """A screen reader finds a language, one first heading, and a name for each control."""
     browser.get(node.url)
     until(browser, "it is live", lambda: text(browser, "state") == "live")
     tree = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
@@ -235,7 +241,7 @@ def test_who_cannot_see_finds_the_way(node: Node, browser: webdriver.Chrome) -> 
             assert one.get("name", {}).get("value"), one
     assert browser.execute_script("return document.documentElement.lang") == "en"
     assert len(browser.find_elements(By.TAG_NAME, "h1")) == 1
-    # The first thing that Tab comes to leads past the heading, for those who are no admins too.
+    # The first stop of Tab is a link past the header, also without a token.
     browser.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
     assert browser.switch_to.active_element.text == "To the content"
     browser.switch_to.active_element.send_keys(Keys.ENTER)
@@ -243,10 +249,10 @@ def test_who_cannot_see_finds_the_way(node: Node, browser: webdriver.Chrome) -> 
         browser, "the content is reached", lambda: browser.switch_to.active_element == main(browser)
     )
     assert main(browser).is_displayed()
-    # Each place has a name of its own, where all of them are shown.
-    admit(browser, node)
-    put(browser, {"gpus": GPUS, "mounts": [MOUNT]})
-    until(browser, "GPUs are seen", lambda: "H100" in text(browser, "gpus-table"))
+    # Every region has a unique name once all of them are shown.
+    log_in(browser, node)
+    override_status(browser, {"gpus": GPUS, "mounts": [MOUNT]})
+    until(browser, "GPUs are shown", lambda: "H100" in text(browser, "gpus-table"))
     tree = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     places = [
         one["name"]["value"]
@@ -257,13 +263,13 @@ def test_who_cannot_see_finds_the_way(node: Node, browser: webdriver.Chrome) -> 
     assert len(places) == len(set(places)), places
 
 
-def test_an_endpoint_that_does_not_answer_is_no_good_news(
+def test_page_names_an_endpoint_that_does_not_answer(
     tmp_path: Path, browser: webdriver.Chrome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs ask an endpoint where nobody listens until it is circuit breaker open."""
-    with closing(socket.socket()) as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    """Jobs send requests to a closed port until the circuit breaker opens."""
+    with closing(socket.socket()) as closed:
+        closed.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
@@ -282,18 +288,19 @@ def test_an_endpoint_that_does_not_answer_is_no_good_news(
         try:
             with ThreadPoolExecutor(JOBS) as jobs:
                 list(jobs.map(ask, range(JOBS)))
-            admit(browser, node)
+            log_in(browser, node)
             news = f"{endpoint} does not answer."
-            until(browser, news, lambda: told(browser) == (news, False))
-            assert bad(browser) == {"circuit breaker open"}
+            until(browser, news, lambda: shown_verdict(browser) == (news, False))
+            assert shown_troubles(browser) == {"circuit breaker open"}
         finally:
             node.end()
 
 
-def test_a_job_that_starves_is_seen_with_what_it_lacks(
+def test_page_shows_the_missing_shard_of_a_stalled_job(
     tmp_path: Path, browser: webdriver.Chrome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of the data fits, and the link is slow: it is told what is needed, and when it comes."""
+    """Half of the data fits and the link is slow; the page shows the next missing shard and when
+    it arrives."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     store = Store(tmp_path)
@@ -322,7 +329,7 @@ def test_a_job_that_starves_is_seen_with_what_it_lacks(
         with forebay.DataLoader(
             urls, **batch, shuffle=True, window=4, daemon=daemon, job="resnet50", framework="numpy"
         ) as loader:
-            # From the second epoch on its order is known beforehand.
+            # The job announces its order from the second epoch on.
             while not is_enough.is_set():
                 for _ in loader:
                     if is_enough.is_set():
@@ -331,20 +338,20 @@ def test_a_job_that_starves_is_seen_with_what_it_lacks(
     trainer = threading.Thread(target=train)
     trainer.start()
     try:
-        admit(browser, node)
+        log_in(browser, node)
         horizon = re.compile(r"needed in .* s, arrives in .* s\ns3://d/\d{6}\.tar")
         until(
             browser,
-            "it lacks a shard",
+            "a shard is missing",
             lambda: (
                 horizon.search(text(browser, "jobs-table"))
-                and "for origin most" in told(browser)[0]
+                and "for origin most" in shown_verdict(browser)[0]
             ),
         )
         assert re.search(r"\d %\s+of the time\norigin \d+ %", text(browser, "jobs-table"))
-        picture(browser, "status-light")
-        by_night(browser)
-        picture(browser, "status-dark")
+        save_picture(browser, "status-light")
+        use_dark_colours(browser)
+        save_picture(browser, "status-dark")
     finally:
         is_enough.set()
         trainer.join(WITHIN)
@@ -353,7 +360,7 @@ def test_a_job_that_starves_is_seen_with_what_it_lacks(
         store.server_close()
 
 
-# A job as the daemon tells of it, and where it will be.
+# Parts of a daemon's status: a job, a mount, GPUs, a warm-up and foresight.
 JOB: dict[str, Any] = {
     "session": 1,
     "name": "resnet",
@@ -419,13 +426,13 @@ FORESEEN: dict[str, Any] = {"bandwidth": 1 << 20, "slack": 3.0, "jobs": [], "lac
 
 
 def lacking(**lacks: Any) -> dict[str, Any]:
-    """Foresight of a job whose first shard that is not here is this."""
+    """Return the foresight of a job whose first missing shard has these figures."""
     return FORESEEN | {"jobs": [{"job": 1, "lacks": {"url": "s3://bucket/42.tar"} | lacks}]}
 
 
-def test_it_says_what_is_wrong_and_what_is_not(node: Node, browser: webdriver.Chrome) -> None:
-    """Each state that a node can be in, put into what its daemon says."""
-    admit(browser, node)
+def test_page_shows_each_state_of_a_node(node: Node, browser: webdriver.Chrome) -> None:
+    """Each state overrides the daemon's status in turn."""
+    log_in(browser, node)
     status = node.status()
     (tier,) = status["tiers"]
     calm = JOB | {
@@ -448,7 +455,7 @@ def test_it_says_what_is_wrong_and_what_is_not(node: Node, browser: webdriver.Ch
         "there is no room for it before then: cached shards are needed sooner, or a quota is full"
     )
     by_use: dict[str, Any] = FORESEEN | {"jobs": [{"job": 1, "shards": 0}]}
-    # What is put; the verdict, whether that is good news, what is trouble, what else is said.
+    # Overrides; the verdict, True if it is good news, the troubles, and words of the page.
     states: list[tuple[dict[str, Any], str, bool, set[str], str]] = [
         ({"jobs": [calm]}, "No job waits for data.", True, set(), "it told no order beforehand"),
         ({"jobs": [calm]}, "No job waits for data.", True, set(), "it is known what it reads next"),
@@ -567,21 +574,21 @@ def test_it_says_what_is_wrong_and_what_is_not(node: Node, browser: webdriver.Ch
         ),
     ]
     for over, verdict, is_well, trouble, words in states:
-        put(browser, over)
+        override_status(browser, over)
         until(
             browser,
             f"{over} shows {verdict!r}, {trouble}, {words!r}",
             lambda state=(verdict, is_well, trouble, words): (
-                told(browser) == state[:2]
-                and bad(browser) == state[2]
+                shown_verdict(browser) == state[:2]
+                and shown_troubles(browser) == state[2]
                 and state[3] in " ".join(browser.find_element(By.TAG_NAME, "main").text.split())
             ),
         )
 
 
-def test_what_says_the_same_is_not_drawn_anew(node: Node, browser: webdriver.Chrome) -> None:
-    """A screen reader's place and a selection stay where they are, whatever changes beside them."""
-    admit(browser, node)
+def test_update_keeps_unchanged_elements(node: Node, browser: webdriver.Chrome) -> None:
+    """A screen reader's place and a selection survive changes beside them."""
+    log_in(browser, node)
 
     def waits(session: int, seconds: float) -> dict[str, Any]:
         progress = JOB["progress"] | {"waiting_seconds": seconds}
@@ -590,7 +597,7 @@ def test_what_says_the_same_is_not_drawn_anew(node: Node, browser: webdriver.Chr
     def row() -> str:
         return str(browser.find_element(By.CSS_SELECTOR, "#jobs-table [data-key='2']").text)
 
-    put(browser, {"jobs": [waits(1, 62.0), waits(2, 62.0), waits(3, 0.0)]})
+    override_status(browser, {"jobs": [waits(1, 62.0), waits(2, 62.0), waits(3, 0.0)]})
     until(browser, "jobs wait", lambda: "62 s so far" in row())
     keep = """
         const find = (what) => document.querySelector(what);
@@ -604,37 +611,47 @@ def test_what_says_the_same_is_not_drawn_anew(node: Node, browser: webdriver.Chr
             window.heard += loud.length;
         }).observe(find("#verdict"), { childList: true, characterData: true, subtree: true });
     """
-    until(browser, "charts are", lambda: browser.find_elements(By.CSS_SELECTOR, "#charts figure"))
+    until(
+        browser,
+        "charts are shown",
+        lambda: browser.find_elements(By.CSS_SELECTOR, "#charts figure"),
+    )
     browser.execute_script(keep)
     selected = "return getSelection().toString()"
     first = browser.execute_script(selected)
     assert first.startswith("job 2"), first
-    # Time goes on. Nothing that is read out of itself is new: how long it lasts is not.
-    put(browser, {"jobs": [waits(1, 64.0), waits(2, 64.0), waits(3, 0.0)]})
+    # A longer wait alone is not announced to a screen reader.
+    override_status(browser, {"jobs": [waits(1, 64.0), waits(2, 64.0), waits(3, 0.0)]})
     until(browser, "time goes on", lambda: "64 s so far" in row())
-    assert "64 s so far" in told(browser)[0]
+    assert "64 s so far" in shown_verdict(browser)[0]
     assert browser.execute_script("return window.heard") == 0
-    # The first job goes, and another comes.
-    put(browser, {"jobs": [waits(2, 66.0), waits(3, 0.0), waits(4, 0.0)]})
-    until(browser, "the others stay", lambda: "66 s so far" in row())
+    # The first job ends, and a new one starts.
+    override_status(browser, {"jobs": [waits(2, 66.0), waits(3, 0.0), waits(4, 0.0)]})
+    until(browser, "the other jobs stay", lambda: "66 s so far" in row())
     names = [one.text for one in browser.find_elements(By.CSS_SELECTOR, "#jobs-table tbody th")]
     assert [name.split("\n")[0] for name in names] == ["job 2", "job 3", "job 4"]
     assert browser.execute_script("return window.kept.every((one) => one.isConnected)")
     assert browser.execute_script(selected) == first
     assert browser.execute_script("return window.heard") > 0
-    # Those that wait come first.
+    # Waiting jobs are sorted first.
     idle = JOB["progress"] | {"lately": JOB["progress"]["lately"] | {"waited_share": 0.001}}
-    put(browser, {"jobs": [waits(2, 0.0) | {"progress": idle}, waits(3, 0.0), waits(4, 68.0)]})
+    override_status(
+        browser, {"jobs": [waits(2, 0.0) | {"progress": idle}, waits(3, 0.0), waits(4, 68.0)]}
+    )
     until(browser, "they are sorted", lambda: "68 s so far" in text(browser, "jobs-table"))
     names = [one.text for one in browser.find_elements(By.CSS_SELECTOR, "#jobs-table tbody th")]
     assert [name.split("\n")[0] for name in names] == ["job 3", "job 4", "job 2"]
 
 
-def test_a_mistake_of_the_page_is_not_the_daemons(node: Node, browser: webdriver.Chrome) -> None:
-    """Unavailable data are reported as such, and the page goes on to look."""
-    admit(browser, node)
-    put(browser, {"tiers": None})
-    until(browser, "it is told", lambda: "a mistake of the page" in text(browser, "state"))
+def test_error_of_the_page_is_not_blamed_on_the_daemon(
+    node: Node, browser: webdriver.Chrome
+) -> None:
+    """The page reports its own error on unexpected data, and goes on polling."""
+    log_in(browser, node)
+    override_status(browser, {"tiers": None})
+    until(
+        browser, "the error is reported", lambda: "a mistake of the page" in text(browser, "state")
+    )
     assert "does not answer" not in text(browser, "state")
-    put(browser, {})
+    override_status(browser, {})
     until(browser, "it is live again", lambda: text(browser, "state") == "live")

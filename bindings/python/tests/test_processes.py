@@ -1,4 +1,4 @@
-"""Processes: forks, signals, daemons that die, daemons that are started by many at once."""
+"""Processes: imports, forks, signals, killed daemons, and trainers that start one daemon."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_framework_is_imported_when_an_iteration_begins(shards):
     subprocess.run([sys.executable, "-c", code, shards[0]], check=True)
 
 
-def test_nothing_is_asked_of_cuda_before_an_iteration_begins(shards):
+def test_cuda_is_untouched_before_an_iteration_begins(shards):
     code = (
         "import sys, torch\n"
         "asked = []\n"
@@ -81,9 +81,9 @@ def test_nothing_is_asked_of_cuda_before_an_iteration_begins(shards):
 
 
 def in_a_fork(body):
-    """Run `body` in a forked child; what it raises is printed and fails the test."""
+    """Run `body` in a forked child; an exception is printed and fails the test."""
     with warnings.catch_warnings():
-        # Python and JAX advise against what is tested here.
+        # Python and JAX warn of forks beside threads, which this test is about.
         warnings.filterwarnings("ignore", ".*multi-?threaded")
         child = os.fork()
     if child == 0:
@@ -99,7 +99,7 @@ def in_a_fork(body):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_fork_leaves_the_parent_alone_and_goes_on_by_itself(make, workers):
+def test_forked_child_iterates_independently_of_its_parent(make, workers):
     loader = make(fields=FIELDS, workers=workers, transform=lambda batch: batch)
     iteration = iter(loader)
     seen = keys([next(iteration), next(iteration)])
@@ -115,12 +115,12 @@ def test_a_fork_leaves_the_parent_alone_and_goes_on_by_itself(make, workers):
     assert loader.stats()["reconnects"] == 0
 
 
-def test_a_fork_is_known_without_asking_for_a_process_id(make, monkeypatch):
+def test_fork_is_detected_without_a_process_id(make, monkeypatch):
     loader = make(fields=FIELDS)
     iteration = iter(loader)
     seen = keys([next(iteration)])
     here = forebay._native.forks()
-    # As if the child had got the number of its parent, which has gone meanwhile.
+    # A child may get the process id of its parent once that has ended.
     monkeypatch.setattr(os, "getpid", lambda: 4711)
 
     def child():
@@ -133,7 +133,7 @@ def test_a_fork_is_known_without_asking_for_a_process_id(make, monkeypatch):
     assert seen + keys(iteration) == ALL
 
 
-def test_a_fork_while_a_worker_holds_a_lock_goes_on(make):
+def test_forked_child_continues_past_a_locked_future(make):
     loader = make(fields=FIELDS, workers=2, transform=lambda batch: batch)
     iteration = iter(loader)
     seen = keys([next(iteration)])
@@ -151,7 +151,7 @@ def test_a_fork_while_a_worker_holds_a_lock_goes_on(make):
     held.wait()
 
     def child():
-        # Ends a deadlock, which would be the defect.
+        # The alarm ends a deadlock, the defect that this test looks for.
         signal.alarm(60)
         assert keys(iteration) == ALL[4:]
         loader.close()
@@ -167,7 +167,7 @@ def test_a_fork_while_a_worker_holds_a_lock_goes_on(make):
 
 SLOW = """
 import os, signal, sys, forebay
-# As in a terminal, however the tests were started: a shell's background jobs ignore SIGINT.
+# Handle SIGINT as in a terminal: a shell's background jobs ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 loader = forebay.DataLoader(sys.argv[1], batch_size=4, framework="numpy", timeout=60.0)
 print("ready", flush=True)
@@ -180,7 +180,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_ends_a_wait_at_once_and_spares_the_daemon(home, tmp_path):
-    # A server that takes a connection and never answers: the trainer waits for ever.
+    # The server accepts a connection and never answers, so the trainer waits for ever.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/a.tar"
         trainer = subprocess.Popen(
@@ -190,14 +190,14 @@ def test_ctrl_c_ends_a_wait_at_once_and_spares_the_daemon(home, tmp_path):
         with silent.accept()[0]:
             (daemon,) = home.daemons()
             trainer.send_signal(signal.SIGINT)
-            # Far below the loader's own time limit, so what ends it is the signal.
+            # The limit is far below the loader's own, so only the signal can end the wait.
             assert trainer.communicate(timeout=20)[0] == "interrupted 0\n"
         assert trainer.returncode == 5
         assert home.daemons() == [daemon]
 
 
 class Ranges(BaseHTTPRequestHandler):
-    """One object, by ranges, from a thread of the trainer's own process."""
+    """A server of one object by ranges, in a thread of the trainer's own process."""
 
     protocol_version = "HTTP/1.1"
 
@@ -206,7 +206,7 @@ class Ranges(BaseHTTPRequestHandler):
 
     def do_GET(self):
         first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
-        # A range may end behind the object; an answer tells what it holds.
+        # A range may end behind the object; the answer names the bytes that it holds.
         last = min(int(last), len(self.server.body) - 1)
         part = self.server.body[int(first) : last + 1]
         span = f"bytes {first}-{last}/{len(self.server.body)}"
@@ -225,8 +225,7 @@ class Ranges(BaseHTTPRequestHandler):
 
 
 def test_other_threads_run_while_a_loader_opens_and_waits(home, shards, make):
-    """The bytes come from a Python thread of this process: a wait that kept the interpreter's
-    lock would wait for ever."""
+    """A thread of this process serves the bytes, so a wait that held the GIL would never end."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Ranges) as server:
         server.body = Path(shards[0]).read_bytes()
         thread = threading.Thread(target=server.serve_forever)
@@ -297,7 +296,7 @@ def test_embedded_daemon_inherits_nothing(home, make, tmp_path):
         assert directory.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_daemon_that_nobody_needs_ends(home, make, monkeypatch):
+def test_idle_daemon_ends(home, make, monkeypatch):
     monkeypatch.setenv("FOREBAY_IDLE", "1")
     loader = make(fields=FIELDS)
     list(loader)
@@ -305,17 +304,17 @@ def test_a_daemon_that_nobody_needs_ends(home, make, monkeypatch):
     assert list(processes_in(home.runtime)) == [pid]
     loader.close()
     assert wait_gone(pid)
-    # A loader that comes later starts another.
+    # A later loader starts another daemon.
     assert keys(make(fields=FIELDS)) == ALL
 
 
-def test_a_daemon_that_is_not_there_is_unavailable_by_its_path(make, tmp_path):
+def test_missing_daemon_is_reported_with_its_path(make, tmp_path):
     with pytest.raises(forebay.ForebayError, match=r"nobody\.sock") as caught:
         iter(make(daemon=f"unix:{tmp_path}/nobody.sock"))
     assert caught.value.kind in ("NotFound", "Unavailable")
 
 
-def test_the_console_script_reaches_the_command_line(home, make):
+def test_console_script_runs_the_command_line(home, make):
     code = "from forebay._cli import main; main()"
 
     def run(*arguments):

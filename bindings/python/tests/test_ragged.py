@@ -1,4 +1,4 @@
-"""Rows that differ in length: padded and nested, of files and raw bytes, with user code around."""
+"""Ragged fields: padded and nested rows, from files and raw bytes, with user code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import forebay
 from conftest import npy
 
-# Of five samples: no length at all, the longest, and what is between.
+# Lengths of five samples: zero, the longest, and lengths between.
 LENGTHS = [2, 0, 4, 1, 3]
 TEXTS = ["zwölf", "", "ein längerer Text", "é", "abc"]
 
@@ -23,7 +23,7 @@ PLACES = pytest.mark.parametrize(
 
 
 def boxes(number, length):
-    """The array of a sample: `length` rows of three numbers that no other has."""
+    """Return the array of a sample: `length` rows of three numbers that no other sample has."""
     return numpy.arange(3 * length, dtype=numpy.float32).reshape(length, 3) + 100 * number
 
 
@@ -39,12 +39,12 @@ def ragged_sample(number, length=None):
 
 @pytest.fixture
 def ragged(shard_of):
-    """A shard of five samples whose arrays and texts differ in length."""
+    """A shard of five samples with arrays and texts of different lengths."""
     return shard_of([ragged_sample(number) for number in range(5)])
 
 
 def plain(rows, width, value):
-    """Pad as a plain loop does."""
+    """Pad rows by a plain loop."""
     made = numpy.full((len(rows), width, *rows[0].shape[1:]), value, rows[0].dtype)
     for place, row in enumerate(rows):
         made[place, : len(row)] = row[:width]
@@ -57,7 +57,7 @@ def same(found, expected):
     assert (found == expected).all()
 
 
-# Code of the user's that a process can be sent.
+# User code that can be sent to a process.
 
 
 def halves(array):
@@ -112,7 +112,7 @@ def test_a_float_array_is_padded_with_any_number(make, ragged, value):
     assert numpy.isnan(batch["boxes"][1]).all()
 
 
-def test_text_becomes_its_bytes(make, ragged):
+def test_padded_text_becomes_utf8_bytes(make, ragged):
     fields = {
         "text": forebay.Text("txt", ragged="pad", pad_value=32),
         "cut": forebay.Text("txt", ragged="pad", max_len=3),
@@ -127,7 +127,7 @@ def test_text_becomes_its_bytes(make, ragged):
         assert set(row[length:].tolist()) <= {32}
     assert batch["text"].shape == (5, len(TEXTS[2].encode()))
     assert batch["cut"].shape == (5, 3)
-    # The ö of zwölf would not fit whole.
+    # The ö of zwölf needs two bytes, so it is left out.
     found = [
         bytes(row[:length].tolist()).decode()
         for row, length in zip(batch["cut"], batch["cut_len"], strict=True)
@@ -135,7 +135,7 @@ def test_text_becomes_its_bytes(make, ragged):
     assert found == ["zw", "", "ein", "é", "abc"]
 
 
-def test_nested_tensors_lie_where_they_were_decoded(make, ragged, monkeypatch):
+def test_nested_tensors_are_zero_copy(make, ragged, monkeypatch):
     torch = pytest.importorskip("torch")
     from forebay import frameworks
 
@@ -166,11 +166,11 @@ def test_nested_tensors_lie_where_they_were_decoded(make, ragged, monkeypatch):
     texts = [bytes(row.tolist()).decode() for row in batch["text"].unbind()]
     assert texts == TEXTS
     assert batch["text_len"].dtype == torch.int64
-    # A model reads and writes it.
+    # The nested tensor is readable and writable.
     same(torch.nested.to_padded_tensor(batch["boxes"] + 1, 0)[3, :1], boxes(3, 1) + 1)
 
 
-def test_nested_tensors_are_refused_where_there_are_none(make, ragged, monkeypatch):
+def test_nested_tensors_are_rejected_without_torch(make, ragged, monkeypatch):
     fields = {"label": forebay.Int("cls"), "boxes": forebay.Npy(ragged="nested")}
     for framework in ("numpy", "jax"):
         with pytest.raises(forebay.Invalid, match="ragged='pad'") as caught:
@@ -183,7 +183,7 @@ def test_nested_tensors_are_refused_where_there_are_none(make, ragged, monkeypat
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_raw_bytes_are_arrays_of_the_shape_that_is_given(make, ragged, shard_of, framework):
+def test_raw_bytes_become_arrays_of_the_given_shape(make, ragged, shard_of, framework):
     pytest.importorskip(framework)
     fields = {
         "boxes": forebay.Npy("bin", dtype="float16", shape=(-1, 3), ragged="pad"),
@@ -195,7 +195,7 @@ def test_raw_bytes_are_arrays_of_the_shape_that_is_given(make, ragged, shard_of,
     same(batch["boxes"], plain(arrays, 4, 0))
     assert [tuple(row.shape) for row in batch["listed"]] == [(n, 3) for n in LENGTHS]
     same(batch["flat"], plain([array.reshape(-1) for array in arrays], 4, 0))
-    # One shape for all is one tensor, whatever is missing.
+    # Rows of one shape become one tensor, even with an absent row.
     raw = numpy.arange(12, dtype="<i8").tobytes()
     url = shard_of([("a", {"bin": raw}), ("b", {"cls": b"1"}), ("c", {"bin": raw[1:]})])
     fixed = {"x": forebay.Npy("bin", dtype="int64", shape=(3, 4), optional=True)}
@@ -209,7 +209,7 @@ def test_raw_bytes_are_arrays_of_the_shape_that_is_given(make, ragged, shard_of,
     assert (places["bytes"], places["shape"], places["key"]) == ("95", "int64 (3, 4)", "c")
 
 
-def test_deviating_first_sample_is_bad_and_named(make, shard_of):
+def test_first_sample_with_another_shape_is_a_bad_sample(make, shard_of):
     odd = ("odd", {"npy": npy(numpy.zeros((2, 5), numpy.float32)), "cls": b"9"})
     url = shard_of([odd, *(ragged_sample(number) for number in range(5))])
     fields = {"boxes": forebay.Npy(ragged="pad"), "label": forebay.Int("cls")}
@@ -225,7 +225,7 @@ def test_deviating_first_sample_is_bad_and_named(make, shard_of):
     assert (places["has"], places["expected"]) == ("float32 (2, 5)", "float32 (*, 3)")
 
 
-def test_a_batch_of_which_nothing_is_left_is_no_list(make, shard_of):
+def test_batch_of_bad_samples_has_empty_tensors(make, shard_of):
     url = shard_of([("a", {"npy": b"broken", "txt": b"\xff", "bin": b"1"})])
     fields = {
         "boxes": forebay.Npy(ragged="pad"),
@@ -251,7 +251,7 @@ def test_a_batch_of_which_nothing_is_left_is_no_list(make, shard_of):
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_absent_rows_have_no_length(make, shard_of, framework):
+def test_absent_rows_have_length_zero(make, shard_of, framework):
     pytest.importorskip(framework)
     url = shard_of([ragged_sample(0), ("k", {"cls": b"1"}), ragged_sample(2)])
     fields = {
@@ -272,7 +272,7 @@ def test_absent_rows_have_no_length(make, shard_of, framework):
 
 @PLACES
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_user_code_sees_rows_without_padding_wherever_it_runs(make, ragged, framework, workers):
+def test_user_code_gets_rows_without_padding(make, ragged, framework, workers):
     pytest.importorskip(framework)
     fields = {
         "label": forebay.Int("cls"),
@@ -308,7 +308,7 @@ def test_user_code_sees_rows_without_padding_wherever_it_runs(make, ragged, fram
         assert batch["half_len"].tolist() == [len(row) for row in half]
         codes = [numpy.array(characters(TEXTS[number]), numpy.int64) for number in numbers]
         same(batch["codes"], plain(codes, 4, -100))
-        # Of the Ö no half is left.
+        # The Ö is never cut in half.
         loud = {0: b"ZW", 2: b"EIN", 3: "É".encode(), 4: b"ABC"}
         found = zip(batch["loud"], batch["loud_len"].tolist(), strict=True)
         assert [bytes(row[:length].tolist()) for row, length in found] == [
@@ -324,7 +324,7 @@ def test_user_code_sees_rows_without_padding_wherever_it_runs(make, ragged, fram
             ]
 
 
-def test_a_batch_is_no_wider_than_what_is_selected_needs(make, ragged):
+def test_batch_is_padded_to_its_longest_selected_row(make, ragged):
     seen = []
 
     def select(sample):
@@ -359,7 +359,7 @@ def test_a_batch_is_no_wider_than_what_is_selected_needs(make, ragged):
     ],
     ids=["shapes", "dtypes", "nothing", "dict", "number"],
 )
-def test_what_map_gives_and_cannot_be_a_row_names_the_sample(make, ragged, framework, map_, word):
+def test_invalid_map_result_is_rejected_with_the_sample(make, ragged, framework, map_, word):
     pytest.importorskip(framework)
     fields = {"text": forebay.Text("txt", ragged="pad", map=map_)}
     with pytest.raises(forebay.Invalid, match=word) as caught:
@@ -368,14 +368,14 @@ def test_what_map_gives_and_cannot_be_a_row_names_the_sample(make, ragged, frame
     assert caught.value.places["key"] in ("k0", "k1")
 
 
-def test_what_map_gives_must_be_able_to_hold_the_padding(make, ragged):
+def test_padding_that_does_not_fit_the_map_result_is_rejected(make, ragged):
     fields = {"text": forebay.Text("txt", ragged="pad", map=characters, pad_value=0.5)}
     with pytest.raises(forebay.Invalid, match=r"pad_value=0.5 does not fit int64") as caught:
         list(make(ragged, fields=fields, batch_size=5))
     assert caught.value.places["field"] == "text"
 
 
-def test_empty_lists_from_maps_take_the_type_of_the_others(make, shard_of):
+def test_empty_map_results_take_the_dtype_of_the_others(make, shard_of):
     url = shard_of([(f"k{n}", {"txt": text}) for n, text in enumerate([b"", b"ab", b""])])
     fields = {"codes": forebay.Text("txt", ragged="pad", map=characters)}
     two, one = make(url, fields=fields, batch_size=2)
@@ -383,7 +383,7 @@ def test_empty_lists_from_maps_take_the_type_of_the_others(make, shard_of):
     assert (one["codes"].shape, one["codes_len"].tolist()) == ((1, 0), [0])
 
 
-def test_padding_rows_are_rows_like_others(make, ragged, shard_of):
+def test_padding_samples_keep_their_lengths(make, ragged, shard_of):
     urls = [ragged, shard_of([ragged_sample(number) for number in range(3)])]
     fields = {"boxes": forebay.Npy(ragged="pad")}
     options = {"fields": fields, "batch_size": 3, "world_size": 2, "pad_last": True}
@@ -397,7 +397,7 @@ def test_padding_rows_are_rows_like_others(make, ragged, shard_of):
             assert batch["boxes"].shape[1] == max(batch["boxes_len"])
 
 
-def test_a_sample_by_its_number_is_its_own_array(ragged):
+def test_indexed_sample_is_an_array_without_padding(ragged):
     torch = pytest.importorskip("torch")
     fields = {
         "boxes": forebay.Npy(ragged="pad"),
@@ -415,7 +415,7 @@ def test_a_sample_by_its_number_is_its_own_array(ragged):
         assert [len(row) for row in batch["nested"].unbind()] == [4, 2]
     del fields["nested"]
     with forebay.IndexedDataset(ragged, fields=fields, framework="torch") as dataset:
-        # What torch's loader puts together are rows of one request: they are of one width.
+        # torch's loader collates the rows of one request, which have one width.
         loader = torch.utils.data.DataLoader(dataset, batch_size=3)
         assert [batch["boxes"].shape for batch in loader] == [(3, 4, 3), (2, 3, 3)]
 
@@ -470,7 +470,7 @@ def test_nested_tensors_cross_processes_or_are_rejected():
     ("name", "field"),
     [("a", forebay.Npy(ragged="pad")), ("a", forebay.Text("txt", ragged="nested"))],
 )
-def test_a_name_for_lengths_is_taken(make, ragged, name, field):
+def test_field_named_like_a_length_is_rejected(make, ragged, name, field):
     fields = {name: field, f"{name}_len": forebay.Int("cls")}
     with pytest.raises(forebay.Invalid, match="a_len"):
         make(ragged, fields=fields)

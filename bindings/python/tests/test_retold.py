@@ -1,7 +1,7 @@
-"""Rules of other loaders for resuming and for changing worlds, held of this one.
+"""Scenarios of other loaders' own tests, for resuming and for changing worlds, run on Forebay.
 
-A scenario of another library's own tests, told in our names; which one stands with it.
-`torchdata`: its StatefulDataLoader; `streaming`: MosaicML's StreamingDataset.
+The comment above each test names its models: `torchdata` is the StatefulDataLoader, `streaming`
+is MosaicML's StreamingDataset.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def flat(batches):
 
 @pytest.fixture
 def loader(make, manifest):
-    """Makes loaders of the same order."""
+    """A function that makes loaders with the same order."""
 
     def loader(**options):
         return make(manifest=manifest, **(OPTIONS | options))
@@ -38,7 +38,7 @@ def loader(make, manifest):
 
 
 # torchdata: TestSnapshotZero, TestInitialState.test_initial_state
-def test_a_state_from_before_the_first_batch_is_the_whole_epoch(loader):
+def test_state_before_the_first_batch_resumes_the_whole_epoch(loader):
     first = loader()
     state = first.state_dict()
     whole = keys(first)
@@ -53,7 +53,7 @@ def test_a_state_from_before_the_first_batch_is_the_whole_epoch(loader):
 
 
 # torchdata: TestSnapshotEnd, TestEndOfEpochBehavior, TestMultiEpochState
-def test_a_state_from_the_end_is_the_next_epoch(loader):
+def test_state_at_the_end_resumes_with_the_next_epoch(loader):
     first = loader()
     epochs = [keys(first)]
     state = first.state_dict()
@@ -73,18 +73,18 @@ def test_each_step_of_two_epochs_resumes_through_json(loader, shuffle):
         state = json.loads(json.dumps(walker.state_dict()))
         resumed.load_state_dict(state)
         assert next(iter(resumed))["__key__"] == steps[step]
-        # The walker goes one batch further, by the state alone.
+        # The walker advances one batch from the state alone.
         walker.load_state_dict(state)
         assert next(iter(walker))["__key__"] == steps[step]
 
 
 # torchdata: TestInitialState.test_load_then_state, test_load_state_after_initial_state_dict
-def test_a_state_that_was_loaded_is_the_state(loader):
+def test_loaded_state_is_returned_unchanged(loader):
     first = loader()
     iteration = iter(first)
     next(iteration)
     state = first.state_dict()
-    assert first.state_dict() == state, "asking changes nothing"
+    assert first.state_dict() == state, "a second call returned another state"
     second = next(iteration)["__key__"]
     resumed = loader()
     assert resumed.state_dict() != state
@@ -104,7 +104,7 @@ def test_two_loaders_at_once_do_not_disturb_each_other(loader):
 # streaming: test_streamingdataloader_mid_epoch_resumption, test_dataloader_mid_epoch_exit
 @pytest.mark.parametrize("batch_size", [4, 7])
 @pytest.mark.parametrize("workers", [1, 4])
-def test_an_epoch_that_was_left_in_its_middle_is_gone_on_with(loader, batch_size, workers):
+def test_abandoned_epoch_resumes_in_its_middle(loader, batch_size, workers):
     first = loader(batch_size=batch_size, workers=workers)
     middle = SAMPLES // (2 * batch_size)
     done = keys(itertools.islice(first, middle))
@@ -119,15 +119,15 @@ def test_an_epoch_that_was_left_in_its_middle_is_gone_on_with(loader, batch_size
 
 # streaming: test_dataloader_determinism, test_dataloader_sample_order
 @pytest.mark.parametrize("seed", [987, 12345])
-def test_the_same_seed_is_the_same_order_and_another_is_not(loader, seed):
+def test_order_depends_on_the_seed(loader, seed):
     one, other = keys(loader(seed=seed)), keys(loader(seed=seed))
     assert one == other
     assert one != keys(loader(seed=seed + 1))
 
 
 # streaming: test_partition_relaxed_resumption
-def test_worlds_that_change_again_and_again_play_one_epoch(loader):
-    """Each world plays a step, and the next takes rank 0's state; global batches stay the same."""
+def test_worlds_that_change_after_each_step_read_one_epoch(loader):
+    """Each world runs one step, and the next loads its state; global batches stay the same."""
     global_batch = 12
     straight = [sorted(batch) for batch in keys(loader(batch_size=global_batch))]
     state = loader(batch_size=global_batch).state_dict()
@@ -140,13 +140,13 @@ def test_worlds_that_change_again_and_again_play_one_epoch(loader):
             states.append(one.state_dict())
             one.close()
         assert sorted(got) == step
-        assert all(one == states[0] for one in states), "a state is that of all ranks"
+        assert all(one == states[0] for one in states), "ranks have different states"
         state = states[0]
 
 
 # streaming: test_partition_small_num_samples, test_partition_samples_less_than_ncn
 @pytest.mark.parametrize("world", [4, 7])
-def test_fewer_samples_than_ranks_end_alike_on_all(loader, world):
+def test_ranks_have_equal_batch_counts_with_few_samples(loader, world):
     ranks = [
         list(loader(rank=rank, world_size=world, epoch_samples=3, batch_size=2))
         for rank in range(world)
@@ -165,7 +165,7 @@ def test_fewer_samples_than_ranks_end_alike_on_all(loader, world):
 # streaming: test_dataloader_epoch_size_no_streams
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("epoch_samples", [10, 55, 60])
-def test_an_epoch_is_as_long_as_was_asked(loader, epoch_samples, drop_last):
+def test_epoch_has_the_requested_length(loader, epoch_samples, drop_last):
     batches = keys(loader(epoch_samples=epoch_samples, drop_last=drop_last))
     full, rest = divmod(epoch_samples, BATCH)
     assert len(batches) == full + (rest > 0 and not drop_last)

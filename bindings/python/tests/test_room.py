@@ -1,4 +1,4 @@
-"""A job whose window the cache has no room for is refused when it opens, with what fits."""
+"""A window beyond the cache is rejected when the job opens, with the largest one that fits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def sized(manifest: str, tmp_path: Path, mib: int) -> str:
-    """The same manifest, saying that each shard has so many MiB."""
+    """Return a copy of the manifest in which each shard has `mib` MiB."""
     document = json.loads(Path(manifest).read_text())
     for shard in document["shards"]:
         shard["bytes"] = mib * MIB
@@ -30,7 +30,7 @@ def sized(manifest: str, tmp_path: Path, mib: int) -> str:
 def test_window_beyond_the_cache_is_rejected_with_a_limit(
     make: Callable[..., Any], manifest: str, tmp_path: Path
 ) -> None:
-    """The cache has 256 MiB: room for three of 80 MiB."""
+    """The cache has 256 MiB: room for three shards of 80 MiB."""
     listed = sized(manifest, tmp_path, 80)
     options: dict[str, Any] = {"fields": None, "manifest": listed, "shuffle": True, "lanes": 1}
     with pytest.raises(forebay.Full) as caught:
@@ -40,7 +40,7 @@ def test_window_beyond_the_cache_is_rejected_with_a_limit(
     assert advised[1] == "3"
     assert f"room={256 * MIB}" in str(caught.value)
     assert sum(len(batch["__key__"]) for batch in make(window=3, **options)) == 60
-    # Lanes each have a shard open, and a global shuffle all of them.
+    # Each lane keeps a shard open, and a global shuffle keeps all of them open.
     with pytest.raises(forebay.Full, match="lanes=2 and window=2"):
         list(make(window=1, **(options | {"lanes": 4})))
     with pytest.raises(forebay.Full, match="shuffle=True and window=3"):
@@ -49,22 +49,22 @@ def test_window_beyond_the_cache_is_rejected_with_a_limit(
 
 
 @pytest.mark.usefixtures("home")
-def test_without_lengths_nothing_is_refused(make: Callable[..., Any], manifest: str) -> None:
-    """A manifest of another origin may not say how long its shards are."""
+def test_manifest_without_shard_sizes_is_accepted(make: Callable[..., Any], manifest: str) -> None:
+    """A manifest may lack the sizes of its shards."""
     assert list(make(fields=None, manifest=manifest, shuffle="global"))
 
 
 @pytest.mark.usefixtures("home")
-def test_streams_need_their_windows_together(
+def test_windows_of_all_streams_must_fit_the_cache(
     shards: list[str], make: Callable[..., Any], manifest: str, tmp_path: Path
 ) -> None:
-    """Two streams of two shards of 80 MiB each have more open than the cache holds."""
+    """Two streams with two open shards of 80 MiB each exceed the cache."""
     listed = sized(manifest, tmp_path, 80)
     streams = [forebay.Stream(urls, repeat=1) for urls in (shards[:2], shards[2:])]
     options: dict[str, Any] = {"fields": None, "manifest": listed, "shuffle": True}
     with pytest.raises(forebay.Full, match="window=1"):
         list(make(streams, window=2, **options))
-    # The streams' own manifests say the same.
+    # Manifests of the single streams give the same result.
     streams = [forebay.Stream(urls, repeat=1, manifest=listed) for urls in (shards[:2], shards[2:])]
     with pytest.raises(forebay.Full, match="window=1"):
         list(make(streams, fields=None, shuffle=True, window=2))
@@ -72,7 +72,7 @@ def test_streams_need_their_windows_together(
 
 
 def test_local_ranks_come_from_the_launcher() -> None:
-    """Inconsistent variables are not a launcher's."""
+    """Inconsistent variables do not come from a launcher and are ignored."""
     place = ranks.Place(5, 8, "RANK and WORLD_SIZE")
     here = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
     assert ranks.here(place, here) == (4, 4)

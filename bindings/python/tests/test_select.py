@@ -1,4 +1,4 @@
-"""`select`: samples that are left out, at the places they have."""
+"""`select` leaves samples out of their batches without moving the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def labels(loader):
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
-def test_a_batch_is_shorter_by_what_is_left_out(make, shards, framework):
+def test_batch_is_shorter_by_its_deselected_samples(make, shards, framework):
     seen = []
 
     def select(sample):
@@ -53,7 +53,7 @@ def test_a_batch_is_shorter_by_what_is_left_out(make, shards, framework):
     [{}, {"workers": 2}, {"workers": 2, "worker_type": "process"}],
     ids=["here", "threads", "processes"],
 )
-def test_what_is_left_out_is_counted_apart_wherever_it_is_chosen(make, shard_of, workers):
+def test_deselected_samples_are_counted_apart_from_errors(make, shard_of, workers):
     from conftest import sample
 
     samples = [sample(number) for number in range(10)]
@@ -110,7 +110,7 @@ def test_selection_is_stable_across_worlds_and_resumes(make, manifest, world):
         assert sorted(value for rank in rest for value in rank[number]) == sorted(batch)
 
 
-def test_padding_that_is_left_out_does_not_count(make, shard_of):
+def test_deselected_padding_is_not_counted(make, shard_of):
     from conftest import sample
 
     url = shard_of([sample(number) for number in range(5)])
@@ -141,7 +141,7 @@ def test_select_runs_before_map_and_names_the_sample(make, shards):
         assert int(caught.value.places["offset"]) > 0
 
 
-def test_every_field_can_be_chosen_by_where_none_is_named(make):
+def test_select_gets_every_field_if_none_is_named(make):
     loader = make(select=lambda sample: sample["cls"] in (b"1", b"59"))
     keys = [key for batch in loader for key in batch["__key__"]]
     assert keys == ["s00001", "s00059"]

@@ -1,4 +1,4 @@
-"""Stores behind a network, as the package reaches them with nothing but itself installed."""
+"""Object stores and pipe commands, read by the package alone, without any cloud SDK."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay import DataLoader, Invalid, NotFound, Unavailable
 
 
 class Store(ThreadingHTTPServer):
-    """A bucket of files that speaks as much S3 as reading and listing need."""
+    """A bucket of files with the part of S3 that reading and listing need."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
@@ -80,12 +80,12 @@ class _Answer(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    """Three shards of one sample, for a user whose keys are in a profile."""
+    """A store with three shards of one sample; the user's keys are in a profile."""
     folder = tmp_path / "d"
     folder.mkdir()
     for number in range(3):
@@ -105,7 +105,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
         server.shutdown()
 
 
-def test_patterns_keep_their_place_and_a_profile_signs(store: Store) -> None:
+def test_patterns_expand_in_order_and_a_profile_signs(store: Store) -> None:
     urls = "s3://bucket/d/2.tar::s3://bucket/d/[01].tar"
     with DataLoader(urls, batch_size=1) as loader:
         read = [url for batch in loader for url in batch["__url__"]]
@@ -116,14 +116,14 @@ def test_patterns_keep_their_place_and_a_profile_signs(store: Store) -> None:
     assert store.signed_by == {"PROFILES"}
 
 
-def test_what_matches_nothing_is_named(store: Store) -> None:
+def test_pattern_without_matches_is_named_in_the_error(store: Store) -> None:
     with pytest.raises(NotFound, match=r"none-\*\.tar"):
         DataLoader("s3://bucket/d/none-*.tar", batch_size=1)
     with pytest.raises(Invalid, match="braces"):
         DataLoader(f"{store.url}/d/*.tar", batch_size=1)
 
 
-def test_shards_may_be_commands_where_that_is_allowed(tmp_path: Path) -> None:
+def test_pipe_urls_require_allow_pipe(tmp_path: Path) -> None:
     for shard in range(2):
         write_shard(tmp_path / f"{shard}.tar", [sample(shard * 10 + i) for i in range(10)])
     urls = f"pipe:cat {tmp_path}/{{0..1}}.tar"
@@ -136,7 +136,7 @@ def test_shards_may_be_commands_where_that_is_allowed(tmp_path: Path) -> None:
         assert set(next(iter(loader))["__url__"]) == {f"pipe:cat {tmp_path}/0.tar"}
 
 
-def test_a_command_that_fails_says_how() -> None:
+def test_failed_pipe_command_is_reported_with_exit_status() -> None:
     with (
         DataLoader("pipe:exit 7", allow_pipe=True, framework="numpy", timeout=60) as loader,
         pytest.raises(Unavailable, match="exit status: 7"),

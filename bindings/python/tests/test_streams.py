@@ -1,4 +1,4 @@
-"""Mixtures: shares of every prefix, each stream's own order, resumed in any world."""
+"""Mixtures of streams: shares of every prefix, the order of each stream, and resuming."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import forebay
 from conftest import write_manifest, write_shard
 
 FIELDS = {"label": forebay.Int("cls")}
-# Samples of the shards of three data sets.
+# Sample counts of the shards of three data sets.
 SETS = {"a": (9, 4, 7), "b": (6, 5), "c": (10,)}
 
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
-    """Each data set's shards and its manifest."""
+    """Shards and manifest of each data set, by name."""
     folder = tmp_path_factory.mktemp("streams")
     made = {}
     for name, counts in SETS.items():
@@ -49,7 +49,7 @@ def repeated(sets, *repeats):
 
 
 @pytest.mark.parametrize("with_counts", [True, False])
-def test_after_any_prefix_each_share_is_within_a_sample(make, sets, with_counts):
+def test_share_of_each_prefix_is_within_one_sample(make, sets, with_counts):
     streams = weighted(sets, 0.5, 0.3, 0.2)
     if not with_counts:
         streams = [forebay.Stream(stream.urls, weight=stream.weight) for stream in streams]
@@ -60,7 +60,7 @@ def test_after_any_prefix_each_share_is_within_a_sample(make, sets, with_counts)
         for name, weight in zip(SETS, (0.5, 0.3, 0.2), strict=True):
             had = sum(key.startswith(name) for key in seen[:end])
             assert abs(had - weight * end) < 1, (name, end)
-    # A stream that is too short is played again: each sample as often as any other, or once more.
+    # A short stream is repeated: its samples are read equally often, or once more.
     for name, counts in SETS.items():
         of_it = [key for key in seen if key.startswith(name)]
         times = {key: of_it.count(key) for key in of_it}
@@ -71,7 +71,7 @@ def test_after_any_prefix_each_share_is_within_a_sample(make, sets, with_counts)
         assert first != second
 
 
-def test_repeats_play_each_stream_so_often(make, sets):
+def test_repeat_sets_the_passes_over_each_stream(make, sets):
     loader = make(repeated(sets, 1, 2, 0.5), fields=FIELDS, shuffle=True, window=2)
     seen = keys(loader)
     assert len(seen) == loader.num_samples == 20 + 22 + 5
@@ -80,12 +80,12 @@ def test_repeats_play_each_stream_so_often(make, sets):
     assert {times[key] for key in times if key.startswith("a")} == {1}
     assert {times[key] for key in times if key.startswith("b")} == {2}
     assert [times[key] for key in times if key.startswith("c")] == [1] * 5
-    # Without a weight or a repeat a stream is played once.
+    # A stream without weight or repeat is read once.
     urls, manifest = sets["a"]
     assert len(keys(make([forebay.Stream(urls, manifest=manifest)], fields=FIELDS))) == 20
 
 
-def test_a_streams_own_order_does_not_depend_on_the_others(make, sets):
+def test_order_of_a_stream_does_not_depend_on_the_others(make, sets):
     def of_a(*weights):
         loader = make(weighted(sets, *weights), fields=FIELDS, shuffle=True, epoch_samples=90)
         return [key for key in keys(loader) if key.startswith("a")][:15]
@@ -109,7 +109,7 @@ def test_a_mixture_resumes_in_every_world(make, sets, world):
             ranks.append([list(batch["__key__"]) for batch in other])
         assert len({len(batches) for batches in ranks}) == 1
         together = [key for step in zip(*ranks, strict=True) for part in step for key in part]
-        # The tail repeats a sample for a rank that would have none.
+        # The tail repeats a sample for a rank that would otherwise have none.
         assert done + together[: len(whole) - len(done)] == whole
 
 
@@ -125,7 +125,7 @@ def test_a_mixture_resumes_in_every_world(make, sets, world):
         ),
     ],
 )
-def test_mixtures_that_make_no_sense_are_refused_by_name(make, sets, change, named):
+def test_invalid_mixture_is_rejected_with_advice(make, sets, change, named):
     with pytest.raises(forebay.Invalid, match=named):
         make(**change(sets))
 
@@ -142,7 +142,7 @@ def test_invalid_streams_are_rejected_at_creation():
             forebay.Stream("x.tar", **arguments)
 
 
-def test_a_state_of_another_mixture_is_refused_by_name(make, sets):
+def test_state_of_another_mixture_is_rejected(make, sets):
     options = {"fields": FIELDS, "epoch_samples": 50}
     state = make(weighted(sets, 1, 1, 1), **options).state_dict()
     make(weighted(sets, 1, 1, 1), **options).load_state_dict(state)

@@ -1,4 +1,4 @@
-"""Tensors reach each framework without a copy and belong to it; views keep the slab readable."""
+"""Tensors reach each framework without a copy, and it owns them; views keep the slab readable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIELDS = {
 
 @pytest.fixture
 def addresses(monkeypatch):
-    """Addresses of delivered tensors, by the id of what was delivered."""
+    """Addresses of the native tensors, by the id of the framework's tensor."""
     seen: dict[int, int] = {}
     for framework in (frameworks._Torch, frameworks._NumPy, frameworks._Jax):
         original = framework.tensor
@@ -76,7 +76,7 @@ def test_numpy_arrays_are_zero_copy_and_writable(make, addresses):
             assert (array == 1).all()
 
 
-def test_jax_arrays_have_the_right_values_and_place(make, addresses):
+def test_jax_arrays_are_zero_copy_with_the_right_values(make, addresses):
     jax = pytest.importorskip("jax")
     fields = {"image": forebay.Image("png"), "brain": forebay.Image("png", dtype="bfloat16")}
     (batch, *_) = make(fields=fields, framework="jax")
@@ -88,7 +88,7 @@ def test_jax_arrays_have_the_right_values_and_place(make, addresses):
     assert (batch["image"].at[0].set(7)[0] == 7).all()
 
 
-def test_without_a_choice_the_framework_is_the_one_in_use(make):
+def test_default_framework_is_torch_once_imported(make):
     (batch, *_) = make(fields={"label": forebay.Int("cls")}, framework=None)
     assert isinstance(batch["label"], torch.Tensor)
 
@@ -104,7 +104,7 @@ def test_a_tensor_outlives_its_loader_and_later_batches(make):
         assert (found == pixels(number)).all()
 
 
-def test_a_tensor_is_handed_over_once_and_says_what_it_cannot_do():
+def test_dlpack_exports_once_and_rejects_other_devices():
     native = _native.Batch.flags([True, False])
     assert native.__dlpack_device__() == (1, 0)
     for refused in ({"copy": True}, {"dl_device": (2, 0)}, {"stream": 1}):
@@ -116,7 +116,7 @@ def test_a_tensor_is_handed_over_once_and_says_what_it_cannot_do():
     assert "dltensor_versioned" not in repr(_native.Batch.flags([True]).__dlpack__())
 
 
-def test_a_consumer_of_the_old_protocol_gets_the_same_bytes():
+def test_old_dlpack_protocol_gets_the_same_memory():
     class Old:
         def __init__(self, native):
             self.native = native
@@ -145,18 +145,18 @@ def test_views_stay_readable_after_close(make):
         views[0][0] = 1
 
 
-def test_views_are_made_when_they_are_looked_at(make):
+def test_views_are_created_on_access(make):
     loader = make(fields={"view": forebay.Bytes("bin", copy=False)}, batch_size=60)
     gc.collect()
     (batch,) = loader
     views = batch["view"]
-    # One that all are slices of.
+    # The views are slices of one memoryview, made on access.
     assert sum(type(known) is memoryview for known in gc.get_objects()) < 10
     expected = [sample(number)[1]["bin"] for number in range(60)]
     assert views == expected
     assert (views[-1], views[1:3], len(views)) == (expected[-1], expected[1:3], 60)
     assert all(type(view) is memoryview for view in views)
-    # torch's loaders make sequences anew out of their items.
+    # torch's loaders rebuild a sequence from its items.
     assert type(views)(list(views)) == expected
     with pytest.raises(IndexError):
         views[60]
@@ -186,11 +186,11 @@ def test_view_keeps_its_bytes_while_it_lives(monkeypatch):
         assert alive() is not None
         del part
         assert alive() is None
-    # One for each power of two, not for each length.
+    # One array type exists for each power of two, not for each length.
     assert types == [0, 1, 2, 8, 9, 10]
 
 
-def test_a_user_who_keeps_every_view_waits_for_nobody(make):
+def test_keeping_every_view_does_not_block_the_loader(make):
     fields = {"view": forebay.Bytes("png", copy=False), "label": forebay.Int("cls")}
     for prefetch in (1, 2, 4):
         loader = make(fields=fields, prefetch=prefetch, batch_size=2)

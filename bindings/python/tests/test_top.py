@@ -1,6 +1,6 @@
-"""`forebay top` in a terminal: it shows what runs, keeps to the window, and leaves it as it was.
+"""`forebay top` in a terminal: it shows jobs, fits the window, and restores the terminal.
 
-While its daemon does not answer, it keeps what it knew, and asks again.
+While the daemon does not answer, `forebay top` keeps the last state on screen and tries again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONTROL = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|([^\x1b])")
 
 
 class Terminal:
-    """A terminal of some size, for `forebay top`."""
+    """A terminal in which `forebay top` runs."""
 
     def __init__(self, height: int, width: int) -> None:
         self.ours, self.theirs = os.openpty()
@@ -44,9 +44,9 @@ class Terminal:
         self.process: subprocess.Popen[bytes] | None = None
 
     def run(self, *arguments: str) -> None:
-        """Run it, which needs a daemon to look at."""
-        # It leads a session of its own, whose terminal this is: so it is told of sizes. A copy of
-        # this process would see to that by `preexec_fn`, of which JAX warns once it was imported.
+        """Start `forebay top`, which needs a daemon to look at."""
+        # The process must lead a session on this terminal to receive size changes. `setsid` sees to
+        # that, because JAX, once imported, warns of `preexec_fn`.
         self.process = subprocess.Popen(
             ["setsid", "--ctty", FOREBAY, "top", *arguments],
             stdin=self.theirs,
@@ -56,11 +56,11 @@ class Terminal:
         )
 
     def resize(self, height: int, width: int) -> None:
-        """Give the window another size."""
+        """Change the size of the window."""
         fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     def read(self, deadline: float) -> None:
-        """Read what comes next."""
+        """Read the next output."""
         left = deadline - time.monotonic()
         assert select.select([self.ours], [], [], max(0.0, left))[0], self.seen[-2000:]
         more = os.read(self.ours, 1 << 16)
@@ -80,7 +80,7 @@ class Terminal:
                 column += 1
 
     def lines(self) -> list[str]:
-        """Return the lines of the screen, without empty ones at its end."""
+        """Return the lines of the screen, without empty lines at the end."""
         height = max((row for row, _ in self.cells), default=-1) + 1
         width = max((column for _, column in self.cells), default=-1) + 1
         rows = [[self.cells.get((row, at), " ") for at in range(width)] for row in range(height)]
@@ -104,7 +104,7 @@ class Terminal:
         os.write(self.ours, key)
 
     def end(self, key: bytes | signal.Signals) -> int:
-        """Press `key`, or send it, and return the exit code."""
+        """Press a key or send a signal, wait for the end, and return the exit code."""
         assert self.process is not None
         if isinstance(key, signal.Signals):
             self.process.send_signal(key)
@@ -116,7 +116,7 @@ class Terminal:
         return self.process.wait(GONE_WITHIN)
 
     def close(self) -> None:
-        """Let go of it, and of who has it."""
+        """Kill the process, and close both ends of the terminal."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -126,17 +126,17 @@ class Terminal:
 
 @pytest.fixture
 def terminal() -> Iterator[Terminal]:
-    """A terminal of the usual size."""
+    """A terminal of 24 lines and 80 columns."""
     terminal = Terminal(24, 80)
     yield terminal
     terminal.close()
 
 
 @pytest.mark.parametrize("key", [b"q", b"\x03", signal.SIGTERM, signal.SIGHUP])
-def test_a_job_is_seen_in_any_window(
+def test_top_shows_a_job_in_any_window_size(
     terminal: Terminal, shards: list[str], key: bytes | signal.Signals
 ) -> None:
-    """The job's name and a key's effect; no line is longer than the window is wide."""
+    """The screen shows the job's name and fits the window; each key or signal ends with code 0."""
     with DataLoader(shards, batch_size=4, job=JOB) as loader:
         batches = iter(loader)
         next(batches)
@@ -150,18 +150,18 @@ def test_a_job_is_seen_in_any_window(
         assert max(map(len, lines)) <= 40
         del batches
     assert terminal.end(key) == 0
-    # Its cursor is back, and so are its modes.
+    # The cursor and the terminal's modes are restored.
     assert b"\x1b[?25h" in terminal.seen
     assert termios.tcgetattr(terminal.theirs) == terminal.modes
 
 
-def test_what_does_not_fit_is_scrolled_to(terminal: Terminal, shards: list[str]) -> None:
-    """Ranks are one line; in a small window arrows and pages show the rest, as soon as pressed."""
+def test_keys_scroll_to_hidden_lines(terminal: Terminal, shards: list[str]) -> None:
+    """Ranks of a job share one line; in a small window arrow and page keys scroll at once."""
     both = [DataLoader(shards, batch_size=4, job=JOB) for _ in range(2)]
     with both[0], both[1]:
         for rank in both:
             next(iter(rank))
-        # So rarely that no look of its own shows another line.
+        # The long interval leaves all redraws to keys.
         terminal.run("--interval", "3600")
         whole = terminal.screen("RANKS")
         (row,) = [line for line in whole if line.startswith(JOB[:10])]
@@ -185,8 +185,8 @@ def test_what_does_not_fit_is_scrolled_to(terminal: Terminal, shards: list[str])
     assert terminal.end(b"q") == 0
 
 
-def test_a_daemon_that_comes_back_is_seen_again(terminal: Terminal, tmp_path: Path) -> None:
-    """While nobody answers the screen stays and says so; whoever answers next is shown."""
+def test_top_shows_a_restarted_daemon(terminal: Terminal, tmp_path: Path) -> None:
+    """Without an answer the screen keeps the last state and says so; a new daemon is shown."""
     address = f"unix:{tmp_path}/d.sock"
 
     def daemon() -> subprocess.Popen[str]:
@@ -216,12 +216,12 @@ def test_a_daemon_that_comes_back_is_seen_again(terminal: Terminal, tmp_path: Pa
     first.kill()
     first.communicate()
     lines = terminal.screen("The daemon does not answer; this is its last state. Trying again.")
-    assert any("nvme" in line for line in lines), "what was known is still there"
+    assert any("nvme" in line for line in lines), "the last known state is gone"
     second = daemon()
     lines = terminal.screen("No job is connected.")
     while any("does not answer" in line for line in lines):
         lines = terminal.screen("No job is connected.")
-    # One that hangs keeps nobody: keys are heeded while it is waited for.
+    # Keys work while the daemon hangs.
     second.send_signal(signal.SIGSTOP)
     assert terminal.end(b"q") == 0
     assert termios.tcgetattr(terminal.theirs) == terminal.modes

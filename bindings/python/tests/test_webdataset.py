@@ -1,5 +1,6 @@
-"""`forebay.WebDataset` and `WebLoader`: workers and ranks (beside webdataset's own), epochs, seeds,
-and what is refused with the way that leads there.
+"""`forebay.WebDataset` and `WebLoader`: workers, ranks, epochs, seeds, states and errors.
+
+The first tests run webdataset as well, and compare the samples.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from forebay.webdataset import samples as samples_module
 from test_stores import Store, store  # noqa: F401
 
 pytestmark = [
-    # webdataset leaves files open for the collector to close.
+    # webdataset leaves files open until garbage collection.
     pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
-    # torch forks its workers, whatever else runs here; Python and JAX say what they think of it.
+    # torch forks its workers beside other threads, of which Python and JAX warn.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning"),
 ]
@@ -41,11 +42,11 @@ pytestmark = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _closed() -> Iterator[None]:
-    """Collects iterations that tests left in the middle, before the daemon of all tests ends."""
+    """Collect unfinished iterations before the shared daemon ends."""
     yield
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore", ResourceWarning)
-        # torch waits 5 s for each worker that raised, whatever it read, and ends it then.
+        # torch waits 5 s for each worker that raised before it ends the worker.
         patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
         gc.collect()
 
@@ -76,7 +77,7 @@ def keys(samples: Iterable[Any]) -> list[str]:
 
 
 def key_of(sample: Any) -> Any:
-    """Sent to workers, which take no lambda."""
+    """Return a sample's key; workers need a function that can be pickled."""
     return sample["__key__"]
 
 
@@ -84,11 +85,11 @@ def loaded(dataset: Any, workers: int, **options: Any) -> list[Any]:
     return list(DataLoader(dataset, batch_size=None, num_workers=workers, **options))
 
 
-# Beside webdataset
+# Comparison with webdataset
 
 
-def test_the_face_is_webdatasets(urls: list[str]) -> None:
-    # Whatever can be asked of the one can be asked of the other, in the same order.
+def test_arguments_and_methods_match_webdataset(urls: list[str]) -> None:
+    # Forebay has all arguments of webdataset in the same order, and all methods.
     import inspect
 
     theirs = list(inspect.signature(webdataset.WebDataset).parameters)
@@ -101,7 +102,7 @@ def test_the_face_is_webdatasets(urls: list[str]) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(("rank", "world"), [(0, 1), (0, 2), (1, 2), (2, 3)])
-def test_ranks_and_workers_read_what_webdatasets_read(
+def test_ranks_and_workers_read_the_samples_of_webdataset(
     workers: int, rank: int, world: int, urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", str(rank))
@@ -139,7 +140,9 @@ def test_several_ranks_need_a_splitter(urls: list[str], monkeypatch: pytest.Monk
     assert keys(WebDataset(urls, nodesplitter=None)) == KEYS
 
 
-def test_workers_by_the_environment(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_number_comes_from_the_environment(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORKER", "1")
     monkeypatch.setenv("NUM_WORKERS", "3")
     theirs = keys(webdataset.WebDataset(urls, shardshuffle=False))
@@ -157,7 +160,7 @@ def test_a_worker_without_samples_is_an_error(urls: list[str]) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_loaders_go_on_with_the_chain(workers: int, urls: list[str]) -> None:
+def test_webloader_continues_the_chain_of_steps(workers: int, urls: list[str]) -> None:
     def batches(library: Any) -> list[Any]:
         dataset = library.WebDataset(urls, shardshuffle=False).to_tuple("cls __key__").batched(4)
         loader = library.WebLoader(dataset, batch_size=None, num_workers=workers)
@@ -178,7 +181,7 @@ def test_a_spawned_worker_opens_its_own_session(urls: list[str]) -> None:
     assert sorted(loaded(dataset, 2, multiprocessing_context="spawn")) == KEYS
 
 
-def test_a_forked_worker_leaves_the_iteration_that_was_under_way(urls: list[str]) -> None:
+def test_forked_workers_do_not_disturb_a_running_iteration(urls: list[str]) -> None:
     dataset = WebDataset(urls).map(key_of)
     begun = iter(dataset)
     assert [next(begun) for _ in range(3)] == KEYS[:3]
@@ -204,7 +207,7 @@ if __name__ == "__main__":
 
 
 def test_spawned_workers_know_the_rank_of_a_process_group(urls: list[str], tmp_path: Path) -> None:
-    # Nothing in the environment tells it, and they have no process group.
+    # The environment names no rank, and spawned workers have no process group.
     script = tmp_path / "rank.py"
     script.write_text(RANKS)
     ranks = [
@@ -221,7 +224,7 @@ def test_spawned_workers_know_the_rank_of_a_process_group(urls: list[str], tmp_p
     assert sorted(said[0] + said[1]) == KEYS
 
 
-def test_a_pickled_data_set_is_the_same(urls: list[str]) -> None:
+def test_pickled_data_set_reads_the_same_samples(urls: list[str]) -> None:
     dataset = WebDataset(urls, shardshuffle=9).shuffle(8).map(key_of).with_epoch(12)
     twin = pickle.loads(pickle.dumps(dataset))
     assert list(twin) == list(dataset)
@@ -242,11 +245,11 @@ def test_killed_daemon_is_replaced_without_sample_loss(home: Home, tmp_path: Pat
 
 @pytest.fixture
 def small_daemon(tmp_path: Path) -> Iterator[str]:
-    """A daemon with little memory for batches; its address."""
+    """Address of a daemon with little memory for batches."""
     address, cache = tmp_path / "forebayd.sock", tmp_path / "cache-of-it"
     cache.mkdir()
     config = tmp_path / "forebay.toml"
-    # The least that a daemon takes: 48 MiB are left for batches.
+    # The daemon's least memory leaves 48 MiB for batches.
     config.write_text(
         f'[daemon]\nsocket = "{address}"\nmemory = "256MiB"\n'
         f'[[tier]]\nname = "disk"\npath = "{cache}"\ncapacity = "1GiB"\n'
@@ -262,7 +265,7 @@ def small_daemon(tmp_path: Path) -> Iterator[str]:
     assert daemon.returncode == 0
 
 
-def test_samples_too_large_for_a_batch_come_one_by_one(small_daemon: str, tmp_path: Path) -> None:
+def test_samples_too_large_for_a_batch_are_all_read(small_daemon: str, tmp_path: Path) -> None:
     samples = [(f"v{number:02}", {"bin": bytes([number]) * 4_000_000}) for number in range(20)]
     dataset = WebDataset(write_shard(tmp_path / "v.tar", samples), daemon=small_daemon)
     read = [(sample["__key__"], {"bin": sample["bin"]}) for sample in dataset]
@@ -270,7 +273,7 @@ def test_samples_too_large_for_a_batch_come_one_by_one(small_daemon: str, tmp_pa
 
 
 @pytest.mark.parametrize("form", ["s3://bucket/d/{}.tar", "{url}/d/{}.tar?signature=secret"])
-def test_shards_of_a_store(form: str, store: Store) -> None:  # noqa: F811
+def test_store_shards_are_read_and_missing_ones_reported(form: str, store: Store) -> None:  # noqa: F811
     urls = [form.format(name, url=store.url) for name in (2, "not", 0, "nor", "neither", 1)]
     heard: list[Exception] = []
 
@@ -289,7 +292,7 @@ def test_shards_of_a_store(form: str, store: Store) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("missing", [None, 0, 2, 5])
-def test_a_list_is_read_part_by_part(
+def test_long_shard_list_is_read_in_parts(
     missing: int | None, urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(samples_module, "_SHARDS", 3)
@@ -300,21 +303,21 @@ def test_a_list_is_read_part_by_part(
     assert stopped == (KEYS if missing is None else KEYS[: missing * SAMPLES])
 
 
-@pytest.mark.parametrize("torch_there", [True, False])
-def test_torch_is_imported_for_those_who_ask(torch_there: bool, urls: list[str]) -> None:
+@pytest.mark.parametrize("has_torch", [True, False])
+def test_torch_is_imported_only_on_demand(has_torch: bool, urls: list[str]) -> None:
     script = f"""
 import sys
 class Without:
     def find_spec(self, name, *_):
         if name.split(".")[0] == "torch":
             raise ImportError("not installed")
-if not {torch_there}:
+if not {has_torch}:
     sys.meta_path.insert(0, Without())
 import forebay
 assert "torch" not in sys.modules
 dataset = forebay.WebDataset({urls[0]!r})
 assert len(list(dataset)) == {SAMPLES}
-if {torch_there}:
+if {has_torch}:
     from torch.utils.data import IterableDataset
     assert isinstance(dataset, IterableDataset)
 else:
@@ -328,7 +331,7 @@ else:
     subprocess.run([sys.executable, "-c", script], check=True, env=os.environ)
 
 
-def test_the_package_has_no_other_names_of_that_kind() -> None:
+def test_unknown_attribute_of_the_package_is_an_error() -> None:
     with pytest.raises(AttributeError, match="WebPage"):
         forebay.WebPage  # noqa: B018
 
@@ -336,15 +339,15 @@ def test_the_package_has_no_other_names_of_that_kind() -> None:
 # Order
 
 
-def test_every_epoch_has_an_order_of_its_own(urls: list[str]) -> None:
-    def play() -> list[list[str]]:
+def test_every_epoch_has_its_own_order(urls: list[str]) -> None:
+    def read_epochs() -> list[list[str]]:
         dataset = WebDataset(urls, shardshuffle=SHARDS, seed=4).shuffle(10)
         return [keys(dataset) for _ in range(3)]
 
-    epochs = play()
+    epochs = read_epochs()
     assert [sorted(epoch) for epoch in epochs] == [KEYS] * 3
     assert len({tuple(epoch) for epoch in epochs}) == 3
-    assert play() == epochs
+    assert read_epochs() == epochs
     dataset = WebDataset(urls, shardshuffle=SHARDS, seed=4).shuffle(10)
     dataset.set_epoch(2)
     assert keys(dataset) == epochs[2]
@@ -363,21 +366,25 @@ def test_repetitions_within_an_epoch_differ(urls: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "of", "splitter"),
+    ("number_variable", "size_variable", "splitter"),
     [("RANK", "WORLD_SIZE", "nodesplitter"), ("WORKER", "NUM_WORKERS", "workersplitter")],
 )
-def test_readers_of_the_same_shards_draw_differently(
-    who: str, of: str, splitter: str, urls: list[str], monkeypatch: pytest.MonkeyPatch
+def test_ranks_and_workers_shuffle_the_same_shards_differently(
+    number_variable: str,
+    size_variable: str,
+    splitter: str,
+    urls: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(of, "3")
+    monkeypatch.setenv(size_variable, "3")
     orders = set()
     for number in range(3):
-        monkeypatch.setenv(who, str(number))
+        monkeypatch.setenv(number_variable, str(number))
         orders.add(tuple(keys(WebDataset(urls, **{splitter: None}).shuffle(20))))
     assert len(orders) == 3
 
 
-def test_a_shuffle_can_have_its_own_draws(urls: list[str]) -> None:
+def test_shuffle_takes_its_own_seed_or_generator(urls: list[str]) -> None:
     import random
 
     by_seed = [keys(WebDataset(urls, seed=seed).shuffle(9, seed=1)) for seed in (1, 2)]
@@ -393,35 +400,35 @@ def epochs_of(loader: Any) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("persistent", [True, False])
-def test_workers_play_a_new_epoch_each_time(persistent: bool, urls: list[str]) -> None:
-    def play(loading: Any, seed: int, **options: Any) -> list[tuple[str, ...]]:
+def test_workers_read_a_new_epoch_each_time(persistent: bool, urls: list[str]) -> None:
+    def read_epochs(loading: Any, seed: int, **options: Any) -> list[tuple[str, ...]]:
         torch.manual_seed(seed)
         dataset = WebDataset(urls, shardshuffle=SHARDS).shuffle(10).map(key_of)
         options |= {"num_workers": 2, "persistent_workers": persistent}
         loader = loading(dataset, batch_size=None, **options)
         return epochs_of(loader)
 
-    # A WebLoader tells its workers the epoch; torch's own tells them no more than a new seed.
-    assert play(WebLoader, 1) == play(WebLoader, 2)
-    assert play(DataLoader, 1) == play(DataLoader, 1)
-    for epochs in (play(WebLoader, 1), play(DataLoader, 1)):
+    # A WebLoader sends the epoch to its workers; torch's DataLoader sends only a new seed.
+    assert read_epochs(WebLoader, 1) == read_epochs(WebLoader, 2)
+    assert read_epochs(DataLoader, 1) == read_epochs(DataLoader, 1)
+    for epochs in (read_epochs(WebLoader, 1), read_epochs(DataLoader, 1)):
         assert [sorted(epoch) for epoch in epochs] == [KEYS] * 3
         assert len(set(epochs)) == 3
 
 
-def test_the_epoch_can_be_chosen_for_workers(urls: list[str]) -> None:
+def test_set_epoch_reaches_workers(urls: list[str]) -> None:
     def loader(loading: Any) -> Any:
         dataset = WebDataset(urls, shardshuffle=SHARDS).map(key_of)
         return loading(dataset, batch_size=None, num_workers=2)
 
     epochs = epochs_of(loader(WebLoader))
-    mine, torchs = loader(WebLoader), loader(DataLoader)
+    mine, torch_loader = loader(WebLoader), loader(DataLoader)
     mine.set_epoch(2)
-    torchs.dataset.set_epoch(2)
-    assert tuple(mine) == tuple(torchs) == epochs[2]
+    torch_loader.dataset.set_epoch(2)
+    assert tuple(mine) == tuple(torch_loader) == epochs[2]
 
 
-def test_resampled_shards_are_drawn_by_seed_epoch_and_worker(
+def test_resampled_shards_depend_on_seed_and_worker(
     urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def draw(count: int = 4 * len(KEYS), **options: Any) -> list[str]:
@@ -433,13 +440,13 @@ def test_resampled_shards_are_drawn_by_seed_epoch_and_worker(
     assert drawn != draw(seed=1)
     firsts = drawn[::SAMPLES]
     assert set(firsts) == set(KEYS[::SAMPLES])
-    assert max(firsts.count(key) for key in firsts) > 4, "that would be without replacement"
+    assert max(firsts.count(key) for key in firsts) > 4, "shards were drawn without replacement"
     monkeypatch.setenv("WORKER", "1")
     monkeypatch.setenv("NUM_WORKERS", "2")
     assert draw(2 * len(drawn)) != drawn
 
 
-def test_a_resampled_shard_that_is_missing_is_told_each_time(urls: list[str]) -> None:
+def test_missing_resampled_shard_is_reported_each_time(urls: list[str]) -> None:
     heard = []
 
     def handler(error: Exception) -> bool:
@@ -456,18 +463,18 @@ def test_a_resampled_shard_that_is_missing_is_told_each_time(urls: list[str]) ->
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_epochs_length_is_that_of_all_workers(workers: int, urls: list[str]) -> None:
-    # webdataset's is the length for each of them.
+def test_with_epoch_counts_the_samples_of_all_workers(workers: int, urls: list[str]) -> None:
+    # In webdataset the length holds for each worker.
     for length in (1, 2, 41):
         assert len(loaded(WebDataset(urls).with_epoch(length), workers)) == length
 
 
-def test_a_chain_leaves_what_it_is_made_from(urls: list[str]) -> None:
+def test_chained_steps_leave_the_original_data_set_unchanged(urls: list[str]) -> None:
     dataset = WebDataset(urls)
     chain = dataset.map(key_of).slice(2)
     assert list(chain) == KEYS[:2]
     assert keys(dataset) == KEYS
-    # As in webdataset, these change what they are called on.
+    # As in webdataset, with_epoch and with_length change the data set itself.
     assert dataset.with_epoch(3) is dataset
     assert len(list(dataset)) == 3
     with pytest.raises(TypeError, match="with_length"):
@@ -480,7 +487,7 @@ def test_a_chain_leaves_what_it_is_made_from(urls: list[str]) -> None:
     ]
 
 
-def test_a_part_of_the_samples_is_drawn_anew_each_epoch(urls: list[str]) -> None:
+def test_rsample_draws_other_samples_each_epoch(urls: list[str]) -> None:
     dataset = WebDataset(urls).rsample(0.5)
     first, second = keys(dataset), keys(dataset)
     assert 0 < len(first) < len(KEYS)
@@ -496,7 +503,7 @@ def chain(urls: list[str]) -> WebDataset:
 
 
 @pytest.mark.parametrize("at", [0, 1, 7, 20, len(KEYS) - 1, len(KEYS)])
-def test_an_iteration_goes_on_from_a_state(at: int, urls: list[str]) -> None:
+def test_iteration_resumes_from_a_state(at: int, urls: list[str]) -> None:
     whole = chain(urls)
     first, second = list(whole), list(whole)
     begun = chain(urls)
@@ -507,7 +514,7 @@ def test_an_iteration_goes_on_from_a_state(at: int, urls: list[str]) -> None:
     resumed.load_state_dict(state)
     resumed.set_epoch(0)
     rest = list(resumed)
-    # A state from an epoch's end goes on with the next.
+    # A state from the end of an epoch resumes with the next one.
     assert handed_out + rest == first + second * (at == len(KEYS))
     assert list(resumed) != first
     list(samples)
@@ -515,7 +522,7 @@ def test_an_iteration_goes_on_from_a_state(at: int, urls: list[str]) -> None:
     assert begun.state_dict()["epoch"] == 1
 
 
-def test_a_position_in_resampled_batches(urls: list[str]) -> None:
+def test_resampled_batches_resume_from_a_state(urls: list[str]) -> None:
     def batches() -> WebDataset:
         return WebDataset(urls, resampled=True).shuffle(9).map(key_of).listed(4).with_epoch(9)
 
@@ -531,7 +538,7 @@ def test_a_position_in_resampled_batches(urls: list[str]) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_goes_on_from_a_state(workers: int, urls: list[str]) -> None:
+def test_webloader_resumes_from_a_state(workers: int, urls: list[str]) -> None:
     def loader() -> WebLoader:
         loaded = WebLoader(chain(urls).listed(2), batch_size=None, num_workers=workers)
         return loaded.unlisted().listed(3).with_epoch(12)
@@ -551,7 +558,9 @@ def test_a_loader_goes_on_from_a_state(workers: int, urls: list[str]) -> None:
     assert resumed_following == following
 
 
-def test_a_state_is_of_one_pipeline(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_of_another_pipeline_is_rejected(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun = chain(urls)
     next(iter(begun))
     state = begun.state_dict()
@@ -580,8 +589,8 @@ def test_a_state_is_of_one_pipeline(urls: list[str], monkeypatch: pytest.MonkeyP
 # Errors
 
 
-def crowd(path: Path, bad: set[int], count: int = 100) -> str:
-    """A shard in which some samples have a field twice."""
+def shard_with_bad_samples(path: Path, bad: set[int], count: int = 100) -> str:
+    """Write a shard in which the samples `bad` have a field twice; return its path."""
     import io
     import tarfile
 
@@ -597,8 +606,11 @@ def crowd(path: Path, bad: set[int], count: int = 100) -> str:
     [{0}, {15}, {16}, {99}, {50, 51}, set(range(0, 100, 3)), set(range(10, 90)), set(range(100))],
     ids=lambda bad: f"{len(bad)} from {min(bad)}",
 )
-def test_bad_samples_are_told_between_their_neighbours(bad: set[int], tmp_path: Path) -> None:
-    shards = [crowd(tmp_path / "a.tar", bad), crowd(tmp_path / "b.tar", bad, count=20)]
+def test_bad_samples_are_reported_in_their_places(bad: set[int], tmp_path: Path) -> None:
+    shards = [
+        shard_with_bad_samples(tmp_path / "a.tar", bad),
+        shard_with_bad_samples(tmp_path / "b.tar", bad, count=20),
+    ]
     found: list[str] = []
 
     def handler(error: Exception) -> bool:
@@ -616,16 +628,19 @@ def test_bad_samples_are_told_between_their_neighbours(bad: set[int], tmp_path: 
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 32, 48])
-def test_a_list_may_end_wherever_bad_samples_end(count: int, tmp_path: Path) -> None:
-    # Where another way of asking begins, nothing may be left to ask for.
-    shard = crowd(tmp_path / "a.tar", {0}, count)
+def test_samples_after_a_bad_one_are_read_to_the_end(count: int, tmp_path: Path) -> None:
+    # The shard may end exactly where the reader switches between single samples and batches.
+    shard = shard_with_bad_samples(tmp_path / "a.tar", {0}, count)
     dataset = WebDataset([shard], ours.ignore_and_continue, empty_check=False)
     assert keys(dataset) == [f"c{number:03}" for number in range(1, count)]
 
 
 @pytest.mark.parametrize("bad", [0, 15, 16, 40, 99])
-def test_a_handler_that_stops_leaves_what_came_before(bad: int, tmp_path: Path) -> None:
-    shards = [crowd(tmp_path / "a.tar", {bad}), crowd(tmp_path / "b.tar", set())]
+def test_stopping_handler_keeps_the_samples_before(bad: int, tmp_path: Path) -> None:
+    shards = [
+        shard_with_bad_samples(tmp_path / "a.tar", {bad}),
+        shard_with_bad_samples(tmp_path / "b.tar", set()),
+    ]
     dataset = WebDataset(shards, ours.ignore_and_stop, empty_check=False)
     assert keys(dataset) == [f"c{number:03}" for number in range(bad)]
     samples = iter(WebDataset(shards))
@@ -634,8 +649,8 @@ def test_a_handler_that_stops_leaves_what_came_before(bad: int, tmp_path: Path) 
         next(samples)
 
 
-def test_a_handlers_own_error_reaches_the_loop(tmp_path: Path) -> None:
-    shard = crowd(tmp_path / "a.tar", {20})
+def test_exception_of_a_handler_is_raised(tmp_path: Path) -> None:
+    shard = shard_with_bad_samples(tmp_path / "a.tar", {20})
 
     def handler(error: Exception) -> bool:
         raise NotFound("mine", {"url": shard}) from error
@@ -644,7 +659,7 @@ def test_a_handlers_own_error_reaches_the_loop(tmp_path: Path) -> None:
         list(WebDataset([shard], handler))
 
 
-def test_the_handlers_that_come_along() -> None:
+def test_builtin_handlers_raise_warn_continue_or_stop() -> None:
     error = ValueError("it")
     with pytest.raises(ValueError, match="it"):
         ours.reraise_exception(error)
@@ -656,7 +671,7 @@ def test_the_handlers_that_come_along() -> None:
         assert ours.warn_and_stop(error) is False
 
 
-def test_what_cannot_be_decoded_is_named(urls: list[str]) -> None:
+def test_decode_error_names_the_field(urls: list[str]) -> None:
     dataset = WebDataset(urls).decode(ours.handle_extension("txt", int))
     with pytest.raises(BadSample, match="invalid literal") as caught:
         next(iter(dataset))
@@ -665,7 +680,7 @@ def test_what_cannot_be_decoded_is_named(urls: list[str]) -> None:
 
 
 @pytest.mark.parametrize("field", ["mp", "cbor"])
-def test_a_module_that_is_missing_is_no_fault_of_the_samples(
+def test_missing_module_is_an_error_not_a_bad_sample(
     field: str, shard_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "msgpack", None)
@@ -675,7 +690,7 @@ def test_a_module_that_is_missing_is_no_fault_of_the_samples(
         list(WebDataset(shard).decode(handler=ours.ignore_and_continue))
 
 
-# What is refused, and what is said
+# Rejected arguments, and messages
 
 
 @pytest.mark.parametrize(
@@ -700,7 +715,7 @@ def test_a_module_that_is_missing_is_no_fault_of_the_samples(
         ("verbose", "very", "verbose"),
     ],
 )
-def test_arguments_are_refused_with_our_way(
+def test_unsupported_argument_is_rejected_with_advice(
     option: str, value: Any, way: str, urls: list[str]
 ) -> None:
     with pytest.raises(Invalid, match=way):
@@ -712,7 +727,7 @@ def test_arguments_are_refused_with_our_way(
     [[], {}, {"datasets": []}, "set.yaml", 3, [3], [b"x"], "", "a{0..", iter(())],
     ids=repr,
 )
-def test_urls_that_name_no_shards(given: Any) -> None:
+def test_urls_without_shards_are_rejected(given: Any) -> None:
     with pytest.raises(Invalid):
         WebDataset(given)
 
@@ -729,7 +744,7 @@ def test_urls_that_name_no_shards(given: Any) -> None:
         ("GOPEN_REWRITE", "(=x", "expression=replacement"),
     ],
 )
-def test_variables_are_refused_with_our_way(
+def test_unsupported_variable_is_rejected_with_advice(
     variable: str, value: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -737,12 +752,12 @@ def test_variables_are_refused_with_our_way(
         WebDataset("http://host/a.tar")
 
 
-def test_a_variable_of_a_url_must_be_set() -> None:
+def test_unset_variable_in_a_url_is_rejected() -> None:
     with pytest.raises(Invalid, match="WDS_NOWHERE"):
         WebDataset("${NOWHERE}/a.tar")
 
 
-def test_secure_means_no_code_from_elsewhere(
+def test_secure_mode_rejects_pickles_pipes_and_rewrites(
     shard_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shards = [shard_of([("s", {name: pickle.dumps(1)})]) for name in ("pyd", "pkl", "pth")]
@@ -759,7 +774,7 @@ def test_secure_means_no_code_from_elsewhere(
         WebDataset(shards)
 
 
-def test_torch_files_hold_what_the_environment_allows(
+def test_weights_only_variable_restricts_torch_files(
     shard_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import io
@@ -773,7 +788,7 @@ def test_torch_files_hold_what_the_environment_allows(
         next(iter(WebDataset(shard).decode()))
 
 
-def test_commands_have_to_be_asked_for() -> None:
+def test_pipe_url_requires_allow_pipe() -> None:
     with pytest.raises(Invalid, match="allow_pipe=True"):
         WebDataset("pipe:cat a.tar")
 
@@ -805,7 +820,7 @@ def test_commands_have_to_be_asked_for() -> None:
         (lambda ds: ds.log_keys("x"), r"\.map"),
     ],
 )
-def test_steps_are_refused_with_our_way(step: Any, advice: str, urls: list[str]) -> None:
+def test_invalid_step_is_rejected_with_advice(step: Any, advice: str, urls: list[str]) -> None:
     with pytest.raises(Invalid, match=advice):
         step(WebDataset(urls))
 
@@ -824,22 +839,20 @@ def test_steps_are_refused_with_our_way(step: Any, advice: str, urls: list[str])
         lambda ds: ds.map(lambda pair: ([1], [1, 2])).unbatched(),
     ],
 )
-def test_steps_out_of_place_are_errors_that_no_handler_hears(step: Any, urls: list[str]) -> None:
+def test_step_for_another_sample_type_is_rejected(step: Any, urls: list[str]) -> None:
     tuples = WebDataset(urls).to_tuple("cls txt")
     with pytest.raises(Invalid):
         list(step(tuples))
 
 
-def test_a_splitter_hands_on_what_it_is_given(urls: list[str]) -> None:
+def test_custom_splitter_selects_the_shards(urls: list[str]) -> None:
     assert keys(WebDataset(urls, nodesplitter=lambda src: list(src)[:1])) == KEYS[:5]
     assert keys(WebDataset(urls, workersplitter=lambda src: [s["url"] for s in src])) == KEYS
     with pytest.raises(Invalid, match="dicts with 'url'"):
         list(WebDataset(urls, nodesplitter=lambda src: [3]))
 
 
-def test_what_is_read_is_logged_if_wanted(
-    urls: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_verbose_logs_each_shard(urls: list[str], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "forebay"):
         list(WebDataset(urls, verbose=True))
     said = [record.getMessage() for record in caplog.records]
@@ -850,13 +863,13 @@ def test_what_is_read_is_logged_if_wanted(
     assert not [record for record in caplog.records if "reads" in record.getMessage()]
 
 
-def test_they_say_what_they_are(urls: list[str]) -> None:
+def test_repr_names_shards_and_steps(urls: list[str]) -> None:
     dataset = WebDataset(urls).map(key_of)
     assert repr(dataset) == f"<forebay.WebDataset {urls[0]} and 5 more: 1 steps>"
     assert repr(WebLoader(dataset, batch_size=None)).startswith("<forebay.WebLoader ")
 
 
-def test_closing_ends_what_is_under_way(urls: list[str]) -> None:
+def test_close_ends_a_running_iteration(urls: list[str]) -> None:
     with WebDataset(urls, nodesplitter=None) as dataset:
         samples = iter(dataset.map(key_of))
         assert next(samples) == KEYS[0]

@@ -1,8 +1,7 @@
-"""The released webdataset reads the same shards as `forebay.webdataset`: streams, groups, decoded
-values, batches and the places of errors are compared.
+"""Comparison of `forebay.webdataset` with the released webdataset on the same shards.
 
-Where the two differ on purpose, the difference stands in a table here, by name, and it
-is a failure if webdataset does not differ after all.
+The tests compare streams, groups, decoded values, batches and the places of errors. A table lists
+the intended differences by name; a test fails if a listed difference does not exist.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from forebay import webdataset as ours
 
 HOSTILE = Path(__file__).parents[3] / "cache/shard/tests/hostile"
 
-# webdataset leaves files open for the collector to close.
+# webdataset leaves files open until garbage collection.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 
-# What stands for an error in a stream.
+# Placeholder of an error in a stream.
 ERROR = "error"
 
 Chain = Callable[[Any, Any], Any]
@@ -43,7 +42,7 @@ Chain = Callable[[Any, Any], Any]
 
 @pytest.fixture(scope="module", autouse=True)
 def _closed() -> Iterator[None]:
-    """Collects what webdataset left open, before tests that mind."""
+    """Collect files that webdataset left open, before tests that fail on such warnings."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -51,7 +50,7 @@ def _closed() -> Iterator[None]:
 
 
 def plain(value: Any) -> Any:
-    """A value that says by ``==`` all that matters about it."""
+    """Return a value that ``==`` compares completely, with types, dtypes and shapes."""
     if isinstance(value, torch.Tensor):
         return "tensor", plain(value.numpy())
     if isinstance(value, numpy.ndarray):
@@ -66,7 +65,7 @@ def plain(value: Any) -> Any:
 
 
 def stream(make: Callable[[Callable[[Exception], bool]], Iterable[Any]], go_on: bool) -> list[Any]:
-    """Samples of a pipeline, with the errors that its handler hears of in their places."""
+    """Return the samples of a pipeline, with its handler's errors in their places."""
     found: list[Any] = []
 
     def handler(error: Exception) -> bool:
@@ -81,7 +80,7 @@ def stream(make: Callable[[Callable[[Exception], bool]], Iterable[Any]], go_on: 
 
 
 def both(make: Chain, go_on: bool = True) -> tuple[list[Any], list[Any]]:
-    """The streams of the two libraries, each asked for in the same words."""
+    """Return the streams of both libraries for the same pipeline."""
     return (
         stream(lambda handler: make(ours, handler), go_on),
         stream(lambda handler: make(webdataset, handler), go_on),
@@ -93,11 +92,11 @@ def read(library: Any, urls: Any, handler: Any, **options: Any) -> Any:
     return library.WebDataset(urls, handler=handler, **settings)
 
 
-# Shards as they come
+# Valid shards
 
 
 def names(dice: random.Random) -> Iterable[str]:
-    """Names of members that keep to the rules more or less."""
+    """Yield names of members, regular and odd ones."""
     while True:
         folder = dice.choice(["", "", "a/", "./", "a.b/", "x/y.z/", "__m__/", ".h/", "ü/"])
         key = dice.choice(["s", "S", "t", "__k", "né", "n n", "l" * 120, ""]) + dice.choice("123")
@@ -108,7 +107,7 @@ def names(dice: random.Random) -> Iterable[str]:
 
 
 def generated(path: Path, dice: random.Random) -> str:
-    """A shard of members that nobody would write by hand, without a field twice in a sample."""
+    """Write a shard of random members, in which no sample has a field twice; return its path."""
     kind = dice.choice([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
     packed = dice.random() < 0.3
     open_key, fields = None, set()
@@ -136,7 +135,7 @@ def generated(path: Path, dice: random.Random) -> str:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_members_of_all_kinds_are_grouped_alike(seed: int, tmp_path: Path) -> None:
+def test_members_are_grouped_as_in_webdataset(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     urls = [generated(tmp_path / f"{number}.tar", dice) for number in range(6)]
     mine, theirs = both(lambda library, handler: read(library, urls, handler))
@@ -145,13 +144,13 @@ def test_members_of_all_kinds_are_grouped_alike(seed: int, tmp_path: Path) -> No
     assert mine == theirs
 
 
-# Shards as they should not come. Theirs is what webdataset makes of it, ours stands for itself:
-# keys, and errors between them. Of a shard that breaks off, a sample that may lack members is not
-# delivered.
-SILENT = "webdataset drops the rest of the shard without a word"
-LENIENT = "webdataset takes for good what readers of tars disagree about"
-FIRST_WINS = "webdataset delivers what is left of a sample that it told of as bad"
-NEVER_ENDS = "webdataset reads on for ever, or for the gigabytes announced"
+# Invalid shards. The table gives the reason of each difference, and Forebay's stream: keys, and
+# errors between them. Forebay does not deliver the last sample of a truncated shard, which may lack
+# members.
+SILENT = "webdataset drops the rest of the shard silently"
+LENIENT = "webdataset accepts members that tar readers interpret differently"
+FIRST_WINS = "webdataset delivers the rest of a sample that it reported as bad"
+NEVER_ENDS = "webdataset reads without end, or for the announced gigabytes"
 DIFFERENT: dict[str, tuple[str, list[str]]] = {
     "bad-checksum": (SILENT, [ERROR]),
     "truncated-in-header": (SILENT, [ERROR]),
@@ -173,14 +172,16 @@ DIFFERENT: dict[str, tuple[str, list[str]]] = {
 
 
 def around(shard_of: Callable[..., str], shard: str) -> list[str]:
-    """A shard between two good ones, of more samples than are asked for at once."""
+    """Return a shard between two good ones, which have more samples than one batch."""
     good = [(f"k{number:02}", {"txt": b"1", "cls": b"2"}) for number in range(20)]
     return [shard_of(good), shard, shard_of(good)]
 
 
 @pytest.mark.parametrize("go_on", [True, False])
 @pytest.mark.parametrize("name", sorted(path.stem for path in HOSTILE.glob("*.tar")))
-def test_hostile_shards(name: str, go_on: bool, shard_of: Callable[..., str]) -> None:
+def test_hostile_shard_matches_webdataset_or_the_table(
+    name: str, go_on: bool, shard_of: Callable[..., str]
+) -> None:
     urls = around(shard_of, str(HOSTILE / f"{name}.tar"))
 
     def make(library: Any, handler: Any) -> Any:
@@ -201,10 +202,10 @@ def test_hostile_shards(name: str, go_on: bool, shard_of: Callable[..., str]) ->
 
 
 @pytest.mark.parametrize("attempt", range(20))
-def test_an_error_keeps_its_place_however_far_ahead_it_is_found(
+def test_error_keeps_its_place_despite_prefetching(
     attempt: int, shard_of: Callable[..., str]
 ) -> None:
-    # What is wrong with a compressed shard shows while batches before it are still being read.
+    # The fault of a compressed shard is found while earlier batches are still being read.
     urls = around(shard_of, str(HOSTILE / "gzip.tar"))
     mine = stream(lambda handler: read(ours, urls, handler), go_on=True)
     keys = [one if one == ERROR else one["__key__"][1] for one in mine]
@@ -231,10 +232,10 @@ def test_an_error_keeps_its_place_however_far_ahead_it_is_found(
         "o" * 12 + "xo",
     ],
 )
-def test_missing_shards_are_told_in_their_places(
+def test_missing_shards_are_reported_in_their_places(
     pattern: str, size: int, go_on: bool, tmp_path: Path
 ) -> None:
-    # o: a shard, e: one without members, x: none.
+    # o is a shard, e is a shard without members, x is a missing shard.
     urls = [str(tmp_path / f"{place}.tar") for place in range(len(pattern))]
     for place, kind in enumerate(pattern):
         samples = [(f"s{place}-{row}", {"txt": b"1"}) for row in range(size if kind == "o" else 0)]
@@ -246,7 +247,7 @@ def test_missing_shards_are_told_in_their_places(
     assert mine == theirs
 
 
-def test_bzip2_and_xz_are_refused_with_what_to_do(shard_of: Callable[..., str]) -> None:
+def test_bzip2_and_xz_are_rejected_with_advice(shard_of: Callable[..., str]) -> None:
     import bz2
     import lzma
 
@@ -263,7 +264,7 @@ def test_bzip2_and_xz_are_refused_with_what_to_do(shard_of: Callable[..., str]) 
         assert [word in str(error) and "zstd" in str(error) for error in heard] == [True]
 
 
-# What becomes of samples
+# Decoded samples and chains
 
 
 def image(mode: str, kind: str) -> bytes:
@@ -318,14 +319,14 @@ FIELDS: Sample = {
 
 @pytest.fixture(scope="module")
 def rich(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One shard with a field of every kind in each sample."""
+    """A shard whose samples have a field of every kind."""
     path = tmp_path_factory.mktemp("rich") / "rich.tar"
     return write_shard(path, [(f"r{number}", FIELDS) for number in range(3)])
 
 
 @pytest.fixture(scope="module")
 def numbered(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Five shards of 7 small samples; some lack a field, some hold one that cannot be decoded."""
+    """Five shards of 7 small samples; some lack a field, some have a field that does not decode."""
     folder = tmp_path_factory.mktemp("numbered")
 
     def sample(number: int) -> tuple[str, Sample]:
@@ -349,7 +350,7 @@ IMAGE_SPECS = (
 
 
 @pytest.mark.parametrize("spec", IMAGE_SPECS.split())
-def test_images_are_decoded_alike(spec: str, rich: str) -> None:
+def test_images_are_decoded_as_in_webdataset(spec: str, rich: str) -> None:
     mine, theirs = both(lambda library, handler: read(library, rich, handler).decode(spec))
     assert theirs
     assert ERROR not in theirs
@@ -385,14 +386,14 @@ DECODES: dict[str, Chain] = {
 
 
 @pytest.mark.parametrize("name", DECODES)
-def test_fields_are_decoded_alike(name: str, rich: str) -> None:
+def test_fields_are_decoded_as_in_webdataset(name: str, rich: str) -> None:
     mine, theirs = both(lambda lib, handler: DECODES[name](lib, read(lib, rich, handler)))
     assert mine == theirs
     assert theirs
 
 
 def fails(number: int) -> Callable[[Any], Any]:
-    """A function that a few samples are too much for."""
+    """Return a function that raises for sample `number`."""
 
     def function(sample: Any) -> Any:
         text = sample["txt"] if isinstance(sample, dict) else sample
@@ -496,7 +497,9 @@ CHAINS: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 @pytest.mark.parametrize("go_on", [True, False])
 @pytest.mark.parametrize("name", CHAINS)
-def test_chains_yield_alike(name: str, go_on: bool, numbered: list[str]) -> None:
+def test_chain_yields_the_samples_of_webdataset(
+    name: str, go_on: bool, numbered: list[str]
+) -> None:
     def make(library: Any, handler: Any) -> Any:
         return CHAINS[name](library, read(library, numbered, handler), handler)
 
@@ -505,7 +508,7 @@ def test_chains_yield_alike(name: str, go_on: bool, numbered: list[str]) -> None
     assert theirs or "none" in name
 
 
-def test_a_raised_error_comes_after_what_stands_before_it(numbered: list[str]) -> None:
+def test_error_is_raised_after_the_samples_before_it(numbered: list[str]) -> None:
     for library in (ours, webdataset):
         samples = iter(read(library, numbered, library.reraise_exception).map(fails(9)))
         assert [next(samples)["__key__"] for _ in range(9)] == [f"n{n:02}" for n in range(9)]
@@ -514,9 +517,11 @@ def test_a_raised_error_comes_after_what_stands_before_it(numbered: list[str]) -
 
 
 @pytest.mark.parametrize(("size", "initial"), [(2, 100), (10, 100), (10, 4), (1000, 100), (16, 1)])
-def test_a_shuffle_holds_as_many_samples(size: int, initial: int, numbered: list[str]) -> None:
+def test_shuffle_buffers_as_many_samples_as_webdataset(
+    size: int, initial: int, numbered: list[str]
+) -> None:
     def taken(library: Any) -> list[int]:
-        """Number of samples read when each is delivered."""
+        """Return the number of samples read at the delivery of each sample."""
         count = 0
 
         def counted(source: Iterable[Any]) -> Iterable[Any]:
@@ -538,10 +543,10 @@ def test_a_shuffle_holds_as_many_samples(size: int, initial: int, numbered: list
     assert taken(ours) == taken(webdataset)
 
 
-# Where shards are
+# URLs of shards
 
 
-def test_texts_name_the_same_shards(
+def test_url_text_names_the_shards_of_webdataset(
     numbered: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = Path(numbered[0]).parent
@@ -567,7 +572,7 @@ def test_texts_name_the_same_shards(
         assert mine == theirs, urls
 
 
-def test_commands_are_run_alike(numbered: list[str]) -> None:
+def test_pipe_urls_are_read_as_in_webdataset(numbered: list[str]) -> None:
     urls = f"pipe:cat {Path(numbered[0]).parent}/{{0..1}}.tar"
 
     def make(library: Any, handler: Any) -> Any:
@@ -579,7 +584,7 @@ def test_commands_are_run_alike(numbered: list[str]) -> None:
     assert mine == theirs
 
 
-def test_commands_that_fail_are_told_in_their_places(numbered: list[str]) -> None:
+def test_failed_commands_are_reported_and_skipped(numbered: list[str]) -> None:
     heard: list[str] = []
 
     def handler(error: Exception) -> bool:
@@ -592,7 +597,7 @@ def test_commands_that_fail_are_told_in_their_places(numbered: list[str]) -> Non
     assert len(heard) == 2
 
 
-# Faults of webdataset's that are not copied
+# Faults of webdataset that Forebay does not copy
 
 
 def keys(library: Any, urls: list[str], **options: Any) -> list[str]:
@@ -600,7 +605,7 @@ def keys(library: Any, urls: list[str], **options: Any) -> list[str]:
     return [sample["__key__"] for sample in dataset]
 
 
-def test_shards_of_one_name_in_two_folders_are_two(tmp_path: Path) -> None:
+def test_shards_of_one_name_in_two_folders_are_both_read(tmp_path: Path) -> None:
     urls = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -614,11 +619,11 @@ def test_shardshuffle_orders_each_epoch_anew(numbered: list[str]) -> None:
         dataset = read(library, numbered, library.reraise_exception, shardshuffle=10, seed=3)
         orders[library] = [tuple(s["__key__"] for s in dataset) for _ in range(6)]
         assert all(sorted(order) == [f"n{n:02}" for n in range(35)] for order in orders[library])
-    assert len(set(orders[webdataset])) == 1, "webdataset has mended it"
+    assert len(set(orders[webdataset])) == 1, "webdataset has fixed this fault"
     assert len(set(orders[ours])) > math.sqrt(6)
 
 
-def test_a_seed_from_the_environment_goes_with_detshuffle(
+def test_detshuffle_uses_the_seed_of_the_environment(
     numbered: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WDS_SEED", "5")

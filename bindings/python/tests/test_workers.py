@@ -1,4 +1,4 @@
-"""User code in processes: what it gets and gives, and what becomes of a worker that ends."""
+"""User code in worker processes: batches, exceptions, and workers that end."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def double(value):
 
 
 def marked(batch):
-    """Say who ran it, and what it was given."""
+    """Mark a batch with the process id and the types of its values."""
     batch["pid"] = os.getpid()
     batch["kinds"] = {name: type(values).__name__ for name, values in batch.items()}
-    # Arrays that came may be written to.
+    # The received arrays are writable.
     batch["label"] += 1
     return batch
 
 
 def plain(batch):
-    """A batch as values that compare."""
+    """Return a batch as plain values, which can be compared."""
     return {
         name: values.tolist()
         if hasattr(values, "tolist")
@@ -75,7 +75,7 @@ def late_at_twelve(batch):
 
 
 class Picky(Exception):
-    """One that pickle cannot make again."""
+    """An exception that pickle cannot restore."""
 
     def __init__(self, one, two):
         super().__init__(f"{one} and {two}")
@@ -111,7 +111,7 @@ def workers_of(loader):
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_processes_give_what_threads_give(make, framework):
+def test_process_workers_give_the_batches_of_thread_workers(make, framework):
     maps = FIELDS | {"doubled": forebay.Int("cls", map=double)}
     options = {"fields": maps, "transform": marked, "framework": framework, "batch_size": 7}
     expected = list(make(workers=2, **options))
@@ -128,7 +128,7 @@ def test_processes_give_what_threads_give(make, framework):
     pids = {batch["pid"] for batch in found}
     assert os.getpid() not in pids
     assert pids == {process.pid for process in workers_of(loader)}
-    # What has come is the loop's own, whoever made it.
+    # Batches stay valid and writable without their workers.
     loader.close()
     assert all(wait_gone(pid) for pid in pids)
     found[0]["image"][0] = 0
@@ -144,7 +144,7 @@ def test_no_process_is_started_before_the_first_batch(make):
     assert 1 <= len(multiprocessing.active_children()) <= 2
 
 
-def test_the_order_is_kept_though_batches_take_unequal_time(make):
+def test_order_is_kept_with_batches_of_unequal_duration(make):
     loader = make(
         fields={"label": forebay.Int("cls")}, transform=late, workers=3, worker_type="process"
     )
@@ -166,7 +166,7 @@ def test_exception_keeps_type_sample_and_traceback(make, shards):
         text = "".join(traceback.format_exception(caught.value))
         assert "in raising" in text
         assert Path(__file__).name in text
-    # The worker that raised works on.
+    # The worker that raised goes on.
     assert len(workers_of(loader)) == 2
 
 
@@ -176,7 +176,7 @@ def test_failed_batch_is_retried_while_the_next_runs(make):
     iteration = iter(loader)
     seen = [next(iteration)["label"].tolist() for _ in range(2)]
     assert seen == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    # Whether the next batch had been begun with when this one raised is a matter of chance.
+    # The next batch may or may not have begun when this one raised.
     for _ in range(10):
         with pytest.raises(LookupError, match="eight"):
             next(iteration)
@@ -209,12 +209,12 @@ def test_killed_worker_is_reported_and_replaced(make, tmp_path, monkeypatch):
         next(iteration)
     assert caught.value.places["exit_code"] == "-9"
     assert caught.value.places["key"] == "s00008"
-    # The position is still before that batch.
+    # The position is still before the failed batch.
     seen += [value for batch in iteration for value in batch["label"].tolist()]
     assert seen == list(range(60))
 
 
-def test_a_worker_that_dies_while_nobody_waits_is_replaced(make):
+def test_worker_killed_between_batches_is_replaced(make):
     loader = make(fields={"label": forebay.Int("cls")}, transform=late, **PROCESSES)
     iteration = iter(loader)
     seen = next(iteration)["label"].tolist()
@@ -231,26 +231,26 @@ def test_a_worker_that_dies_while_nobody_waits_is_replaced(make):
     assert failed <= 2
 
 
-def test_a_worker_that_exits_is_told_by_its_code(make):
+def test_exited_worker_is_reported_with_its_exit_code(make):
     loader = make(fields={"label": forebay.Int("cls")}, transform=leaving, **PROCESSES)
     with pytest.raises(forebay.Closed, match="exit code 7") as caught:
         list(loader)
     assert caught.value.places["exit_code"] == "7"
 
 
-def test_unpicklable_result_is_an_error_not_an_end(make):
+def test_unpicklable_result_is_an_error_and_workers_survive(make):
     loader = make(fields={"label": forebay.Int("cls")}, transform=unsendable, **PROCESSES)
     with pytest.raises(Exception, match=r"unsendable.*<locals>.<lambda>"):
         list(loader)
     assert all(process.is_alive() for process in workers_of(loader))
 
 
-def test_a_batch_that_cannot_be_sent_is_an_error_and_comes_again(make):
+def test_unsendable_batch_is_an_error_and_is_retried(make):
     loader = make(fields={"label": forebay.Int("cls")}, transform=late, **PROCESSES)
     iteration = iter(loader)
     seen = [value for _ in range(2) for value in next(iteration)["label"].tolist()]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # No file can be opened, so no memory be shared.
+    # Without file descriptors no memory can be shared.
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
         with pytest.raises(OSError, match="Too many open files"):
@@ -275,7 +275,7 @@ def test_new_iteration_gets_no_old_batches(make):
     assert [value for batch in loader for value in batch["label"].tolist()] == list(range(60))
 
 
-def test_a_fork_starts_workers_of_its_own(make):
+def test_forked_child_starts_its_own_workers(make):
     from test_processes import in_a_fork
 
     loader = make(fields={"label": forebay.Int("cls")}, transform=marked, **PROCESSES)
@@ -298,7 +298,7 @@ import os, signal, sys, time
 import forebay
 
 def forever(batch):
-    # Into the log of who is there: a line is one write.
+    # A line is one write, so lines of several workers do not mix.
     os.write(1, f"{os.getpid()}\\n".encode())
     if batch["label"][0] >= 8:
         while True:
@@ -315,7 +315,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
-def test_a_trainer_that_ends_leaves_no_worker_behind(shards, tmp_path, how):
+def test_ended_trainer_leaves_no_worker_behind(shards, tmp_path, how):
     script = tmp_path / "trainer.py"
     script.write_text(TRAINER)
     trainer = subprocess.Popen(
@@ -325,11 +325,11 @@ def test_a_trainer_that_ends_leaves_no_worker_behind(shards, tmp_path, how):
         text=True,
         start_new_session=True,
     )
-    # Two batches pass; the three after them never end, each at a worker of its own.
+    # Two batches pass; the next three never end, each in another worker.
     pids = {int(trainer.stdout.readline()) for _ in range(5)}
     assert len(pids) == 3
     if how is signal.SIGINT:
-        # A terminal tells all of them at once.
+        # A terminal signals all processes of the group at once.
         os.killpg(trainer.pid, how)
     else:
         trainer.send_signal(how)
@@ -340,7 +340,7 @@ def test_a_trainer_that_ends_leaves_no_worker_behind(shards, tmp_path, how):
         assert said.count("KeyboardInterrupt") == 1, said
 
 
-def test_a_script_without_a_guard_is_told_of_it(shards, tmp_path):
+def test_script_without_a_main_guard_is_rejected(shards, tmp_path):
     script = tmp_path / "bare.py"
     script.write_text(
         "import sys, forebay\n"
@@ -357,7 +357,7 @@ def test_a_script_without_a_guard_is_told_of_it(shards, tmp_path):
     assert "lacks `if __name__" in ran.stderr
 
 
-def test_a_worker_of_another_pool_may_have_none(shards):
+def test_process_workers_inside_a_pool_are_rejected(shards):
     code = (
         "import multiprocessing, sys, forebay\n"
         "from operator import itemgetter\n"
@@ -376,7 +376,7 @@ def test_a_worker_of_another_pool_may_have_none(shards):
     assert "worker_type='thread'" in ran.stdout
 
 
-def test_torch_tensors_go_as_they_are(make):
+def test_tensors_cross_processes_unchanged(make):
     torch = pytest.importorskip("torch")
     from multiprocessing import Pipe
 

@@ -1,4 +1,7 @@
-"""Scripts import their neighbours by bare name, as Python does when it runs them."""
+"""Fixtures of the contest's tests: small shards, and the scripts on the import path.
+
+The scripts import each other by bare name, as Python does when it runs one of them.
+"""
 
 import io
 import shutil
@@ -45,7 +48,7 @@ def shards(tmp_path_factory):
 
 @pytest.fixture
 def carried(tmp_path):
-    """Scripts as the command line unpacks them: alone in a folder."""
+    """A folder with a copy of the scripts, as the command line unpacks them."""
     folder = tmp_path / "scripts"
     folder.mkdir()
     for script in CONTEST.glob("*.py"):

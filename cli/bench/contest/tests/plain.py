@@ -1,7 +1,7 @@
-"""A contender for tests that starts at once: it reads tars by Python alone, and fails as told.
+"""A contender for tests: it reads tars by Python alone, starts quickly, and fails on request.
 
-Its fault is in its environment, `FOREBAY_TEST_FAULT_<its script's name>`: `raise`, `stop`, `other`
-(other samples), or `die N`, which ends its Nth process.
+The variable `FOREBAY_TEST_FAULT_<script's name>` sets a fault: `raise`, `stop`, `other` (other
+samples), or `die N`, which kills the contender's Nth process.
 """
 
 import functools
@@ -20,12 +20,12 @@ HERE = Path(sys.argv[0]).parent
 
 @functools.cache
 def samples_of(shard):
-    """A shard's samples, read once: an accelerator that is fed quickly ends a search quickly."""
+    """Return a shard's samples from memory, because a fast contender shortens the search."""
     return [members for _, members in shards.samples(shard)]
 
 
 class Batches:
-    """A task's batches, by which its faults come to light."""
+    """A task's batches, with the contender's fault."""
 
     def __init__(self, task, repeats):
         self.task, self.repeats = task, repeats
@@ -36,7 +36,7 @@ class Batches:
         if FAULT == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         if FAULT == "die":
-            # Each process leaves a file.
+            # The files count the contender's processes.
             (HERE / f"{NAME}-{os.getpid()}").touch()
             if len(list(HERE.glob(f"{NAME}-*"))) >= int(AT):
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -57,7 +57,7 @@ class Batches:
 
 
 def counts():
-    """As Forebay's loader counts: nothing came from afar."""
+    """Return counts as Forebay's loader does: no byte came from the origin."""
     return {"loader": {"bytes": {"origin": 0}}}
 
 

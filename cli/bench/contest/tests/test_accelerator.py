@@ -1,4 +1,4 @@
-"""Counts of an emulated accelerator, by a clock that only moves when something takes time."""
+"""Figures of an emulated accelerator, measured by a fake clock."""
 
 import io
 import itertools
@@ -26,7 +26,7 @@ class FakeClock:
 
 
 def run(batch_seconds, touch_seconds=0.0, first_seconds=0.0, length=EIGHT_S, is_emulated=True):
-    """A run over a loader that takes as long for a batch, and for its very first one longer."""
+    """Run over a loader that takes `batch_seconds` per batch, plus `first_seconds` at the first."""
     fake = FakeClock()
 
     def batches():
@@ -42,7 +42,7 @@ def run(batch_seconds, touch_seconds=0.0, first_seconds=0.0, length=EIGHT_S, is_
     return play(batches(), touch, Step(STEP, is_emulated), length, fake.clock)
 
 
-def test_au_is_nominal_time_over_the_walls():
+def test_au_is_nominal_time_divided_by_wall_time():
     figures = run(batch_seconds=0.02)
     assert figures.au_ideal == pytest.approx(0.8)
     assert figures.au_measured == pytest.approx(0.8)
@@ -50,11 +50,11 @@ def test_au_is_nominal_time_over_the_walls():
     assert figures.samples == figures.steps * 4
     assert figures.bytes == figures.steps * BYTES
     assert figures.samples_per_second == pytest.approx(4 / 0.1)
-    # To the end of a step.
+    # A run ends at the end of a step.
     assert 8.0 <= figures.wall_seconds < 8.0 + 0.11
 
 
-def test_the_first_step_is_in_neither_n_nor_the_wall():
+def test_first_step_is_not_counted():
     late, prompt = run(0.02, first_seconds=5.0), run(0.02)
     assert late.first_batch_seconds == pytest.approx(5.02)
     assert late.au_ideal == pytest.approx(prompt.au_ideal)
@@ -62,11 +62,11 @@ def test_the_first_step_is_in_neither_n_nor_the_wall():
     assert late.waits.longest < 1
 
 
-def test_steps_that_warm_up_are_in_neither():
+def test_warm_up_steps_are_not_counted():
     asked = []
 
     def source():
-        # Memory is new to the first three batches.
+        # The first three batches are slow, as with fresh memory.
         for number in itertools.count():
             asked.append(number)
             fake.pass_(0.6 if number < 3 else 0.02)
@@ -90,9 +90,9 @@ def test_steps_that_warm_up_are_in_neither():
         asked.clear()
 
 
-def test_a_slow_loader_warms_up_no_longer_than_it_runs():
-    # The first step, then four of 2 s, are 8 s of sixteen such; a run that may take longer than its
-    # seconds may warm up for longer as well.
+def test_warm_up_takes_no_longer_than_the_run():
+    # After the first step, the warm-up stops at the longest run, 8 s: four steps of 2 s instead of
+    # sixteen. The run itself takes 8 s more.
     length = Length(2.0, 8.0, steps=4, warm_up=16)
     fake = FakeClock()
 
@@ -105,11 +105,11 @@ def test_a_slow_loader_warms_up_no_longer_than_it_runs():
     assert fake.time - 100.0 == pytest.approx(2.0 + 8.0 + 8.0)
 
 
-def test_reading_a_batch_belongs_to_its_step():
+def test_reading_a_batch_is_part_of_its_step():
     assert run(0.02, touch_seconds=0.05).au_ideal == pytest.approx(0.8)
 
 
-def test_a_batch_is_let_go_before_its_step_ends():
+def test_batch_is_released_before_its_step_ends():
     class Batch:
         pass
 
@@ -125,7 +125,7 @@ def test_a_batch_is_let_go_before_its_step_ends():
         lives.append(followed[-1]() is not None)
 
     fake = FakeClock()
-    # The way from any loader to the accelerator: what is said meanwhile, epoch after epoch.
+    # The batches take the whole path to the accelerator: repeated epochs and the watched output.
     said = Replies(io.StringIO())
     source = said.watch(endless(Epochs(batch)))
     clock = Clock(lambda: fake.time, sleep)
@@ -147,26 +147,26 @@ class Epochs:
 def test_a_step_lasts_as_long_as_reading_its_batch():
     figures = run(0.02, touch_seconds=0.14)
     assert figures.au_ideal == pytest.approx(STEP / 0.16)
-    # Reading is work of the trainer's, so the measured utilisation has it.
+    # The trainer reads the batch, so the measured utilisation includes that time.
     assert figures.au_measured == pytest.approx(0.14 / 0.16)
 
 
-def test_a_real_step_lasts_as_long_as_it_takes():
+def test_real_step_is_measured_not_emulated():
     figures = run(0.02, touch_seconds=0.06, is_emulated=False)
     assert figures.au_measured == pytest.approx(0.75)
-    # Against what it takes on a batch that is there.
+    # The ideal utilisation relates the nominal step to the time per step.
     assert figures.au_ideal == pytest.approx(STEP / 0.08)
 
 
-def test_a_loader_that_keeps_up_leaves_nothing_idle():
+def test_fast_loader_reaches_full_utilisation():
     assert run(0.0).au_ideal == pytest.approx(1.0)
 
 
-def test_a_run_with_few_steps_is_longer_but_not_for_ever():
+def test_run_is_extended_for_few_steps_within_its_limit():
     assert 10 <= run(0.02, length=Length(1.0, 8.0, 10)).steps < 12
     assert run(0.02, length=Length(1.0, 8.0, 32)).steps == 32
     assert 20 <= run(0.02, length=Length(1.0, 2.0, 32)).steps < 22
-    # However short, one step counts.
+    # The shortest run has one step.
     assert run(0.02, length=Length(0.0, 0.0, 1)).steps == 1
 
 
@@ -179,7 +179,7 @@ def test_kept_waits_are_bounded_and_evenly_spread():
     assert waits.longest == (3 * WAITS_MAX - 1) / 1e3
 
 
-def test_epochs_follow_each_other_and_an_empty_one_is_an_error():
+def test_epochs_repeat_and_an_empty_one_is_an_error():
     source = endless([1, 2])
     assert [next(source) for _ in range(5)] == [1, 2, 1, 2, 1]
     with pytest.raises(RuntimeError, match="no batch"):

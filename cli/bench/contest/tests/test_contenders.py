@@ -1,4 +1,4 @@
-"""Each contender by itself: what it delivers is what is in the shards, at every setting it has."""
+"""Single contenders: each delivers the samples of the shards, at every setting."""
 
 import contextlib
 import importlib.util
@@ -29,15 +29,15 @@ from touch import toucher
 from conftest import BATCH, CONTEST, SAMPLES, SHARDS, colour
 
 FOREBAY = shutil.which("forebay", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-# A usable number of cores that adds nothing to what is tried.
+# A number of cores that adds no setting.
 CORES = 2
-# JPEG and the decoders' rounding, in levels of 256, as normalised pixels have them.
+# Tolerance for JPEG and rounding, in levels of 256, and the size of one level after normalisation.
 LEVELS, IMAGE_LEVEL = 4, 1 / 255 / 0.22
 REPEATS = 3
 
 
-def check_is_there(kind, images):
-    """Skip a contender that this interpreter has not got; fail where it has to be there."""
+def skip_if_missing(kind, images):
+    """Skip a contender that is not installed; fail if FOREBAY_TEST_LOADERS demands it."""
     needed = os.environ.get("FOREBAY_TEST_LOADERS", "").split()
     if needed and kind not in [*needed, "forebay"]:
         pytest.skip(f"needs {kind}: FOREBAY_TEST_LOADERS does not name it")
@@ -57,7 +57,7 @@ def check_is_there(kind, images):
 
 
 def configurations(kind, images):
-    """The first value of each setting, each other one with these, and none of the workers."""
+    """Return the first values of all settings, each other value with these, and zero workers."""
     settings = roster.settings(kind, images, None, CORES)
     first = {name: values[0] for name, values in settings.items()}
     others = [
@@ -86,7 +86,7 @@ def expected(shards, images):
 
 
 def mean_of_images():
-    """The mean of pixels of one colour an image: every crop is alike."""
+    """Return the mean pixel; each image has one colour, so the crop does not matter."""
     return fmean(
         (level / 255 - mean) / std
         for number in range(SAMPLES * SHARDS)
@@ -116,9 +116,11 @@ def contender(kind, storage):
         ],
     ],
 )
-def test_it_delivers_what_the_shards_hold(kind, storage, images, shards, work, monkeypatch):
-    check_is_there(kind, images)
-    # Where the command line carries the scripts to, this one is beside them.
+def test_contender_delivers_the_samples_of_the_shards(
+    kind, storage, images, shards, work, monkeypatch
+):
+    skip_if_missing(kind, images)
+    # The command line unpacks all scripts into one folder; here PYTHONPATH replaces that.
     monkeypatch.setenv("PYTHONPATH", str(CONTEST))
     one = contender(kind, storage)
     fields = tars.fields(shards[0], images)
@@ -143,7 +145,7 @@ def test_it_delivers_what_the_shards_hold(kind, storage, images, shards, work, m
             assert digest == expected(shards, images), configuration
             if images:
                 assert mean == pytest.approx(mean_of_images(), abs=LEVELS * IMAGE_LEVEL)
-        # Longer than its epoch, which repeats the shards.
+        # The run is longer than an epoch, which repeats the shards.
         steps = REPEATS * SHARDS * SAMPLES // BATCH + 2
         run = at_work.play(
             "accelerator",
@@ -156,14 +158,14 @@ def test_it_delivers_what_the_shards_hold(kind, storage, images, shards, work, m
         assert run["steps"] == steps
         assert run["samples"] == steps * BATCH
         if not images:
-            # Batches are of the same samples again and again, of almost the same size.
+            # The run repeats the same samples, which have almost the same size.
             payload = expected(shards, images)["payload_bytes"] / (SAMPLES * SHARDS)
             assert run["bytes"] == pytest.approx(run["samples"] * payload, rel=0.01)
         assert run["cpu_seconds"] >= 0
 
 
 @pytest.mark.parametrize("storage", ["o_direct", "memory"])
-def test_the_daemons_share_is_within_the_limit_and_counted(storage, shards, tmp_path, monkeypatch):
+def test_daemon_shares_the_memory_limit_of_its_contender(storage, shards, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(CONTEST))
     one = contender("forebay", storage)
     task = Task(False, tars.fields(shards[0], False), shards, BATCH, {"bytes": "views"})
@@ -183,8 +185,8 @@ def test_the_daemons_share_is_within_the_limit_and_counted(storage, shards, tmp_
         assert fence.NAME in limited
 
 
-def test_cpu_time_is_that_of_all_who_work():
-    """This process, a child at work, and that child's own that has ended."""
+def test_cpu_time_includes_running_and_ended_children():
+    """The count includes this process, a running child, and the child's own ended child."""
     burn = "end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
     code = (
         "import subprocess, sys, time\n"
@@ -218,8 +220,8 @@ def test_a_consumer_reads_every_byte():
     assert toucher(True, zlib.crc32)([torch.from_numpy(images), labels]) == Touched(2, 400)
 
 
-def test_epochs_that_are_not_alike_have_no_rate():
-    """Every timed part is counted."""
+def test_epochs_of_different_sizes_are_an_error():
+    """Every timed epoch is compared with the first."""
     task = Task(False, ["bin"], [], 1, {})
     epochs = iter([3, 3, 3, 3, 2])
     loader = type("Epochs", (), {"__iter__": lambda _: iter([[[b"x"]]] * next(epochs))})()
@@ -229,18 +231,18 @@ def test_epochs_that_are_not_alike_have_no_rate():
 
 
 @pytest.mark.parametrize("kind", roster.ON_TORCH)
-def test_every_way_to_take_batches_over_is_tried(kind):
+def test_every_handover_is_tried(kind):
     assert roster.settings(kind, False, None, CORES)["handover"] == ("thread", "direct")
     images = roster.settings(kind, True, None, CORES)
     assert images["handover"] == ("thread-uint8", "thread", "direct")
     assert set(images["decode"]) == {"pillow", "torchvision"}
-    # A model's batches are brought to its GPU ahead, by a thread.
+    # A thread moves a model's batches to its GPU in advance.
     assert "direct" not in roster.settings(kind, True, "resnet50", CORES)["handover"]
 
 
-def test_dalis_bytes_may_be_taken_over_by_a_thread():
+def test_dali_has_handovers_only_for_bytes():
     assert roster.settings("dali", False, None, CORES)["handover"] == ("thread", "direct")
-    # A batch of photos is there as a whole.
+    # DALI delivers a batch of photos as one tensor.
     assert "handover" not in roster.settings("dali", True, None, CORES)
 
 
@@ -257,12 +259,12 @@ def test_settings_beyond_a_much_worse_one_are_skipped():
     assert not roster.is_hopeless(1, {2: 60.0, 4: 100.0})
     assert roster.is_hopeless(1, {2: 40.0, 4: 100.0})
     assert roster.is_hopeless(16, {2: 100.0, 4: 40.0})
-    # None at all is another way to load, not a smaller number.
+    # Zero workers is another way to load, not a smaller number.
     assert not roster.is_hopeless(0, {1: 10.0, 2: 40.0, 4: 100.0})
 
 
-def test_what_is_ready_at_most_follows_from_the_settings():
-    # Four workers with four each, and two that a thread has.
+def test_most_ready_batches_follow_from_the_settings():
+    # Each of four workers holds four batches; a thread holds two more.
     assert roster.most_ahead("torch", {"workers": 4, "handover": "direct"}) == 16
     assert roster.most_ahead("torch", {"workers": 2, "handover": "thread"}) == 10
     assert roster.most_ahead("torch", {"workers": 0, "handover": "direct"}) == 0

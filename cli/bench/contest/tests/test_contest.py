@@ -1,7 +1,6 @@
-"""The contest from end to end over small shards, who is out of it, and what ends it.
+"""The contest from end to end over small shards: figures, excluded contenders, and its end.
 
-What Forebay and the other loaders deliver is tested elsewhere; here contenders that start
-at once stand in for these, so that it is the contest that is tested.
+Stand-ins that start quickly replace Forebay and the other loaders, whose samples other files test.
 """
 
 import errno
@@ -33,7 +32,7 @@ from conftest import BATCH, SAMPLES, SHARDS
 TIMEOUT_S = 600
 BESIDE = Path(sys.executable).parent
 PLAIN = Path(__file__).with_name("plain.py")
-# Beside this interpreter, unless it came from elsewhere.
+# The command beside this interpreter, or the one on the search path.
 FOREBAY = shutil.which("forebay", path=f"{BESIDE}:{os.environ['PATH']}")
 DIGEST = {
     "samples": 100,
@@ -42,7 +41,7 @@ DIGEST = {
     "label_sum": 7,
     "image_mean": 0.1,
 }
-# Whose scripts are replaced by plain ones, of which nothing has to be installed.
+# Rules of the contenders whose scripts plain ones replace; these need no packages.
 STAND_INS = """
 RULES |= {
     "webdataset": Rules((), "webdataset", ("webdataset",)),
@@ -65,7 +64,7 @@ def work(tmp_path):
 
 @pytest.fixture
 def scripts(carried):
-    """The scripts with stand-ins."""
+    """A folder of scripts in which stand-ins replace four contenders."""
     with (carried / "roster.py").open("a") as file:
         file.write(STAND_INS)
     for kind in ("webdataset", "torch", "spdl", "dali"):
@@ -75,7 +74,7 @@ def scripts(carried):
 
 @pytest.fixture
 def bare(tmp_path):
-    """An interpreter in which nothing is installed."""
+    """An interpreter without any packages."""
     python = tmp_path / "bare-python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
@@ -96,7 +95,7 @@ def request(shards, work, **more):
     }
 
 
-def play(scripts, asked, **faults):
+def run_contest(scripts, asked, **faults):
     named = {f"FOREBAY_TEST_FAULT_through_{kind}": fault for kind, fault in faults.items()}
     return subprocess.run(
         [sys.executable, scripts / "main.py"],
@@ -111,84 +110,86 @@ def play(scripts, asked, **faults):
 
 def document(run, code=0):
     assert run.returncode == code, run.stderr
-    # Nothing but the document.
+    # The output is the document alone.
     return json.loads(run.stdout)
 
 
-def test_what_everybody_gets_and_who_is_out_is_told(shards, work, scripts, bare):
+def test_report_lists_figures_absent_and_failed_contenders(shards, work, scripts, bare):
     four = ["webdataset", "torch", "spdl", "dali", "mosaic"]
     asked = request(shards, work, contenders=four, pythons={"mosaic": bare})
-    # The first two processes play the first epoch and the first round.
-    run = play(scripts, asked, spdl="die 3", dali="other")
-    said = document(run)
-    found = {one["name"]: one for one in said["contenders"]}
+    # A contender's first two processes run the first epoch and the first round.
+    run = run_contest(scripts, asked, spdl="die 3", dali="other")
+    report = document(run)
+    found = {one["name"]: one for one in report["contenders"]}
     assert found.keys() == {"webdataset", "torch"}
     for one in found.values():
         digest = one["first_epoch"].pop("digest")
         assert digest["samples"] == SAMPLES * SHARDS
         assert one["first_epoch"]["samples"] == SAMPLES * SHARDS
         assert one["first_epoch"]["first_batch_seconds"] > 0
-        assert [played["round"] for played in one["rounds"]] == [0, 1]
-        for played in one["rounds"]:
-            assert played["samples"] == played["steps"] * BATCH
-            assert played["samples_per_second"] == pytest.approx(
-                played["samples"] / played["wall_seconds"]
+        assert [measured["round"] for measured in one["rounds"]] == [0, 1]
+        for measured in one["rounds"]:
+            assert measured["samples"] == measured["steps"] * BATCH
+            assert measured["samples_per_second"] == pytest.approx(
+                measured["samples"] / measured["wall_seconds"]
             )
-            assert played["au_ideal"] == pytest.approx(
-                played["steps"] * 0.01 / played["wall_seconds"]
+            assert measured["au_ideal"] == pytest.approx(
+                measured["steps"] * 0.01 / measured["wall_seconds"]
             )
             cpus = len(os.sched_getaffinity(0))
-            assert played["cpu_share"] == pytest.approx(
-                played["cpu_seconds"] / played["wall_seconds"] / cpus
+            assert measured["cpu_share"] == pytest.approx(
+                measured["cpu_seconds"] / measured["wall_seconds"] / cpus
             )
-            assert len(played["waits_ms"]) == played["steps"]
+            assert len(measured["waits_ms"]) == measured["steps"]
         assert one["sustained"] is None
-    # What was swept, and what came of it: each number of workers, each way to take over.
+    # The sweep covers each number of workers and each handover.
     swept = found["torch"]
     assert swept["settings"] == {"workers": [2, 0], "handover": ["thread", "direct"]}
     assert {tried["workers"] for tried in swept["sweep"]} == {2, 0}
     assert {tried["handover"] for tried in swept["sweep"]} == {"thread", "direct"}
     assert all(tried["unlimited_samples_per_second"] > 0 for tried in swept["sweep"])
-    # What plays was tried under an accelerator.
+    # The chosen configuration was tried under an accelerator.
     own = {name: swept["configuration"][name] for name in ("workers", "handover")}
     (taken,) = [tried for tried in swept["sweep"] if own.items() <= tried.items()]
     assert taken["speed"] > 0
     assert found["webdataset"]["sweep"] == []
     assert found["torch"]["conversion_bytes"] > 0
     assert found["webdataset"]["conversion_seconds"] is None
-    (absent,) = said["absent"]
+    (absent,) = report["absent"]
     assert absent["name"] == "mosaic"
     assert "pip install mosaicml-streaming" in absent["why"]
-    # Who is out is told with all that it came to.
-    dali, spdl = said["failed"]
+    # The report lists excluded contenders with their figures until then.
+    dali, spdl = report["failed"]
     assert (dali["name"], dali["doing"]) == ("dali", "first epoch")
     assert "dali delivered other samples than webdataset: its crc_sum" in dali["why"]
     assert (spdl["name"], spdl["doing"]) == ("spdl", "measuring")
     assert "spdl was killed" in spdl["why"]
-    assert [played["round"] for played in spdl["rounds"]] == [0]
+    assert [measured["round"] for measured in spdl["rounds"]] == [0]
     assert "contest: spdl is out (measuring): spdl was killed" in run.stderr
-    assert said["fence"]["cpus"] == sorted(os.sched_getaffinity(0))
-    assert said["fence"]["why_not"]
+    assert report["fence"]["cpus"] == sorted(os.sched_getaffinity(0))
+    assert report["fence"]["why_not"]
     progress = [json.loads(line)["progress"] for line in run.stderr.splitlines() if line[:1] == "{"]
     order = [line["contender"] for line in progress if line["what"] == "measuring"]
-    # There and back.
+    # Contenders take turns in order, then in reverse.
     assert order == ["webdataset", "torch", "spdl", "spdl", "torch", "webdataset"]
-    # A contest that is cut off has left what it had measured.
+    # The file keeps the measured figures if the contest is cut off.
     kept = json.loads((work / "contest.json").read_text())
     assert [len(one["rounds"]) for one in kept["contenders"]] == [2, 2]
 
 
-def test_without_anybody_it_ends_and_tells_what_there_was(shards, work, scripts):
-    said = document(play(scripts, request(shards, work, contenders=["spdl"]), spdl="raise"), code=1)
-    assert said["contenders"] == []
-    (spdl,) = said["failed"]
+def test_contest_of_failing_contenders_reports_them(shards, work, scripts):
+    report = document(
+        run_contest(scripts, request(shards, work, contenders=["spdl"]), spdl="raise"), code=1
+    )
+    assert report["contenders"] == []
+    (spdl,) = report["failed"]
     assert spdl["doing"] == "first epoch"
-    # The first and the last of its words.
+    # The reason has the first and the last line of the error.
     assert spdl["why"] == "spdl: OSError: the photo … is missing"
 
 
 class Scripted:
-    """Plays by rote: a tier's state follows from what was played before."""
+    """A player with fixed replies that records each run and the state of the tier before it."""
 
     def __init__(self, cache):
         self.cache, self.seen = cache, []
@@ -215,24 +216,24 @@ class Scripted:
 
 def test_disk_tier_is_warm_after_the_first_epoch(shards, tmp_path):
     asked = request(shards, tmp_path, contenders=["forebay"], find_rate=True)
-    played = Contest(Request.of(asked), lambda: None, lambda *_: None)
-    rote = Scripted(played.cache)
-    played.player = rote.player
-    # What an earlier contest left is not cold either.
-    played.cache.mkdir()
+    contest = Contest(Request.of(asked), lambda: None, lambda *_: None)
+    fake_player = Scripted(contest.cache)
+    contest.player = fake_player.player
+    # An earlier contest left a warm tier.
+    contest.cache.mkdir()
     one = roster.Contender(
         "forebay", "forebay", "python", "1", {}, {"bytes": ("views",)}, storage="o_direct"
     )
-    played.contenders = [one]
-    played.sweep(one)
-    assert rote.seen[0] == ("first_epoch", True, True)
-    assert set(rote.seen[1:]) == {("accelerator", True, True)}
-    rote.seen.clear()
-    played.first_epoch(one)
-    assert rote.seen == [("first_epoch", False, False)]
-    rote.seen.clear()
-    played.rounds()
-    assert {seen[0] for seen in rote.seen} == {"accelerator"}
+    contest.contenders = [one]
+    contest.sweep(one)
+    assert fake_player.seen[0] == ("first_epoch", True, True)
+    assert set(fake_player.seen[1:]) == {("accelerator", True, True)}
+    fake_player.seen.clear()
+    contest.first_epoch(one)
+    assert fake_player.seen == [("first_epoch", False, False)]
+    fake_player.seen.clear()
+    contest.rounds()
+    assert {seen[0] for seen in fake_player.seen} == {"accelerator"}
 
 
 def test_files_beyond_the_page_cache_are_reported_as_such(shards, tmp_path):
@@ -244,11 +245,11 @@ def test_files_beyond_the_page_cache_are_reported_as_such(shards, tmp_path):
         (held, "small_page_cache"),
     ):
         asked = request(shards, tmp_path, contenders=["webdataset"], memory_bytes=limit)
-        played = Contest(Request.of(asked), lambda: None, lambda *_: None)
+        contest = Contest(Request.of(asked), lambda: None, lambda *_: None)
         one = roster.Contender("webdataset", "webdataset", "python", "1", {}, {})
-        played.weigh(one)
+        contest.weigh(one)
         assert one.storage == storage
-    # Nobody reads in advance what cannot stay.
+    # Files that do not fit the page cache are not read in advance.
     made = []
     with pytest.MonkeyPatch.context() as patch:
 
@@ -258,28 +259,28 @@ def test_files_beyond_the_page_cache_are_reported_as_such(shards, tmp_path):
             yield None
 
         patch.setattr("contest.player", noted)
-        with played.player(one, {}):
+        with contest.player(one, {}):
             pass
     assert made[0].preread == []
 
 
-def test_without_forebay_it_ends_and_tells_what_there_was(shards, work, scripts):
+def test_killed_forebay_ends_the_contest_with_a_report(shards, work, scripts):
     shutil.copy(PLAIN, scripts / "through_forebay.py")
     with (scripts / "roster.py").open("a") as file:
         file.write('RULES["forebay"] = Rules((), "forebay", ("forebay",))\n')
     asked = request(shards, work, contenders=["webdataset", "forebay"])
-    # Two processes play the first epochs of its two levels of storage, the third its first round;
-    # the other's comes before it.
-    run = play(scripts, asked, forebay="die 3")
-    said = document(run, code=1)
+    # Forebay's first two processes run the first epochs of its two storage tiers. Its third process
+    # runs the first round, after the rival's.
+    run = run_contest(scripts, asked, forebay="die 3")
+    report = document(run, code=1)
     assert "forebay is out (measuring): forebay was killed" in run.stderr
-    (forebay,) = said["failed"]
+    (forebay,) = report["failed"]
     assert forebay["first_epoch"]["samples"] == SAMPLES * SHARDS
-    webdataset = said["contenders"][0]
+    webdataset = report["contenders"][0]
     assert (webdataset["name"], len(webdataset["rounds"])) == ("webdataset", 1)
 
 
-def forebay_and(*kinds):
+def forebay_with(*kinds):
     made = [
         roster.Contender("forebay", "forebay", "python", "1", {}, {}, storage="o_direct"),
         *[
@@ -293,7 +294,7 @@ def forebay_and(*kinds):
 
 
 class Failing:
-    """Plays by rote until somebody's turn to fail has come."""
+    """A player with fixed replies that fails where a predicate says so."""
 
     def __init__(self, *failing):
         self.failing = list(failing)
@@ -318,22 +319,22 @@ class Failing:
         return figures | {"wall_seconds": 2.0, "before": counts, "after": counts}
 
 
-def by_rote(shards, work, contenders, *failing, **more):
-    """A contest of contenders that play by rote, its tellings, and who plays."""
-    told = []
-    played = Contest(
-        Request.of(request(shards, work, **more)), lambda: None, lambda *what: told.append(what)
+def scripted_contest(shards, work, contenders, *failing, **more):
+    """Return a contest with scripted contenders, its list of messages, and its player."""
+    messages = []
+    contest = Contest(
+        Request.of(request(shards, work, **more)), lambda: None, lambda *what: messages.append(what)
     )
-    played.contenders = contenders
-    rote = Failing(*failing)
-    played.player = rote.player
-    played.cache.mkdir(parents=True)
-    played.is_cache_filled = True
-    return played, told, rote
+    contest.contenders = contenders
+    fake_player = Failing(*failing)
+    contest.player = fake_player.player
+    contest.cache.mkdir(parents=True)
+    contest.is_cache_filled = True
+    return contest, messages, fake_player
 
 
-def test_a_rival_that_fails_is_out_and_the_others_go_on(shards, work):
-    own = forebay_and("spdl", "dali")
+def test_failing_rival_is_excluded_and_the_others_continue(shards, work):
+    own = forebay_with("spdl", "dali")
     rounds = []
 
     def fails(one, name, _):
@@ -341,88 +342,88 @@ def test_a_rival_that_fails_is_out_and_the_others_go_on(shards, work):
             rounds.append(name)
         return len(rounds) == 2 and one.name == "spdl"
 
-    played, _, _ = by_rote(shards, work, own[:], fails, rounds=3)
-    played.rounds()
+    contest, _, _ = scripted_contest(shards, work, own[:], fails, rounds=3)
+    contest.rounds()
     assert [len(one.rounds) for one in own] == [3, 1, 3]
-    assert [one.name for one in played.contenders] == ["forebay", "dali"]
-    (out,) = played.failed()
+    assert [one.name for one in contest.contenders] == ["forebay", "dali"]
+    (out,) = contest.failed()
     assert (out["name"], out["doing"], out["why"]) == ("spdl", "measuring", "spdl broke")
 
 
-def test_forebay_that_fails_ends_it_with_what_there_was(shards, work):
-    own = forebay_and("spdl")
-    played, _, _ = by_rote(
+def test_failing_forebay_ends_the_contest_and_keeps_figures(shards, work):
+    own = forebay_with("spdl")
+    contest, _, _ = scripted_contest(
         shards, work, own[:], lambda one, *_: one.name == "forebay" and own[1].rounds, rounds=1
     )
-    played.rounds()
+    contest.rounds()
     with pytest.raises(Failed, match=r"forebay is out \(measuring\): forebay broke"):
-        played.rounds()
-    # One round at a time: its second turn came after one.
+        contest.rounds()
+    # Rounds alternate: Forebay failed in the second round, after one round of each contender.
     assert [len(one.rounds) for one in own] == [1, 1]
-    (out,) = played.failed()
+    (out,) = contest.failed()
     assert len(out["rounds"]) == 1
 
 
-def test_who_fails_in_the_long_search_is_out(shards, work):
-    own = forebay_and("spdl")
-    played, _, _ = by_rote(
+def test_contender_failing_in_the_long_search_is_excluded(shards, work):
+    own = forebay_with("spdl")
+    contest, _, _ = scripted_contest(
         shards, work, own[:], lambda one, *_: one.name == "spdl", find_rate=True, rounds=1
     )
-    played.sustained()
-    assert [one.name for one in played.contenders] == ["forebay"]
+    contest.sustained()
+    assert [one.name for one in contest.contenders] == ["forebay"]
     assert own[0].sustained["speed"] > 0
     assert own[1].sustained is None
 
 
-def test_a_setting_that_cannot_be_played_is_not_taken(shards, work):
-    _, one = forebay_and("spdl")
-    # Four threads are fastest, and more than there is memory for.
-    played, _, _ = by_rote(
+def test_failing_setting_is_not_chosen(shards, work):
+    _, one = forebay_with("spdl")
+    # Four threads are fastest, but fail under the accelerator.
+    contest, _, _ = scripted_contest(
         shards, work, [one], lambda _, name, set: name == "accelerator" and set["threads"] == 4
     )
-    played.sweep(one)
+    contest.sweep(one)
     assert one.configuration == {"threads": 2}
     four = next(tried for tried in one.sweep if tried.configuration == {"threads": 4})
     assert (four.rate, four.why) == (0.0, "spdl broke")
     assert four.document()["why"] == "spdl broke"
-    # If the first cannot be played, the contender has failed.
-    _, one = forebay_and("spdl")
-    played.contenders = [one]
-    played.player = Failing(lambda _, name, __: name == "accelerator").player
+    # A contender fails if none of its settings runs under the accelerator.
+    _, one = forebay_with("spdl")
+    contest.contenders = [one]
+    contest.player = Failing(lambda _, name, __: name == "accelerator").player
     with pytest.raises(Failed, match="spdl broke"):
-        played.sweep(one)
+        contest.sweep(one)
 
 
 def test_warm_up_covers_twice_the_ready_batches(shards, work):
-    _, one = forebay_and("spdl")
-    played, _, rote = by_rote(shards, work, [one])
+    _, one = forebay_with("spdl")
+    contest, _, fake_player = scripted_contest(shards, work, [one])
     asked = []
-    play = rote.play
+    play = fake_player.play
 
     def heard(name, **how):
         asked.append(how.get("warm_up"))
         return play(name, **how)
 
-    rote.play = heard
-    rote.configuration = {}
+    fake_player.play = heard
+    fake_player.configuration = {}
     for threads, step in ((1, 0.01), (4, 0.01), (12, 0.01), (12, 0.0)):
-        played.play(one, rote, step, (1.0, 1.0, 1), {"threads": threads})
-    # Where nobody computes, all start alike.
+        contest.play(one, fake_player, step, (1.0, 1.0, 1), {"threads": threads})
+    # Without computation all warm-ups have one step.
     assert asked == [16, 16, 32, 1]
 
 
-def test_a_speed_that_most_long_runs_miss_is_given_up_at_once():
+def test_speed_is_lowered_once_most_long_runs_miss_it():
     proof = search.Proof(1.0, 0.9, 5)
     begun = proof.speed
     for au in (0.88, 0.92, 0.89, 0.87):
         assert proof.speed == begun
         proof.heard({"au_ideal": au})
-    # Of five, three are below: the fifth would change nothing.
+    # Three of five runs are below, so the fifth cannot change the median.
     assert proof.speed < begun
     assert not proof.is_borne_out
 
 
-def test_a_contender_that_says_nothing_has_failed(shards, scripts, monkeypatch):
+def test_silent_contender_is_killed_and_fails(shards, scripts, monkeypatch):
     monkeypatch.setattr(players, "SILENCE_S", 0.2)
     monkeypatch.setattr(players, "END_S", 0.2)
     monkeypatch.setattr(players, "script", lambda kind: scripts / f"through_{kind}.py")
@@ -436,81 +437,83 @@ def test_a_contender_that_says_nothing_has_failed(shards, scripts, monkeypatch):
     assert at_work.process.returncode == -signal.SIGKILL
 
 
-def test_against_nobody_nothing_is_played(shards, work, scripts, bare):
+def test_contest_without_rivals_runs_nothing(shards, work, scripts, bare):
     asked = request(shards, work, contenders=["forebay", "mosaic"], pythons={"mosaic": bare})
-    said = document(play(scripts, asked))
-    assert said["contenders"] == []
-    assert [one["name"] for one in said["absent"]] == ["mosaic"]
+    report = document(run_contest(scripts, asked))
+    assert report["contenders"] == []
+    assert [one["name"] for one in report["absent"]] == ["mosaic"]
 
 
-def test_alone_forebay_plays_from_its_disk_if_memory_has_no_room(shards, work, carried):
+def test_forebay_alone_runs_from_disk_if_memory_has_no_room(shards, work, carried):
     with (carried / "place.py").open("a") as file:
         file.write('\n\ndef no_room(*_):\n    return "they need more"\n')
-    said = document(play(carried, request(shards, work, contenders=["forebay"], rounds=1)))
-    assert said["absent"] == [{"name": "forebay-memory", "why": "they need more"}]
-    (alone,) = said["contenders"]
+    report = document(run_contest(carried, request(shards, work, contenders=["forebay"], rounds=1)))
+    assert report["absent"] == [{"name": "forebay-memory", "why": "they need more"}]
+    (alone,) = report["contenders"]
     assert (alone["storage"], len(alone["rounds"])) == ("o_direct", 1)
 
 
-def test_of_a_contest_without_forebay_nothing_is_played(shards, work, scripts, bare):
+def test_contest_without_forebay_runs_nothing(shards, work, scripts, bare):
     asked = request(shards, work, contenders=["forebay", "webdataset"], pythons={"forebay": bare})
-    run = play(scripts, asked)
-    said = document(run, code=1)
+    run = run_contest(scripts, asked)
+    report = document(run, code=1)
     assert "pip install forebay" in run.stderr
-    assert [one["rounds"] for one in said["contenders"]] == [[]]
+    assert [one["rounds"] for one in report["contenders"]] == [[]]
     assert not work.exists()
 
 
-def test_a_folder_in_memory_is_not_called_a_disk(shards, work, scripts, monkeypatch):
+def test_work_folder_in_memory_is_not_reported_as_a_disk(shards, work, scripts, monkeypatch):
     shutil.copy(PLAIN, scripts / "through_forebay.py")
     with (scripts / "roster.py").open("a") as file:
         file.write('RULES["forebay"] = Rules((), "forebay", ("forebay",))\n')
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
-        said = document(play(scripts, request(shards, memory, contenders=["forebay"], rounds=1)))
-    assert [one["storage"] for one in said["contenders"]] == ["memory"]
-    (absent,) = said["absent"]
+        report = document(
+            run_contest(scripts, request(shards, memory, contenders=["forebay"], rounds=1))
+        )
+    assert [one["storage"] for one in report["contenders"]] == ["memory"]
+    (absent,) = report["absent"]
     assert absent["name"] == "forebay"
     assert "is memory (tmpfs)" in absent["why"]
     assert in_memory(work) is None
 
 
-def test_compressed_shards_are_refused_before_anybody_plays(shards, work, scripts, tmp_path):
+def test_compressed_shards_are_rejected_before_any_run(shards, work, scripts, tmp_path):
     packed = tmp_path / "a.tar.gz"
     packed.write_bytes(gzip.compress(Path(shards[0]).read_bytes()))
-    run = play(scripts, request([str(packed)], work, contenders=["webdataset"]))
+    run = run_contest(scripts, request([str(packed)], work, contenders=["webdataset"]))
     assert (run.returncode, run.stdout) == (1, "")
     assert f"contest: {packed} is no plain tar" in run.stderr
 
 
-def test_what_a_library_prints_is_no_reply(shards, work, scripts):
-    """A banner as early as there can be one, and one in the middle."""
+def test_output_of_a_library_is_no_reply(shards, work, scripts):
+    """The script prints a banner at its start and another during a run."""
     script = scripts / "through_spdl.py"
     script.write_text(
         'print("Welcome!")\n' + script.read_text().replace("samples = []", "print(1)")
     )
     script.write_text(script.read_text().replace("print(1)", "print('Enjoy!'); samples = []"))
-    run = play(scripts, request(shards, work, contenders=["spdl"], rounds=1))
+    run = run_contest(scripts, request(shards, work, contenders=["spdl"], rounds=1))
     (spdl,) = document(run)["contenders"]
     assert len(spdl["rounds"]) == 1
     assert "Welcome!" in run.stderr
     assert "Enjoy!" in run.stderr
 
 
-def test_a_disk_that_is_full_is_one_contenders_failure(shards, work):
-    own = forebay_and("spdl", "dali")
+def test_full_disk_excludes_one_contender(shards, work):
+    own = forebay_with("spdl", "dali")
 
     def fails(one, *_):
         if one.name == "spdl":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    played, _, _ = by_rote(shards, work, own[:], fails, rounds=1)
-    played.rounds()
-    assert [one.name for one in played.contenders] == ["forebay", "dali"]
-    assert "No space left on device" in played.failed()[0]["why"]
+    contest, _, _ = scripted_contest(shards, work, own[:], fails, rounds=1)
+    contest.rounds()
+    assert [one.name for one in contest.contenders] == ["forebay", "dali"]
+    assert "No space left on device" in contest.failed()[0]["why"]
 
 
-def test_a_conversion_that_takes_too_long_is_ended(tmp_path, monkeypatch):
-    """With what it started, which it ends itself if it is asked to."""
+def test_slow_conversion_is_ended_with_its_children(tmp_path, monkeypatch):
+    """The conversion's own child is ended as well."""
     slow = tmp_path / "to_slow.py"
     slow.write_text(
         "import subprocess, sys, time\n"
@@ -531,7 +534,7 @@ def test_a_quota_leaves_fewer_cores(shards, work):
 
 
 def running(mark):
-    """Processes in whose environment `mark` is, and their command lines."""
+    """Return the command lines of processes with `mark` in their environment, by process id."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -543,7 +546,7 @@ def running(mark):
 
 
 def check_ended(processes):
-    """See these end: who was killed may take a moment for it."""
+    """Wait for the end of these processes: a kill may take a moment."""
     for pid, command in processes.items():
         try:
             handle = os.pidfd_open(pid)
@@ -553,7 +556,7 @@ def check_ended(processes):
         os.close(handle)
 
 
-def test_nothing_outlives_a_contest_that_is_told_to_end(shards, work, carried):
+def test_interrupted_contest_leaves_no_process(shards, work, carried):
     run = subprocess.Popen(
         [sys.executable, carried / "main.py"],
         stdin=subprocess.PIPE,
@@ -565,8 +568,8 @@ def test_nothing_outlives_a_contest_that_is_told_to_end(shards, work, carried):
     run.stdin.write(json.dumps(request(shards, work, seconds=600, contenders=["forebay"])))
     run.stdin.close()
     while '"measuring"' not in (line := run.stderr.readline()):
-        assert line, "it ended before it measured"
-    # As Ctrl-C and the end of whose it is come, one upon the other.
+        assert line, "the contest ended before it measured"
+    # Ctrl-C and the end of the parent may arrive together.
     run.send_signal(signal.SIGINT)
     run.terminate()
     assert run.wait(TIMEOUT_S) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
@@ -581,25 +584,25 @@ def benchmark(environment, *arguments):
     )
 
 
-def test_the_fastest_accelerator_is_borne_out_by_long_runs(shards, work, scripts):
+def test_fastest_accelerator_is_confirmed_by_long_runs(shards, work, scripts):
     asked = request(shards, work, contenders=["webdataset", "spdl"], rounds=1, find_rate=True)
-    said = document(play(scripts, asked))
-    assert [one["name"] for one in said["contenders"]] == ["webdataset", "spdl"]
-    for one in said["contenders"]:
-        sustained, (played,) = one["sustained"], one["rounds"]
-        # Rounds and figure are of one speed.
+    report = document(run_contest(scripts, asked))
+    assert [one["name"] for one in report["contenders"]] == ["webdataset", "spdl"]
+    for one in report["contenders"]:
+        sustained, (measured,) = one["sustained"], one["rounds"]
+        # The rounds and the reported rate are of the same speed.
         assert sustained["speed"] > 0
-        assert played["step_seconds"] == pytest.approx(0.01 / sustained["speed"])
-        # Long runs may not bear it out on a busy machine; then there is no such number.
+        assert measured["step_seconds"] == pytest.approx(0.01 / sustained["speed"])
+        # On a busy machine long runs may not confirm the speed; then the rate is missing.
         if sustained["rate_over_nominal"] is not None:
-            expected = played["samples_per_second"] / (BATCH / 0.01)
+            expected = measured["samples_per_second"] / (BATCH / 0.01)
             assert sustained["rate_over_nominal"] == pytest.approx(expected)
             assert sustained["au"] >= 0.9
 
 
 @pytest.fixture
 def quick(scripts, tmp_path):
-    """An interpreter that plays the plain contender, whoever is asked for."""
+    """An interpreter that runs the plain contender in place of every contender's script."""
     python = tmp_path / "quick-python"
     instead = f'exec {sys.executable} {scripts}/through_webdataset.py "$2"'
     otherwise = f'exec {sys.executable} "$@"'
@@ -608,44 +611,44 @@ def quick(scripts, tmp_path):
     return python
 
 
-def test_the_command_line_plays_the_contest(shards, tmp_path, quick):
+def test_command_line_runs_the_contest(shards, tmp_path, quick):
     environment = dict(os.environ)
     cache, page = tmp_path / "cache", tmp_path / "page.html"
     cache.mkdir()
     with private_daemon(environment, cache):
         asked = ["--raw", "--profile", "custom", "--batch-size", str(BATCH), "--step", "0.01"]
         asked += ["--epochs", "1", "--rivals", "webdataset", "--rounds", "1", "--seconds", "1"]
-        # Too little for a tier in memory and its daemon.
+        # The limit is too low for a tier in memory and its daemon.
         limit = 3 << 29
         # Only root can set a limit.
         limited = ["--memory", str(limit)] if os.geteuid() == 0 else []
         playing = ["--python", quick]
         written = ["--json", "--html", page]
-        told = benchmark(environment, *shards, *asked, *playing, *limited, *written)
-        assert told.returncode == 0, told.stderr
-        contest = json.loads(told.stdout)["contest"]
+        done = benchmark(environment, *shards, *asked, *playing, *limited, *written)
+        assert done.returncode == 0, done.stderr
+        contest = json.loads(done.stdout)["contest"]
         assert [one["name"] for one in contest["contenders"]] == ["forebay", "webdataset"]
         for one in contest["contenders"]:
-            (played,) = one["rounds"]
-            assert played["step_seconds"] == 0.01
-            # Each run was told when it had ended.
-            assert f"{one['name']}: played, 1 of 1: " in told.stderr
+            (measured,) = one["rounds"]
+            assert measured["step_seconds"] == 0.01
+            # The progress names each run once it has ended.
+            assert f"{one['name']}: played, 1 of 1: " in done.stderr
         fence = contest["fence"]
         assert (fence["memory_bytes"] == limit) == (fence["why_not"] is None)
         if os.geteuid() == 0:
             assert fence["memory_bytes"] == limit
             assert [one["name"] for one in contest["absent"]] == ["forebay-memory"]
         assert "Other loaders, the same work" in page.read_text()
-        # What is asked in vain is said before anything is measured.
-        told = benchmark(environment, "s3://bucket/0.tar", *asked)
-        assert (told.returncode, told.stdout) == (2, "")
-        assert "local" in told.stderr
-        told = benchmark(environment, *shards, *asked, "--python", "/no/such/python")
-        assert told.returncode == 1
-        assert "--python" in told.stderr
+        # Invalid requests are rejected before anything is measured.
+        done = benchmark(environment, "s3://bucket/0.tar", *asked)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "local" in done.stderr
+        done = benchmark(environment, *shards, *asked, "--python", "/no/such/python")
+        assert done.returncode == 1
+        assert "--python" in done.stderr
 
 
-def test_nothing_outlives_a_command_line_that_is_killed(shards, tmp_path, quick):
+def test_killed_command_line_leaves_no_process(shards, tmp_path, quick):
     environment = {**os.environ, "FOREBAY_TEST": str(tmp_path)}
     (tmp_path / "cache").mkdir()
     with private_daemon(environment, tmp_path / "cache"):
@@ -662,9 +665,9 @@ def test_nothing_outlives_a_command_line_that_is_killed(shards, tmp_path, quick)
         ]
         command = [Path(sys.executable).with_name("forebay"), "bench", "starvation"]
         run = subprocess.Popen([*command, *shards, *asked], env=environment, stderr=-1)
-        # What is said of the first conversion passes through; sweeps follow, of minutes here.
+        # The progress of the first conversion appears; the sweeps that follow take minutes here.
         while b"manifest.json" not in (line := run.stderr.readline()):
-            assert line, "it ended before it played"
+            assert line, "the command ended before the first run"
         run.kill()
         assert run.wait(TIMEOUT_S) == -signal.SIGKILL
         run.stderr.close()
@@ -676,7 +679,7 @@ def test_nothing_outlives_a_command_line_that_is_killed(shards, tmp_path, quick)
     "change",
     [{"samples": 99}, {"payload_bytes": 9}, {"crc_sum": 4}, {"label_sum": 8}, {"image_mean": 0.4}],
 )
-def test_a_digest_that_differs_is_told(change):
+def test_different_digest_is_an_error(change):
     compare("one", DIGEST, "same", dict(DIGEST, image_mean=0.15))
     with pytest.raises(Failed, match="other"):
         compare("one", DIGEST, "other", {**DIGEST, **change})
@@ -698,7 +701,7 @@ def test_a_digest_that_differs_is_told(change):
         ({"model": "resnet50", "images": True, "find_rate": True}, "find_rate"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(change, message, tmp_path):
+def test_invalid_request_is_rejected(change, message, tmp_path):
     shard = tmp_path / "a.tar"
     shard.touch()
     given = {
@@ -713,7 +716,7 @@ def test_a_request_that_makes_no_sense_is_refused(change, message, tmp_path):
         Request.of({**given, **change})
 
 
-def test_a_conversion_is_remembered_by_what_it_is_made_of(shards, tmp_path):
+def test_conversion_is_reused_for_the_same_inputs(shards, tmp_path):
     import conversions
 
     def convert(version):
@@ -726,7 +729,7 @@ def test_a_conversion_is_remembered_by_what_it_is_made_of(shards, tmp_path):
     assert sorted(Path(tmp_path).iterdir()) == sorted([Path(first.folder), Path(other.folder)])
 
 
-def test_a_version_is_that_of_the_package_itself():
+def test_version_is_that_of_the_main_package():
     found = {"versions": {"torchvision": "2", "torch": "1", "nvidia-dali-cuda120": "3"}}
     assert roster.version("torch", found) == "1"
     assert roster.version("dali", found) == "3"

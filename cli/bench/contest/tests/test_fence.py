@@ -1,4 +1,4 @@
-"""The limit on memory: it holds, swap does not soften it, and one not to be had is told."""
+"""The memory limit: it holds, it includes swap, and its absence is reported."""
 
 import io
 import os
@@ -16,7 +16,7 @@ LIMIT = 64 * MIB
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """A folder that looks like the second version's file system."""
+    """A folder that looks like the file system of cgroup version 2."""
     (tmp_path / "cgroup.procs").touch()
     (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
     (tmp_path / "cgroup.subtree_control").write_text("cpu memory\n")
@@ -31,14 +31,14 @@ def swap(monkeypatch, tmp_path, kib):
     monkeypatch.setattr(fence, "MEMINFO", meminfo)
 
 
-def test_what_is_beyond_the_limit_is_killed():
+def test_process_beyond_the_limit_is_killed():
     try:
         limited = fence.fence(LIMIT)
         before = limited.__enter__()
     except Unfenced as error:
         pytest.skip(f"needs memory-limit: {error}")
     try:
-        # It touches twice as much.
+        # The child touches twice the limit.
         code = f"b = bytearray({2 * LIMIT}); b[::4096] = b'x' * len(b[::4096]); print('there')"
         run = subprocess.run(
             [sys.executable, "-c", code], preexec_fn=before, capture_output=True, check=False
@@ -57,7 +57,7 @@ def test_what_is_beyond_the_limit_is_killed():
     assert not group.exists()
 
 
-def test_a_controller_that_is_not_passed_on_is_told(root):
+def test_missing_memory_controller_is_reported_with_advice(root):
     (root / "cgroup.subtree_control").write_text("cpu\n")
     with pytest.raises(Unfenced, match=r"echo \+memory > .*cgroup.subtree_control"):
         fence.make(LIMIT)
@@ -67,10 +67,10 @@ def test_a_controller_that_is_not_passed_on_is_told(root):
     assert not list(root.glob(f"{fence.NAME}*"))
 
 
-def test_swap_that_cannot_be_limited_is_told(root, monkeypatch, tmp_path):
+def test_unlimited_swap_is_reported_with_advice(root, monkeypatch, tmp_path):
     swap(monkeypatch, tmp_path, 4)
     group = root / f"{fence.NAME}-{os.getpid()}"
-    # No kernel fills this folder, so what is written stays; nothing is left behind either way.
+    # The folder is no real cgroup, so `rmdir` would fail on its files; the test records the call.
     monkeypatch.setattr(fence.Path, "rmdir", lambda folder: left.append(folder))
     left = []
     with pytest.raises(Unfenced, match="swapoff"):
@@ -78,14 +78,14 @@ def test_swap_that_cannot_be_limited_is_told(root, monkeypatch, tmp_path):
     assert left == [group]
 
 
-def test_without_swap_there_is_none_to_limit(root, monkeypatch, tmp_path):
+def test_machine_without_swap_needs_no_swap_limit(root, monkeypatch, tmp_path):
     swap(monkeypatch, tmp_path, 0)
     group = fence.make(LIMIT)
     assert (group / "memory.max").read_text() == str(LIMIT)
     assert not (group / "memory.swap.max").exists()
 
 
-def test_a_file_system_that_cannot_be_written_is_told(root, monkeypatch):
+def test_unwritable_cgroup_is_reported_with_advice(root, monkeypatch):
     def refuse(_):
         raise PermissionError(13, "Permission denied")
 
@@ -98,7 +98,7 @@ def test_a_file_system_that_cannot_be_written_is_told(root, monkeypatch):
         fence.make(LIMIT)
 
 
-def test_a_limit_that_cannot_be_set_ends_the_contest(root, tmp_path, shards):
+def test_contest_ends_if_memory_cannot_be_limited(root, tmp_path, shards):
     (root / "cgroup.subtree_control").write_text("")
     asked = {
         "shards": shards,
@@ -111,5 +111,5 @@ def test_a_limit_that_cannot_be_set_ends_the_contest(root, tmp_path, shards):
     out = io.StringIO()
     with pytest.raises(Unfenced, match="memory cannot be limited"):
         main.play(asked, out)
-    # Nothing was played, so there is nothing to tell.
+    # The contest ran nothing, so it reports nothing.
     assert out.getvalue() == ""

@@ -1,4 +1,4 @@
-"""Handover from torch's workers to the trainer: the thread, its memory, a device."""
+"""Handover of batches from torch's workers to the trainer: direct, by a thread, to a device."""
 
 import threading
 import weakref
@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 
 
 class Batch:
-    """One that can be followed."""
+    """A batch that supports weak references."""
 
     def __init__(self, number):
         self.number = number
@@ -33,37 +33,37 @@ def pixels(rows, seed=1):
 
 
 def normalised(images):
-    """By torchvision's own transforms."""
+    """Normalise images by torchvision's own transforms."""
     return v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])(images)
 
 
-def test_a_thread_keeps_the_order_and_no_batch():
+def test_thread_keeps_the_order_and_releases_batches():
     source = Threaded(map(Batch, range(20)), lambda batch: batch)
     followed = []
     for batch in source:
         assert batch.number == len(followed)
         followed.append(weakref.ref(batch))
         del batch
-        # Neither the thread nor the queue has those that were taken.
+        # Neither the thread nor the queue keeps a batch that was taken.
         assert followed[-1]() is None
     assert len(followed) == 20
 
 
-def test_each_epoch_has_a_thread_of_its_own():
+def test_threaded_loader_can_be_iterated_again():
     source = Threaded([1, 2, 3], lambda batch: batch * 10)
     assert list(source) == list(source) == [10, 20, 30]
 
 
-def test_a_thread_works_no_further_ahead_than_it_has_room():
+def test_thread_reads_ahead_only_as_far_as_its_queue():
     made = []
     epoch = iter(Threaded(count(), lambda number: made.append(number) or number))
     assert next(epoch) == 0
     epoch.close()
-    # The one that was taken, those that were ready, one in hand and one begun meanwhile.
+    # The bound counts one batch taken, READY in the queue, one in hand and one begun meanwhile.
     assert len(made) <= 1 + READY + 2
 
 
-def test_what_ends_a_loader_ends_the_trainer():
+def test_exception_of_the_loader_reaches_the_trainer():
     def broken():
         yield 1
         raise RuntimeError("a worker died")
@@ -74,7 +74,7 @@ def test_what_ends_a_loader_ends_the_trainer():
         next(epoch)
 
 
-def test_a_thread_ends_with_an_epoch_that_is_left():
+def test_thread_ends_with_an_abandoned_epoch():
     before = threading.active_count()
     for _ in range(3):
         epoch = iter(Threaded(count(), lambda batch: batch))
@@ -83,7 +83,7 @@ def test_a_thread_ends_with_an_epoch_that_is_left():
     assert threading.active_count() == before
 
 
-def test_direct_is_the_loader_itself():
+def test_direct_handover_returns_the_loader_itself():
     loader = [1, 2]
     assert handed_over(loader, {"workers": 2}) is loader
 
@@ -96,7 +96,7 @@ def test_a_batch_is_normalised_as_torchvision_does():
 
 
 @pytest.mark.parametrize("by", ["direct", THREAD, THREAD_UINT8])
-def test_all_ways_to_hand_over_give_the_same(by):
+def test_all_handovers_deliver_the_same_batches(by):
     images = pixels(10)
     asked = task(workers=1, handover=by)
     made = recipe(asked)
@@ -110,7 +110,7 @@ def test_all_ways_to_hand_over_give_the_same(by):
     assert labels == list(range(10))
 
 
-def test_workers_make_batches_in_memory_that_is_shared():
+def test_workers_make_batches_in_shared_memory():
     asked = task(workers=1, handover="direct")
     images = pixels(4)
     shared = []
@@ -132,9 +132,9 @@ def test_workers_make_batches_in_memory_that_is_shared():
     assert not torch_pixels.empty(1).is_shared()
 
 
-def test_memory_that_is_used_again_is_not_that_of_a_batch_in_use():
+def test_reused_memory_belongs_to_no_batch_in_use():
     finish = torch_pixels.Normalised(2)
-    # What the trainer has, what is ready, and what is being made.
+    # One batch is at the trainer, READY are in the queue, and one is being made.
     given = [finish((pixels(2, seed), torch.tensor([seed]))) for seed in range(READY + 2)]
     for seed, (images, _) in enumerate(given):
         torch.testing.assert_close(images, normalised(pixels(2, seed)))
@@ -144,7 +144,7 @@ def test_memory_that_is_used_again_is_not_that_of_a_batch_in_use():
 
 
 @pytest.mark.parametrize("by", [THREAD, THREAD_UINT8])
-def test_a_models_batches_are_brought_to_its_device(by):
+def test_batches_of_a_model_are_moved_to_its_device(by):
     asked = task(model="resnet50", workers=2, handover=by)
     assert settings(asked)["pin_memory"]
     made = torch_pixels.recipe(asked, device="cpu")
@@ -156,7 +156,7 @@ def test_a_models_batches_are_brought_to_its_device(by):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs gpu: torch finds none")
-def test_a_gpu_has_the_batch_before_the_trainer():
+def test_batch_is_normalised_on_the_gpu():
     finish = torch_pixels.OnDevice("cuda")
     images = pixels(4)
     there, labels = finish((images.pin_memory(), torch.arange(4).pin_memory()))

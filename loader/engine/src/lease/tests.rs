@@ -420,7 +420,8 @@ fn restarted_daemon_drops_absent_members() {
 #[test]
 fn disagreeing_ranks_are_rejected() {
     let from =
-        |position| Some(LogPosition { log: "before".into(), position, next: 1, open: Vec::new() });    let mut slot = None;
+        |position| Some(LogPosition { log: "before".into(), position, next: 1, open: Vec::new() });
+    let mut slot = None;
     join(&mut slot, &Joining { from: from(5), ..joining(1, 0, 2, 4) }).unwrap();
     for who in [
         joining(2, 1, 2, 4),
