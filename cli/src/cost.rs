@@ -4,7 +4,7 @@ use std::io::Write;
 
 use forebay_api::costs::{CostLine, CostReport, Endurance};
 use forebay_client::Deadline;
-use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_error::{Doing, Error, ErrorKind, Result, printable};
 use forebay_wire::message::Cause;
 
 use super::{ANSWER_TIMEOUT, Done, Failure, Query, print, print_json};
@@ -42,7 +42,7 @@ enum By {
 }
 
 /// First characters that make a spreadsheet read a cell as a formula.
-const FORMULAS: [char; 10] = ['=', '+', '-', '@', '\t', '\r', '＝', '＋', '－', '＠'];
+const FORMULAS: [char; 8] = ['=', '+', '-', '@', '＝', '＋', '－', '＠'];
 
 pub(super) fn run(arguments: &Arguments) -> Done {
     let admin = arguments.query.target.admin_if_running()?;
@@ -130,8 +130,9 @@ fn print_table(rows: &[Vec<String>]) -> Result<()> {
 
 /// A text that others wrote, as a cell that no spreadsheet takes for a formula.
 fn as_text(text: Option<&str>) -> String {
-    let text = text.unwrap_or_default();
-    if text.starts_with(FORMULAS) { format!("'{text}") } else { text.to_owned() }
+    let text = printable(text.unwrap_or_default());
+    // Some spreadsheets skip the space before a formula.
+    if text.trim_start().starts_with(FORMULAS) { format!("'{text}") } else { text }
 }
 
 fn cells(line: &CostLine, currency: &str) -> Vec<String> {
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn names_are_escaped_against_formulas() {
-        for name in ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "＝1"] {
+        for name in ["=1+1", "+1", "-1", "@SUM(A1)", " =1", "＝1"] {
             let line = CostLine {
                 job: name.into(),
                 tenant: Some(name.into()),
@@ -199,5 +200,7 @@ mod tests {
             assert_eq!(cells(&line, "")[..3], [0; 3].map(|_| format!("'{name}")));
         }
         assert_eq!(as_text(Some("resnet50-a=b")), "resnet50-a=b");
+        assert_eq!(as_text(Some("\t=1\r\n")), "\u{fffd}=1\u{fffd}\u{fffd}");
+        assert_eq!(as_text(Some("gpj\u{202e}.a")), "gpj\u{fffd}.a");
     }
 }

@@ -4,8 +4,9 @@
 
 use std::fmt;
 
-use forebay_api::status::{Job, JobLines, Status, is_kept_by_use, printable, why_not};
+use forebay_api::status::{Job, JobLines, Status, is_kept_by_use, why_not};
 use forebay_client::Deadline;
+use forebay_error::printable;
 use forebay_store::Expected;
 
 use super::{ANSWER_TIMEOUT, Change, Done, Failure, Query, print};

@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,10 @@ const JSON: &str = "content-type: application/json\r\n";
 
 /// Requests that the fuzzer makes of each operation, at most.
 const EXAMPLES: &str = "25";
+
+/// Connections that the daemon holds at once, and some that hang: whole rounds of them.
+const CONNECTIONS: usize = 64;
+const HANGING: usize = 3 * CONNECTIONS;
 
 struct Bench {
     address: SocketAddr,
@@ -420,7 +424,8 @@ fn hanging_handshakes_do_not_block_others() {
     let certificates = Certificates::new();
     let bench =
         Bench::with(|disk| format!("{}{}", token(disk, 0o600), certificates.tls(Some("admin"))));
-    let mut hanging: Vec<_> = (0..60).map(|_| TcpStream::connect(bench.address).unwrap()).collect();
+    let connect = |_| TcpStream::connect(bench.address).unwrap();
+    let mut hanging: Vec<_> = (0..HANGING).map(connect).collect();
     for (at, socket) in hanging.iter_mut().enumerate() {
         // Nothing, or the beginning of a first message.
         let sent = [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00\x01"];
@@ -434,12 +439,13 @@ fn hanging_handshakes_do_not_block_others() {
     assert_eq!(certificates.ask(&bench, None, ("GET", "/healthz"), "").status, 200);
 }
 
-/// Connections that say nothing, or too little, do not keep others out; they are bounded, and let
-/// go.
+/// Connections without a whole request yield to new ones, the oldest first. They are bounded, and
+/// closed in the end.
 #[test]
 fn hanging_connections_do_not_block_others() {
     let bench = Bench::new();
-    let mut hanging: Vec<_> = (0..60).map(|_| TcpStream::connect(bench.address).unwrap()).collect();
+    let connect = |_| TcpStream::connect(bench.address).unwrap();
+    let mut hanging: Vec<_> = (0..HANGING).map(connect).collect();
     for (at, socket) in hanging.iter_mut().enumerate() {
         let sent = [
             "",
@@ -450,6 +456,14 @@ fn hanging_connections_do_not_block_others() {
         let _ = socket.write_all(sent[at % sent.len()].as_bytes());
     }
     assert_eq!(bench.ask(("GET", "/healthz"), "", "").status, 200);
+    // The deadline of a request's head closes none of these before all older ones.
+    let newest = hanging.iter_mut().enumerate().skip(HANGING - CONNECTIONS / 2);
+    for (at, socket) in newest.filter(|(at, _)| at % 4 != 3) {
+        socket.set_nonblocking(true).unwrap();
+        let read = socket.read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(read, Err(ErrorKind::WouldBlock), "{at}");
+        socket.set_nonblocking(false).unwrap();
+    }
     // In the end each of them is closed by the daemon.
     for mut socket in hanging {
         let mut rest = Vec::new();

@@ -75,8 +75,13 @@ impl Bench {
 
 /// Makes a cached shard look as old as that.
 fn age(cache: &Path, n: u64, age: Duration) {
+    date(cache, n, SystemTime::now() - age);
+}
+
+/// Makes a cached shard look written at a time.
+fn date(cache: &Path, n: u64, written: SystemTime) {
     let sidecar = cached_file(&cache.join("shards"), &format!("-{n}.tar.idx")).unwrap();
-    File::open(sidecar).unwrap().set_modified(SystemTime::now() - age).unwrap();
+    File::open(sidecar).unwrap().set_modified(written).unwrap();
 }
 
 fn rule(matches: &str, evict: Evict) -> Dataset {
@@ -145,6 +150,18 @@ fn expired_copy_is_refetched_and_evicted_first() {
     let bench = bench.restarted(|cache| age(cache, 0, 2 * HOUR));
     bench.play([4]).unwrap();
     assert_eq!(bench.resting(), [2, 3, 4], "the stale one went before one of lower priority");
+}
+
+/// A copy that was written under a clock far ahead ages from the restart on: it goes stale.
+#[test]
+fn copy_from_the_future_ages_from_now() {
+    let brief = Duration::from_millis(1);
+    let bench = Bench::new(3, |_| vec![Dataset { ttl: Some(brief), ..rule("**", Evict::Lru) }]);
+    bench.play([0]).unwrap();
+    let year = 365 * 24 * HOUR;
+    let bench = bench.restarted(|cache| date(cache, 0, SystemTime::now() + year));
+    bench.play([0]).unwrap();
+    assert_eq!(bench.origin.served("0.tar"), 2 * bench.shard_bytes);
 }
 
 #[test]

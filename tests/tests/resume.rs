@@ -5,7 +5,9 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 
+use forebay_api::warm::Warming;
 use forebay_client::Next;
 use forebay_shard::{BLOCK_BYTES, Partial};
 use forebay_tests::{
@@ -110,6 +112,33 @@ fn corrupt_part_at_rest_is_fetched_again() {
     assert_eq!(counters().resumed_bytes, recorded - BLOCK_BYTES);
     assert_eq!(used(), len);
     assert!(fs::read(&data).unwrap() == origin.bytes("0.tar"));
+}
+
+/// A warm-up of a shard that an earlier daemon had begun reports the bytes that came.
+#[test]
+fn resumed_bytes_are_not_reported_as_fetched() {
+    let (origin, open, len) = stalling();
+    let disk = Daemon::disk();
+    let shards = disk.path().join("shards");
+    let daemon = Daemon::start(disk.path());
+    {
+        let loader = loader(daemon.address(), open).unwrap();
+        loader.start(Begin::at(0, 0)).unwrap();
+        eventually("a part is recorded", || cached_file(&shards, ".part").is_some());
+    }
+    daemon.stop();
+    let recorded = recorded(&shards);
+    origin.server.release(&Origin::key("0.tar"));
+    let daemon = Daemon::start(disk.path());
+    let warm = Command::new(ACTOR)
+        .args(["dataset", "warm", &Origin::url("0.tar"), "--wait", "--json"])
+        .env("FOREBAY_DAEMON", format!("unix:{}", daemon.socket().display()))
+        .envs(origin.environment())
+        .output()
+        .unwrap();
+    assert!(warm.status.success(), "{}", String::from_utf8_lossy(&warm.stderr));
+    let report: Warming = serde_json::from_slice(&warm.stdout).unwrap();
+    assert_eq!((report.fetched, report.bytes), (1, len - recorded));
 }
 
 /// A record that is damaged, or one without its data, is no obstacle to a new fill.

@@ -435,23 +435,31 @@ fn truncated_shard_serves_its_samples() {
     }
 }
 
-/// Bytes behind the stream, which its tools disagree on.
+/// A fault behind the tar's end, whether the shard comes in one piece or in many: bytes after the
+/// stream, on which its tools disagree, or a missing checksum.
 #[test]
-fn trailing_bytes_are_reported() {
+fn faults_behind_the_tar_are_reported_at_any_size() {
     let bench = Bench::new(1 << 30);
-    for (name, form) in
-        [("0.tar.gz", gzip(&plain(0, 20, MEMBER))), ("1.tar.zst", zstd(&plain(0, 20, MEMBER)))]
-    {
-        bench.origin.put(name, &[&form[..], b"garbage"].concat());
-        let played = bench.play(&[name]);
-        assert_eq!(played.samples.len(), 20);
-        assert_right(&played, &[0], MEMBER);
-        assert_eq!(played.errors.len(), 1);
-        assert_eq!(played.errors[0].place("reason"), Some("trailing"), "{:?}", played.errors);
-        assert_eq!(
-            played.errors[0].place("compressed_offset"),
-            Some(form.len().to_string().as_str())
-        );
+    for len in [1, 1000, 150_000, MEMBER] {
+        let tar = plain(0, 20, len);
+        for (suffix, form) in [("tar.gz", gzip(&tar)), ("tar.zst", zstd(&tar))] {
+            let end = form.len();
+            for (reason, offset, form) in [
+                ("trailing", end, [&form[..], b"garbage"].concat()),
+                ("truncated", end - 4, form[..end - 4].to_vec()),
+            ] {
+                let name = format!("{len}-{reason}.{suffix}");
+                bench.origin.put(&name, &form);
+                let played = bench.play(&[&name]);
+                assert_eq!(played.samples.len(), 20, "{name}");
+                assert_right(&played, &[0], len);
+                let [error] = &played.errors[..] else { panic!("{name}: {:?}", played.errors) };
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "{name}: {error}");
+                assert_eq!(error.place("reason"), Some(reason), "{name}: {error}");
+                let offset = offset.to_string();
+                assert_eq!(error.place("compressed_offset"), Some(&offset[..]), "{name}: {error}");
+            }
+        }
     }
 }
 

@@ -17,6 +17,7 @@
 //! ```
 
 mod problem;
+mod text;
 
 use std::fmt;
 use std::io;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use problem::{PROBLEM, Place, Problem};
+pub use text::{is_hidden, printable, printable_char};
 
 /// A result whose error is Forebay's.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -196,6 +198,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.message)?;
         for (i, (name, value)) in self.0.places.iter().enumerate() {
+            let value = printable(value);
             write!(f, "{}{name}={value}", if i == 0 { " (" } else { ", " })?;
         }
         if !self.0.places.is_empty() {

@@ -51,6 +51,7 @@ const TAKEN: &[(&str, &[Taken])] = &[
     ("zero-length", &[("a", 2, false), ("b", 1, false)]),
     ("others", &[("a", 2, false)]),
     ("pax-size", &[("c", 1, false), ("b", 1, false)]),
+    ("blank-numbers", &[("a", 2, false), ("b", 1, false)]),
     ("one-zero-block", &[("a", 1, false)]),
     ("no-members", &[]),
     ("duplicate-field", &[("a", 2, true), ("b", 1, false)]),

@@ -24,6 +24,7 @@ mod refusal;
 mod reply;
 pub(crate) mod s3;
 mod store_client;
+mod tls;
 mod wire;
 
 use std::ops::Range;

@@ -107,8 +107,6 @@ pub(crate) struct Accounting {
     pub(crate) origin_len: AtomicU64,
     /// Bytes that came out of a compressed shard.
     pub(crate) unpacked: AtomicU64,
-    /// Bytes that an earlier fill left here.
-    pub(crate) resumed: AtomicU64,
     /// Bytes that this fill wrote.
     pub(crate) written: Arc<AtomicU64>,
     /// Counters of the tier.
@@ -151,7 +149,6 @@ impl Accounting {
         Self {
             origin_len: AtomicU64::new(origin_len),
             unpacked: AtomicU64::new(0),
-            resumed: AtomicU64::new(0),
             written: Arc::default(),
             tally,
             rates,

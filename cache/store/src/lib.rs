@@ -21,6 +21,7 @@
 
 mod blocks;
 mod budget;
+mod clock;
 mod compression;
 mod counters;
 mod dataset;

@@ -155,6 +155,11 @@ impl Shard {
         parts.map_or_else(|| self.len(), |parts| parts.kept_bytes())
     }
 
+    /// Bytes that an earlier fill had left on the tier: no bytes of the origin.
+    pub(crate) fn resumed_bytes(&self) -> u64 {
+        self.growth.resumed()
+    }
+
     /// Waits until the fill is over and the shard is durable on its tier.
     ///
     /// # Errors

@@ -39,7 +39,7 @@ mod wear;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::{Arena, Engine, EngineReport, PageReport};
@@ -48,6 +48,7 @@ use tokio::sync::watch;
 use utoipa::ToSchema;
 
 use crate::budget::Budget;
+use crate::clock;
 use crate::counters::{Counters, Tally};
 use crate::directory::{Directory, ShardName};
 use crate::files::Files;
@@ -243,7 +244,7 @@ impl Tier {
 
     /// Returns true if the write allowance has room for `bytes` nobody waits for.
     pub(crate) fn allows_writing(&self, bytes: u64) -> bool {
-        self.wear().is_none_or(|mut wear| wear.allows(bytes, SystemTime::now()))
+        self.wear().is_none_or(|mut wear| wear.allows(bytes, clock::now()))
     }
 
     fn wear(&self) -> Option<MutexGuard<'_, Wear>> {
@@ -317,7 +318,7 @@ impl Tier {
             why,
             counters: self.counters(),
             traffic: self.0.traffic.report(),
-            writes_left_bytes: self.wear().map(|mut wear| wear.left(SystemTime::now())),
+            writes_left_bytes: self.wear().map(|mut wear| wear.left(clock::now())),
             engine,
             pages,
         }

@@ -18,8 +18,13 @@ const CHECK: &str = "disk";
 /// Devices deep that a stack (LVM on RAID on partitions) is looked through: real ones have three.
 const MAX_STACK: u32 = 8;
 
-/// Names of devices that a host lends: whether they spin is the host's to know.
-const LENT: [&str; 3] = ["vd", "xvd", "nbd"];
+/// Prefixes of virtual devices, which report any medium: a hypervisor, a server or the file of a
+/// loop device has the real one.
+const VIRTUAL: [&str; 8] = ["vd", "xvd", "nbd", "rbd", "drbd", "loop", "zd", "ublk"];
+
+/// SCSI vendors of virtual disks: hypervisors and iSCSI targets.
+const VIRTUAL_VENDORS: [&str; 8] =
+    ["QEMU", "VMware", "VBOX", "Msft", "Google", "XENSRC", "LIO-ORG", "IET"];
 
 /// A block device, a whole one.
 struct Device {
@@ -42,10 +47,8 @@ pub(super) fn check(machine: &Machine, plan: &Plan, at: usize, facts: &MountFact
     };
     let one =
         |file: &str, value: &str| read(&device.directory.join(file)).as_deref() == Some(value);
-    let spins = drives.iter().any(|drive| {
-        let lent = LENT.iter().any(|lent| drive.name.starts_with(lent));
-        !lent && read(&drive.directory.join("queue/rotational")).as_deref() == Some("1")
-    });
+    let is_virtual = drives.iter().any(is_virtual);
+    let spins = drives.iter().any(spins);
     let is_nvme = !drives.is_empty() && drives.iter().all(|drive| drive.name.starts_with("nvme"));
     let slow = drives.iter().find_map(|drive| Some((drive, slow_scheduler(drive)?)));
     let finding = if one("ro", "1") {
@@ -81,14 +84,24 @@ pub(super) fn check(machine: &Machine, plan: &Plan, at: usize, facts: &MountFact
         let kind = match (spins, is_nvme) {
             (true, _) => "a spinning disk, as its class says",
             (_, true) => "an NVMe drive",
-            _ if LENT.iter().any(|lent| names.iter().any(|name| name.starts_with(lent))) => {
-                "provided by a host"
-            }
+            _ if is_virtual => "a virtual disk; its medium is unknown",
             _ => "a solid-state disk",
         };
         Finding::ok(CHECK, format!("{whole}: {kind}"))
     };
-    finding.figure("device", device.name.as_str()).figure("rotational", spins)
+    let rotational = (spins || !is_virtual).then_some(spins);
+    finding.figure("device", device.name.as_str()).figure("rotational", rotational)
+}
+
+fn is_virtual(drive: &Device) -> bool {
+    VIRTUAL.iter().any(|prefix| drive.name.starts_with(prefix))
+        || read(&drive.directory.join("device/vendor"))
+            .is_some_and(|vendor| VIRTUAL_VENDORS.contains(&vendor.as_str()))
+}
+
+/// Returns true for a real drive that the kernel reports as spinning.
+fn spins(drive: &Device) -> bool {
+    !is_virtual(drive) && read(&drive.directory.join("queue/rotational")).as_deref() == Some("1")
 }
 
 /// The scheduler of a drive that is better off without: NVMe ones sort requests by themselves, and
@@ -188,8 +201,31 @@ mod tests {
         assert_eq!(spins.verdict, Verdict::Warn);
         assert!(spins.mend.as_deref().unwrap().contains("forebay.toml:5"), "{spins:?}");
         assert_eq!(of(&single("sda", "0", "none [mq-deadline]"), "ssd").verdict, Verdict::Ok);
-        // Hosts say of any disk that it spins.
-        assert_eq!(of(&single("vda", "1", "none [mq-deadline]"), "nvme").verdict, Verdict::Ok);
+    }
+
+    /// A hypervisor or a loop device reports any disk as spinning.
+    #[test]
+    fn medium_of_a_virtual_disk_is_unknown() {
+        let scsi = |vendor: &str| {
+            single("sda", "1", "none [mq-deadline]").sys("devices/sda/device/vendor", vendor)
+        };
+        let scheduler = "none [mq-deadline]";
+        let [vda, loop0] = ["vda", "loop0"].map(|name| single(name, "1", scheduler));
+        for recorded in [vda, loop0, scsi("QEMU    \n"), scsi("Google  \n")] {
+            for class in ["nvme", "ssd", "hdd"] {
+                let finding = of(&recorded, class);
+                assert_eq!(finding.verdict, Verdict::Ok, "{finding:?}");
+                assert!(finding.figures["rotational"].is_null(), "{finding:?}");
+            }
+        }
+        let real = of(&scsi("ATA     \n"), "nvme");
+        assert_eq!((real.verdict, &real.figures["rotational"]), (Verdict::Warn, &true.into()));
+        // A file system on a loop device over a volume.
+        let stacked = drive(Recorded::new(), "loop1", "1", scheduler)
+            .sys("devices/dm-0/ro", "0\n")
+            .link("devices/dm-0/slaves/loop1", "devices/loop1")
+            .link("dev/block/259:1", "devices/dm-0");
+        assert_eq!(of(&stacked, "nvme").verdict, Verdict::Ok);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use std::cmp::Reverse;
 
 use bytesize::ByteSize;
 use console::{Alignment, measure_text_width, pad_str, truncate_str};
-use forebay_api::status::{Status, printable, word};
+use forebay_api::status::{Status, word};
+use forebay_error::printable;
 use forebay_store::{Cache, Condition, Counters, Holding, Mode, TierReport};
 use ratatui::style::{Style, Stylize};
 use ratatui::text::Line;

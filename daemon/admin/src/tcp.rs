@@ -3,6 +3,8 @@
 //! A browser is not to be made an admin's unknowing hand. Whoever asks must mean this
 //! daemon by a name that is its own, and a page of another's may ask nothing.
 
+mod connections;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +13,7 @@ use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::Next;
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use forebay_config::http::{Tls, Token};
 use forebay_config::settings::HttpConfig;
@@ -19,14 +21,11 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_node::Node;
 use forebay_node::audit::Entry;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
 
 use super::Api;
 use super::access::Caller;
 use super::refusal::Refusal;
-
-/// Connections at once: some scrapers, some people, and room for those that hang.
-const CONNECTIONS: usize = 64;
+use connections::Connections;
 
 /// Pause, at most, after a connection that could not be taken: descriptors are used up, and the
 /// kernel gives no sign when one is free again.
@@ -69,25 +68,24 @@ impl HttpListener {
     /// Serves whoever connects, until it is dropped.
     pub async fn serve(self, node: Arc<Node>) {
         let api = Api::new(&node).behind(&self.gate, &node);
-        let mut connections = JoinSet::new();
+        let mut connections = Connections::default();
         loop {
-            while connections.try_join_next().is_some() {}
-            tokio::select! {
-                accepted = self.listener.accept(), if connections.len() < CONNECTIONS => {
-                    match accepted {
-                        Ok((stream, from)) => {
-                            let (api, tls, node) = (api.clone(), self.tls.clone(), node.clone());
-                            connections.spawn(talk(api, tls, node, stream, from));
-                        }
-                        Err(error) => {
-                            tracing::error!(%error, "failed to accept an HTTP connection");
-                            // One that ends gives some back.
-                            let _ = tokio::time::timeout(ACCEPT_PAUSE, connections.join_next()).await;
-                        }
-                    }
+            connections.room().await;
+            match self.listener.accept().await {
+                Ok((stream, from)) => {
+                    let (api, tls, node) = (api.clone(), self.tls.clone(), node.clone());
+                    connections.add(from.ip(), |activity| {
+                        let answer =
+                            from_fn(move |request, next| activity.clone().answer(request, next));
+                        let api = Api { routes: api.routes.layer(answer) };
+                        talk(api, tls, node, stream, from)
+                    });
                 }
-                // Room for one more.
-                _ = connections.join_next(), if connections.len() >= CONNECTIONS => {}
+                Err(error) => {
+                    tracing::error!(%error, "failed to accept an HTTP connection");
+                    // One that ends gives some back.
+                    let _ = tokio::time::timeout(ACCEPT_PAUSE, connections.ended()).await;
+                }
             }
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use forebay_config::Prices;
+use forebay_error::printable;
 use forebay_store::{Class, TierReport};
 use forebay_wire::message::Cause;
 use serde::{Deserialize, Serialize};
@@ -234,12 +235,12 @@ struct Told<'a>(&'a CostLine, &'a Prices);
 impl fmt::Display for Told<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(line, prices) = self;
-        write!(f, "{}", line.job)?;
+        write!(f, "{}", printable(&line.job))?;
         if let Some(tenant) = &line.tenant {
-            write!(f, ", tenant {tenant}")?;
+            write!(f, ", tenant {}", printable(tenant))?;
         }
         if let Some(dataset) = &line.dataset {
-            write!(f, ", data set {dataset}")?;
+            write!(f, ", data set {}", printable(dataset))?;
         }
         if let Some(total) = line.cost.total {
             write!(f, "  {}", money(total, prices))?;
@@ -276,7 +277,7 @@ fn size(bytes: u64) -> String {
 impl fmt::Display for Endurance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (written, capacity) = (size(self.written_bytes), size(self.capacity_bytes));
-        write!(f, "tier {}  {written} written to {capacity}", self.tier)?;
+        write!(f, "tier {}  {written} written to {capacity}", printable(&self.tier))?;
         match self.capacities_per_day {
             Some(a_day) => write!(f, ", {a_day:.2} times its capacity a day"),
             None => Ok(()),

@@ -4,11 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use forebay_error::printable;
 use forebay_store::{Cache, Evict};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-
-use crate::status::printable;
 
 /// A data set, and what it holds on all tiers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

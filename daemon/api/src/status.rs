@@ -20,7 +20,7 @@ use crate::costs::ByCause;
 use crate::gpus::GpuReport;
 use crate::progress::ProgressReport;
 use crate::warm::Warming;
-pub use text::{JobLines, TierLines, cut, is_kept_by_use, printable, why_not, word};
+pub use text::{JobLines, TierLines, cut, is_kept_by_use, why_not, word};
 
 /// A daemon's state.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]

@@ -325,5 +325,5 @@ async fn bring(
         }
         Err(_) => held.fetch_sub(shard.estimated_bytes(), Ordering::Relaxed),
     };
-    settled.map(|()| Some(shard.bytes()))
+    settled.map(|()| Some(shard.arrived()))
 }

@@ -15,6 +15,9 @@ use super::{ShardBytes, UNKNOWN};
 /// The unit of a tar.
 const BLOCK: u64 = 512;
 
+/// Size field of a header.
+const SIZE: std::ops::Range<usize> = 124..136;
+
 /// The most a long name or a PAX header may take. Linux paths end at 4 KiB; a PAX header also holds
 /// extended attributes, whose sum per file is 64 KiB on common file systems.
 const MAX_EXTENSION_BYTES: u64 = 1 << 20;
@@ -82,9 +85,12 @@ impl<B: ShardBytes> Walk<B> {
             if !checksum_holds(header) {
                 return Err(not_a_header(&block, at));
             }
-            let size = header
-                .entry_size()
-                .map_err(|_| corrupt("a member's size field is not a number", at))?;
+            let size = match number(&block[SIZE]) {
+                Number::Octal(size) => Some(size),
+                Number::Binary => header.entry_size().ok(),
+                Number::Invalid => None,
+            };
+            let size = size.ok_or_else(|| corrupt("a member's size field is not a number", at))?;
             if self.extension(header, at, size, &mut extensions)? {
                 continue;
             }
@@ -244,6 +250,32 @@ impl<B: ShardBytes> Walk<B> {
     fn read_at(&mut self, at: u64, into: &mut [u8]) -> Result<()> {
         self.bytes.seek(SeekFrom::Start(at)).map_err(|error| own_or_io(error, at))?;
         self.bytes.read_exact(into).map_err(|error| own_or_io(error, at))
+    }
+}
+
+/// Numeric field of a header.
+enum Number {
+    /// Octal digits, or nothing, which is 0.
+    Octal(u64),
+    /// GNU's base 256, for sizes beyond 8 GiB.
+    Binary,
+    Invalid,
+}
+
+/// Reads a numeric field as tar and Python's tarfile do: up to its NUL, without blanks around it. A
+/// field that a writer left empty, as a volume label's size, is 0.
+fn number(field: &[u8]) -> Number {
+    if field.first().is_some_and(|first| matches!(first, 0x80 | 0xff)) {
+        return Number::Binary;
+    }
+    let text = field.split(|&byte| byte == 0).next().unwrap_or_default().trim_ascii();
+    if text.is_empty() {
+        return Number::Octal(0);
+    }
+    let digits = std::str::from_utf8(text).ok();
+    match digits.and_then(|digits| u64::from_str_radix(digits, 8).ok()) {
+        Some(number) => Number::Octal(number),
+        None => Number::Invalid,
     }
 }
 

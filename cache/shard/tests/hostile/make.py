@@ -32,11 +32,26 @@ def broken_sum(block):
     return block[:148] + b"0000000\0" + block[156:]
 
 
+def summed(block):
+    """A header whose checksum fits."""
+    checksum = 256 + sum(block[:148]) + sum(block[156:512])
+    return block[:148] + b"%06o\0 " % checksum + block[156:]
+
+
+def blanked(block, fields, blank=b"\0"):
+    """A header without these numeric fields."""
+    for start, end in fields:
+        block = block[:start] + blank * (end - start) + block[end:]
+    return summed(block)
+
+
 def pax(records):
     return raw("./PaxHeaders/x", tarfile.XHDTYPE, len(records), records)
 
 
 END = bytes(1024)
+# Mode, user, group and time; size.
+OTHERS, SIZE = [(100, 124), (136, 148)], [(124, 136)]
 A, B = member("a.txt", b"alpha"), member("b.txt", b"beta" * 300)
 TARS = {
     "truncated-in-member": (A + B)[:-512],
@@ -75,14 +90,17 @@ TARS = {
     + bytes(507)
     + B
     + END,
+    "blank-numbers": blanked(raw("backup", b"V", 0, b""), OTHERS + SIZE)
+    + blanked(A, OTHERS)
+    + blanked(member("a.cls"), SIZE, b" ")
+    + B
+    + END,
     "one-zero-block": A + bytes(512),
     "no-members": END,
     "gzip": b"\x1f\x8b\x08" + bytes(600),
 }
 
 if __name__ == "__main__":
-    size = TARS["negative-size"]
-    checksum = 256 + sum(size[:148]) + sum(size[156:512])
-    TARS["negative-size"] = size[:148] + b"%06o\0 " % checksum + size[156:]
+    TARS["negative-size"] = summed(TARS["negative-size"])
     for name, data in TARS.items():
         (HERE / f"{name}.tar").write_bytes(data)

@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_uring::{Arena, GRANULE, Region, Span};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::net::{
@@ -59,6 +60,7 @@ pub fn serve_layouts_of(
             .advise("run `forebay daemon` or a training job, which start readers")
     })?;
     let mut socket = UnixStream::from(socket);
+    end_with_daemon()?;
     let arena = Arena::new(Region::create("forebay-reader", PIECE)?);
     let whole = arena.try_lease(PIECE);
     let mut memory = whole.expect("memory just mapped is free");
@@ -82,6 +84,20 @@ pub fn serve_layouts_of(
         }
     }
     Ok(())
+}
+
+/// Ends this process at once when the daemon's end of the socket closes, whatever the thread that
+/// answers waits for: a slow file system, or a client that does not open a file.
+fn end_with_daemon() -> Result<()> {
+    let watch = || {
+        let socket = std::io::stdin();
+        // A hang-up comes unasked.
+        let mut watched = [PollFd::new(&socket, PollFlags::empty())];
+        while matches!(poll(&mut watched, None), Ok(0) | Err(Errno::INTR)) {}
+        std::process::exit(0);
+    };
+    let thread = std::thread::Builder::new().name("watch".to_owned());
+    thread.spawn(watch).map(drop).doing("watch the daemon's socket")
 }
 
 /// The socket to the client that opens the files, if one does: it rides on the daemon's first byte.

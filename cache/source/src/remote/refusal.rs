@@ -4,12 +4,13 @@
 //! a store's body or a signed URL is never repeated.
 
 use std::error::Error as _;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use forebay_error::{Error, ErrorKind};
 use object_store::Error as Refusal;
 
 use super::attempts::{Again, Failed};
+use super::tls;
 use crate::credentials::Identity;
 
 /// Longer messages of the system are cut.
@@ -27,6 +28,9 @@ const STALE: [&str; 5] = [
     "TokenRefreshRequired",
     "RequestExpired",
 ];
+
+/// S3 error code of a signature whose time is too far from the store's.
+const SKEWED: &str = "RequestTimeTooSkewed";
 
 /// Facts about a store for the wording of errors.
 #[derive(Debug)]
@@ -84,6 +88,25 @@ impl Refusals {
             && self.identity.as_ref().is_some_and(|identity| identity.refused(answers))
     }
 
+    /// Returns the error of credentials that S3 no longer accepts. It answers with 400 as well as
+    /// with 403.
+    fn rejected_credentials(&self, code: &str, reason: &str) -> Option<Error> {
+        if STALE.contains(&code) {
+            let what = "the credentials expired or were withdrawn";
+            let advice = format!("renew them, then begin the job anew; {}", self.access_advice);
+            return Some(Error::new(ErrorKind::PermissionDenied, what).advise(advice));
+        }
+        if code != SKEWED {
+            return None;
+        }
+        let what = "this machine's clock differs too much from the store's";
+        let error = Error::new(ErrorKind::PermissionDenied, what);
+        let offset = clock_offset(reason, SystemTime::now());
+        let error =
+            offset.into_iter().fold(error, |error, ahead| error.at("clock_offset_seconds", ahead));
+        Some(error.advise("set the clock, for instance by NTP: `timedatectl set-ntp true`"))
+    }
+
     fn error(&self, refusal: &Refusal, url: &str) -> Error {
         if let Some(error) = own(refusal) {
             let denied = error.kind() == ErrorKind::PermissionDenied;
@@ -94,8 +117,15 @@ impl Refusals {
             };
             return error.at("url", url).at("endpoint", &self.endpoint);
         }
+        if let Some(error) = tls::failure(refusal) {
+            return error.at("url", url).at("endpoint", &self.endpoint);
+        }
         let reason = reason(refusal);
         let code = s3_code(&reason);
+        if let Some(error) = code.and_then(|code| self.rejected_credentials(code, &reason)) {
+            let error = error.at("url", url).at("endpoint", &self.endpoint);
+            return code.into_iter().fold(error, |error, code| error.at("code", code));
+        }
         // A body that broke off is asked for again inside of object_store, and what is refused then
         // comes as no more than a message.
         let status = status(&reason);
@@ -205,10 +235,27 @@ fn harmless(reason: &str) -> String {
     text.trim().chars().take(MESSAGE_CHARS).collect()
 }
 
-/// The `<Code>` of an S3 error document, if it is one word.
+/// Returns seconds by which this clock, at `now`, is ahead of the store's, if the store's error
+/// document has its own time.
+fn clock_offset(reason: &str, now: SystemTime) -> Option<i64> {
+    let server = element(reason, "ServerTime")?;
+    let server = humantime::parse_rfc3339(server).ok()?;
+    let seconds = |ahead: Duration| i64::try_from(ahead.as_secs()).ok();
+    match now.duration_since(server) {
+        Ok(ahead) => seconds(ahead),
+        Err(behind) => seconds(behind.duration()).map(|seconds| -seconds),
+    }
+}
+
+/// Returns the text of an element of an S3 error document.
+fn element<'a>(reason: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = reason.split_once(&format!("<{name}>"))?;
+    Some(rest.split_once(&format!("</{name}>"))?.0)
+}
+
+/// Returns the `<Code>` of an S3 error document, if it is one word.
 fn s3_code(reason: &str) -> Option<&str> {
-    let (_, rest) = reason.split_once("<Code>")?;
-    let (code, _) = rest.split_once("</Code>")?;
+    let code = element(reason, "Code")?;
     let one_word = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
     one_word.then_some(code)
 }
@@ -266,6 +313,44 @@ mod tests {
         let other = explain("Server returned non-2xx status code: 400 Bad Request: x");
         assert_eq!(other.kind(), ErrorKind::Invalid);
         assert!(!other.to_string().contains("AWS_REGION"), "{other}");
+    }
+
+    #[test]
+    fn stale_credentials_and_skewed_clocks_deny_permission() {
+        let of = |status: &str, body: &str| {
+            explain(&format!(
+                "Server returned non-2xx status code: {status}: <Error>{body}</Error>"
+            ))
+        };
+        for status in ["400 Bad Request", "403 Forbidden"] {
+            for code in STALE {
+                let error = of(status, &format!("<Code>{code}</Code>"));
+                assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{status} {code}: {error}");
+                assert_eq!(error.place("code"), Some(code), "{error}");
+                assert!(error.advice().unwrap().contains("set keys"), "{error}");
+            }
+            let skewed =
+                "<Code>RequestTimeTooSkewed</Code><ServerTime>2001-01-01T00:00:00Z</ServerTime>";
+            let error = of(status, skewed);
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+            let offset: i64 = error.place("clock_offset_seconds").unwrap().parse().unwrap();
+            assert!(offset > 20 * 365 * 24 * 3600, "{offset}");
+            // A store that keeps its time to itself.
+            let error = of(status, "<Code>RequestTimeTooSkewed</Code>");
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+            assert_eq!(error.place("clock_offset_seconds"), None, "{error}");
+        }
+    }
+
+    #[test]
+    fn clock_offset_has_the_sign_of_this_clock() {
+        let body = |time: &str| format!("<ServerTime>{time}</ServerTime>");
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(3600);
+        assert_eq!(clock_offset(&body("1970-01-01T00:00:00Z"), now), Some(3600));
+        assert_eq!(clock_offset(&body("1970-01-01T02:00:00.000Z"), now), Some(-3600));
+        for other in ["", "soon", "1970-13-01T00:00:00Z"] {
+            assert_eq!(clock_offset(&body(other), now), None, "{other}");
+        }
     }
 
     #[tokio::test]

@@ -24,6 +24,8 @@ pub(super) fn index(bytes: FillBytes, parts: &Parts, growth: &Growth) -> Result<
         Ok(()) => {
             parts.move_indexer(u64::MAX);
             parts.wait_compared()?;
+            // The tar may end before the stream does, and so before the stream's fault.
+            parts.broken()?;
             growth.complete(indexer.index(), parts.len());
         }
         // A damaged stream may unpack to a malformed tar. Only the end of the stream shows which of

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result};
@@ -342,7 +341,7 @@ impl Fill {
         let is_right =
             done.result.is_ok_and(|read| read >= held) && crc32c(&done.span[..held]) == recorded;
         if is_right {
-            self.accounting.resumed.fetch_add(held as u64, Ordering::Relaxed);
+            self.growth.add_resumed(held as u64);
         }
         (done.span, is_right.then_some(recorded))
     }

@@ -1,6 +1,7 @@
 //! Index of a shard while it grows, and the samples that readers wait for.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use forebay_error::Error;
@@ -36,6 +37,8 @@ pub(crate) struct Growth {
     pub(super) verdict: Verdict,
     /// Set once the fill is over.
     pub(super) settled: Arc<SetOnce<()>>,
+    /// Bytes that an earlier fill had left on the tier.
+    resumed: Arc<AtomicU64>,
     /// True if the whole shard was here when it was opened: its index was read, not built.
     pub(super) came_whole: bool,
 }
@@ -50,6 +53,7 @@ impl Growth {
             unpacked: Arc::default(),
             verdict: Verdict::pending(),
             settled: Arc::default(),
+            resumed: Arc::default(),
             came_whole: false,
         }
     }
@@ -66,8 +70,19 @@ impl Growth {
             unpacked: Arc::default(),
             verdict: Verdict::good(),
             settled: Arc::new(SetOnce::new_with(Some(()))),
+            resumed: Arc::default(),
             came_whole: true,
         }
+    }
+
+    /// Counts bytes that an earlier fill had left on the tier.
+    pub(crate) fn add_resumed(&self, bytes: u64) {
+        self.resumed.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes that an earlier fill had left on the tier.
+    pub(crate) fn resumed(&self) -> u64 {
+        self.resumed.load(Ordering::Relaxed)
     }
 
     /// Marks the end of the fill, however it ended.

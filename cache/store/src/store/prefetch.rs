@@ -42,10 +42,13 @@ impl Prefetched {
         self.arriving.as_ref().map_or(self.bytes, |shard| shard.len())
     }
 
-    /// Bytes that were fetched for this request.
+    /// Bytes that came from the origin for this request so far; those that a killed daemon left on
+    /// the tier did not.
     #[must_use]
     pub fn arrived(&self) -> u64 {
-        self.arriving.as_ref().map_or(0, |shard| shard.kept_bytes())
+        let arrived =
+            |shard: &ShardHandle| shard.kept_bytes().saturating_sub(shard.resumed_bytes());
+        self.arriving.as_ref().map_or(0, arrived)
     }
 
     /// Waits until the shard is durable on its tier.

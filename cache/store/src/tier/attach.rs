@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_uring::{Arena, Open, Region, Span};
@@ -20,6 +20,7 @@ use super::table::ShardTable;
 use super::wear::Wear;
 use super::{Class, Disk, DiskConfig, Medium, Mode, Tier, TierConfig, TierInner};
 use crate::budget::{Budget, Space};
+use crate::clock;
 use crate::directory::{Directory, Found, ShardName};
 use crate::shared_state::SharedState;
 use crate::shares::{NOBODY, Provenance};
@@ -28,6 +29,9 @@ use crate::traffic::Traffics;
 
 /// Bytes that a probe writes and reads back: one block of the strictest disk.
 const PROBE_BYTES: usize = forebay_uring::GRANULE;
+
+/// Difference of clocks that is not worth a warning: NTP slews as much.
+const CLOCK_SLACK: Duration = Duration::from_secs(60);
 
 /// Maximum time of a probe of 4 KiB: a slower device is not worth waiting for.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -71,7 +75,7 @@ impl Tier {
                     tracing::warn!(tier, "the directory lies in memory: the tier counts as memory");
                     class = Class::Memory;
                 }
-                let now = SystemTime::now();
+                let now = clock::now();
                 let wear = writes_per_day.map(|bytes| {
                     let mut wear = Wear::new(bytes, now);
                     if let Some((left, at)) = directory.load_wear() {
@@ -147,6 +151,12 @@ impl Tier {
                 table.newer = Some(Space::enter(&self.0.budget, budgets, found.newer_bytes));
                 // Shards used before the listing ended are the latest used.
                 let early = table.names_by_use();
+                let latest = clock::now() + CLOCK_SLACK;
+                let ahead = whole.iter().filter(|shard| shard.written > latest).count();
+                if ahead > 0 {
+                    let what = "shards were written under a clock ahead of this one";
+                    tracing::warn!(tier, shards = ahead, "{what}: their ages count from now");
+                }
                 for shard in whole {
                     self.enter(&mut table, shard, ShardState::Whole);
                 }
@@ -191,7 +201,12 @@ impl Tier {
             let shares = self.0.shared.shares.current();
             // The table charges the right owner.
             let space = Space::enter(&self.0.budget, shares.budgets(NOBODY), found.bytes);
-            table.add_found((found.name, found.object), of, space, (found.written, state));
+            table.add_found(
+                (found.name, found.object),
+                of,
+                space,
+                (found.written.min(clock::now()), state),
+            );
             if is_pinned {
                 table.pin(&name);
             }
@@ -216,7 +231,7 @@ impl Tier {
             return;
         }
         let order = self.table().hashes_by_use();
-        let now = SystemTime::now();
+        let now = clock::now();
         let left = self.wear().map(|mut wear| wear.left(now));
         let saved = self.on_disk(move |directory| {
             directory.save_recency(&order)?;

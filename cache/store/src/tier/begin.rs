@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
 
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_source::Stat;
@@ -16,6 +15,7 @@ use super::request::{ReservedRoom, Urgency};
 use super::wanted::{Arrival, Wanted};
 use super::{Class, Disk, Medium, Tier};
 use crate::blocks::Blocks;
+use crate::clock;
 use crate::directory::{Directory, ObjectKey};
 use crate::fill::{Accounting, Destination, DiskTarget, Fill, FillRequest, Target};
 use crate::parts::Parts;
@@ -115,7 +115,7 @@ impl Tier {
         written: &Arc<AtomicU64>,
     ) -> Result<WearSpending> {
         if let Some(mut wear) = self.wear() {
-            let now = SystemTime::now();
+            let now = clock::now();
             if urgency == Urgency::Ahead && !wear.allows(bytes, now) {
                 let what = "the tier's daily write allowance is used up";
                 return Err(Error::new(ErrorKind::Full, what).at("tier", self.name()));
@@ -308,7 +308,7 @@ impl Drop for WearSpending {
             let written = self.written.load(Ordering::Relaxed);
             wear.give_back(self.bytes.saturating_sub(written));
             // An unpacked shard may be larger than estimated.
-            wear.spend(written.saturating_sub(self.bytes), SystemTime::now());
+            wear.spend(written.saturating_sub(self.bytes), clock::now());
         }
     }
 }

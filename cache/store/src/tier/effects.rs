@@ -3,7 +3,6 @@
 //! Effects are computed from the same charges that are then put in force, and change nothing.
 
 use std::collections::HashMap;
-use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +10,7 @@ use super::Tier;
 use super::limits::Size;
 use super::new_charges::NewCharges;
 use super::partition::age;
+use crate::clock;
 use crate::shares::Shares;
 
 /// Effects of other rules on present shards.
@@ -63,7 +63,7 @@ pub struct TierEffect {
 impl Effects {
     /// Computes the effects of these rules if they replace those `before`.
     pub(crate) fn of(before: &Shares, judged: &NewCharges, tiers: &[Tier], sizes: &[Size]) -> Self {
-        let now = SystemTime::now();
+        let now = clock::now();
         let (mut datasets, mut tenants) = (Sums::default(), Sums::default());
         for tier in tiers {
             // Copied out: the table is not locked while the shards are looked at.

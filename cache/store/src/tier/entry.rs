@@ -9,6 +9,7 @@ use forebay_policy::Shard as Number;
 use super::copy::CopyState;
 use super::partition::PartitionEntry;
 use crate::budget::Space;
+use crate::clock;
 use crate::directory::{ObjectKey, ShardName};
 use crate::open_shards::OpenShards;
 use crate::shard::Shard;
@@ -145,7 +146,7 @@ impl NewEntry {
         space: Arc<Space>,
         state: ShardState,
     ) -> Self {
-        let (since, shard) = (SystemTime::now(), Weak::new());
+        let (since, shard) = (clock::now(), Weak::new());
         Self { name, object, of, space, since, state, unadmitted: false, moves: false, shard }
     }
 }

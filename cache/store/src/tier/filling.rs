@@ -57,7 +57,7 @@ impl Tier {
         match arrival {
             Arrival::Fetch(_) => {
                 self.0.shared.fetches.since(began);
-                tally.resumed_bytes.add(fill.accounting.resumed.load(Ordering::Relaxed));
+                tally.resumed_bytes.add(fill.growth.resumed());
                 tally.fills.inc();
             }
             Arrival::Move { .. } => {

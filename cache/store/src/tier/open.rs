@@ -16,6 +16,7 @@ use super::entry::{Entry, ShardState};
 use super::wanted::{Absent, Wanted};
 use super::{Medium, Tier};
 use crate::budget::Space;
+use crate::clock;
 use crate::directory::ShardName;
 use crate::identity::Head;
 use crate::parts::Parts;
@@ -179,7 +180,7 @@ impl Tier {
 
     /// Time of a shard's arrival on this node; its ttl counts from then on every tier.
     pub(crate) fn since(&self, name: &ShardName) -> SystemTime {
-        self.table().get(name).map_or_else(SystemTime::now, Entry::since)
+        self.table().get(name).map_or_else(clock::now, Entry::since)
     }
 
     /// Uses of a shard since it came to this node.

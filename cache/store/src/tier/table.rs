@@ -22,6 +22,7 @@ use super::entry::{Entry, FillPace, NewEntry, ShardState, is_idle};
 use super::partition::{Partition, PartitionEntry, age};
 use super::request::ReservedRoom;
 use crate::budget::Space;
+use crate::clock;
 use crate::directory::{ObjectKey, ShardName};
 use crate::forecast::Forecast;
 use crate::open_shards::OpenShards;
@@ -249,7 +250,7 @@ impl ShardTable {
     pub(super) fn is_stale(&self, name: &ShardName) -> bool {
         let Some(entry) = self.get(name) else { return false };
         let ttl = self.partitions[entry.partition].rule().ttl;
-        ttl.is_some_and(|ttl| age(entry.at.since, SystemTime::now()) >= ttl)
+        ttl.is_some_and(|ttl| age(entry.at.since, clock::now()) >= ttl)
             && is_idle(entry, &self.open, &HashMap::new())
             && !self.claims.contains_key(name)
     }
@@ -265,7 +266,7 @@ impl ShardTable {
     ) {
         let name = shard.name().clone();
         self.insert(NewEntry {
-            since: moved.unwrap_or_else(SystemTime::now),
+            since: moved.unwrap_or_else(clock::now),
             unadmitted: room.unadmitted,
             moves: moved.is_some(),
             shard: Arc::downgrade(shard),
@@ -495,7 +496,7 @@ impl ShardTable {
     pub(super) fn report_copy(&self, name: &ShardName, tier: &str) -> Option<CopyReport> {
         let entry = self.get(name)?;
         let partition = &self.partitions[entry.partition];
-        let (rule, age) = (partition.rule(), age(entry.at.since, SystemTime::now()));
+        let (rule, age) = (partition.rule(), age(entry.at.since, clock::now()));
         let left = |of: Option<Duration>| Some(of?.saturating_sub(age).as_secs());
         Some(CopyReport {
             tier: tier.to_owned(),

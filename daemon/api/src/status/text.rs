@@ -5,6 +5,7 @@
 use std::fmt;
 
 use bytesize::ByteSize;
+use forebay_error::{printable, printable_char};
 use forebay_source::LinkReport;
 use forebay_store::{
     Cache, Condition, Expected, ForecastReport, ForeseenJob, Holding, Refusal, TierReport,
@@ -27,17 +28,7 @@ const NO_ROOM: &str =
 /// Returns a trainer's text, cut and printable.
 #[must_use]
 pub fn cut(text: &str) -> String {
-    text.chars().take(TEXT_MAX).map(shown).collect()
-}
-
-/// Returns text without control characters: it cannot move a terminal's cursor.
-#[must_use]
-pub fn printable(text: &str) -> String {
-    text.chars().map(shown).collect()
-}
-
-fn shown(c: char) -> char {
-    if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }
+    text.chars().take(TEXT_MAX).map(printable_char).collect()
 }
 
 /// Returns the word that documents use for a class, a mode, a condition or a policy.

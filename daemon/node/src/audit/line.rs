@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::time::SystemTime;
 
-use forebay_error::{Error, Result, shown};
+use forebay_error::{Error, Result, printable_char, shown};
 use forebay_wire::peer::Credentials;
 use serde::{Serialize, Serializer};
 
@@ -197,8 +197,7 @@ impl Entry {
 
 /// No longer than a field may be, and without what terminals act on.
 fn bounded(text: &str) -> String {
-    let plain = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
-    let mut bounded: String = text.chars().take(FIELD).map(plain).collect();
+    let mut bounded: String = text.chars().take(FIELD).map(printable_char).collect();
     if text.chars().nth(FIELD).is_some() {
         bounded.push('…');
     }

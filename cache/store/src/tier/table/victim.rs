@@ -6,6 +6,7 @@ use forebay_policy::{PartitionNumber, Shard as Number, Slot};
 
 use super::ShardTable;
 use crate::budget::{Budget, Space};
+use crate::clock;
 use crate::directory::ShardName;
 use crate::tier::entry::{Entry, FillPace, ShardState, is_idle};
 use crate::tier::partition::{EvictionTerms, Partition};
@@ -21,7 +22,7 @@ impl ShardTable {
                 [Shortage::Dataset, Shortage::Tenant].map(|short| RoomRequest { short, ..need });
             return either.iter().all(|need| self.may_come_free(*need, tier));
         }
-        let now = SystemTime::now();
+        let now = clock::now();
         let mut resting = 0;
         let busy = self.entries.iter().flatten().any(|entry| {
             let of = &self.partitions[entry.partition];
@@ -71,7 +72,7 @@ impl ShardTable {
 
     /// The next shard to evict, if any may be evicted, and true if its policy chose it.
     pub(in crate::tier) fn victim(&mut self, need: RoomRequest) -> Option<(ShardName, bool)> {
-        let now = SystemTime::now();
+        let now = clock::now();
         let scopes: &[Shortage] = match &need.short {
             Shortage::Both => &[Shortage::Both, Shortage::Tenant],
             one => std::slice::from_ref(one),
