@@ -670,3 +670,6 @@ impl ForecastState {
         shard
     }
 }
+
+#[cfg(test)]
+mod tests;
