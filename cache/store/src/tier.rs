@@ -420,3 +420,6 @@ impl Tier {
         listed.ok().flatten().unwrap_or_else(|| Err(shutting_down()))
     }
 }
+
+#[cfg(test)]
+mod tests;

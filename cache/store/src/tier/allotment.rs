@@ -162,3 +162,6 @@ impl TierAllotment {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

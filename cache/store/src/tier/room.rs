@@ -298,3 +298,6 @@ impl Tier {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
