@@ -76,3 +76,6 @@ impl Directory {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -62,3 +62,6 @@ fn parse(bytes: &[u8]) -> Option<Vec<u64>> {
     (head == right && rest.is_empty())
         .then(|| hashes.iter().map(|hash| u64::from_le_bytes(*hash)).collect())
 }
+
+#[cfg(test)]
+mod tests;

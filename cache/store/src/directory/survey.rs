@@ -248,3 +248,6 @@ fn own_file_name(entry: &DirEntry) -> Result<String, String> {
         false => Err(file),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,11 +12,11 @@ use tempfile::TempDir;
 use super::*;
 use crate::files::LocalFiles;
 
-fn origin(url: &str, version: &str) -> Origin {
+pub(super) fn origin(url: &str, version: &str) -> Origin {
     Origin { endpoint: "file".to_owned(), url: url.to_owned(), version: version.to_owned() }
 }
 
-fn sidecar(origin: &Origin, len: u64) -> Sidecar {
+pub(super) fn sidecar(origin: &Origin, len: u64) -> Sidecar {
     Sidecar {
         origin: origin.clone(),
         tenant: Some("red".to_owned()),
@@ -27,14 +27,14 @@ fn sidecar(origin: &Origin, len: u64) -> Sidecar {
     }
 }
 
-fn open() -> (TempDir, Directory) {
+pub(super) fn open() -> (TempDir, Directory) {
     let root = TempDir::new().unwrap();
     let directory = Directory::open(root.path(), Arc::new(LocalFiles)).unwrap();
     (root, directory)
 }
 
 /// Stores a shard of `len` bytes whose sidecar is of `told` bytes.
-fn store(directory: &Directory, url: &str, len: u64, told: u64) -> ShardName {
+pub(super) fn store(directory: &Directory, url: &str, len: u64, told: u64) -> ShardName {
     let origin = origin(url, "v1");
     let name = ShardName::new(&origin);
     fs::write(directory.data(&name), vec![0; usize::try_from(len).unwrap()]).unwrap();
@@ -43,7 +43,7 @@ fn store(directory: &Directory, url: &str, len: u64, told: u64) -> ShardName {
 }
 
 /// Rewrites a sidecar's head as one of a later format.
-fn make_newer(path: &Path) {
+pub(super) fn make_newer(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     bytes[8..12].copy_from_slice(&99_u32.to_le_bytes());
     bytes[12..16].fill(0);

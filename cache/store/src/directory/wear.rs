@@ -32,3 +32,6 @@ impl Directory {
         Some((left.parse().ok()?, at))
     }
 }
+
+#[cfg(test)]
+mod tests;
