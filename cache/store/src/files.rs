@@ -116,3 +116,6 @@ impl Files for LocalFiles {
         Ok((meta.dev(), meta.ino()))
     }
 }
+
+#[cfg(test)]
+mod tests;

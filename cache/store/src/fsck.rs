@@ -126,3 +126,6 @@ pub fn fsck(root: &Path, repair: bool, mut progress: impl FnMut(u64, u64)) -> Re
     }
     Ok(checkup)
 }
+
+#[cfg(test)]
+mod tests;
