@@ -166,7 +166,7 @@ fn shard_needed_last_goes_first() {
     for (name, place) in [("a", here), ("b", here), ("c", here), ("d", there)] {
         forecast.note_present(id(&forecast, name), place);
     }
-    let last = |places: &[Place], than| forecast.last_needed(places, than, &mut |_| true);
+    let last = |places: &[PartitionNumber], than| forecast.last_needed(places, than, &mut |_| true);
     assert_eq!(last(&[here], None), Some(id(&forecast, "c")));
     assert_eq!(last(&[here, there], None), Some(id(&forecast, "d")));
     assert_eq!(last(&[], None), None);
@@ -200,7 +200,7 @@ fn shard_that_leaves_its_last_place_is_wanted_again() {
 fn partition_ids_are_distinct_and_end() {
     let forecast = Forecast::new();
     let ids: Vec<_> = std::iter::from_fn(|| forecast.new_partition_id()).collect();
-    assert_eq!(ids.len(), usize::from(Place::MAX));
+    assert_eq!(ids.len(), usize::from(PartitionNumber::MAX));
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
     assert_eq!(forecast.new_partition_id(), None);
 }

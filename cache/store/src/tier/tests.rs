@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
+use std::time::SystemTime;
+
 use forebay_policy::Evict;
 use forebay_shard::{Index, Origin};
 use forebay_source::{Binding, Rank, Stat};

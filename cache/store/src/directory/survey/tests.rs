@@ -37,7 +37,7 @@ fn survey(directory: &Directory) -> Vec<(&'static str, String)> {
 }
 
 /// Findings of these kinds, sorted as a survey's.
-fn sorted<const N: usize>(wanted: [(&'static str, String); N]) -> Vec<(&'static str, String)> {
+fn sorted<const N: usize>(wanted: &[(&'static str, String); N]) -> Vec<(&'static str, String)> {
     let mut wanted = wanted.to_vec();
     wanted.sort();
     wanted
@@ -97,7 +97,7 @@ proptest! {
         let bad = store(&directory, "/d/1.tar", 100, 100);
         damage.apply(&directory.sidecar(&bad), HEAD_BYTES);
         let text = |name: &ShardName| name.as_str().to_owned();
-        let wanted = sorted([("whole", text(&good)), ("broken", text(&bad))]);
+        let wanted = sorted(&[("whole", text(&good)), ("broken", text(&bad))]);
         prop_assert_eq!(survey(&directory), wanted);
         prop_assert!(directory.probe(&bad).is_none() && directory.url_of(&bad).is_none());
         prop_assert!(directory.probe(&good).is_some());
@@ -111,7 +111,7 @@ proptest! {
         let path = directory.partial(&bad);
         damage.apply(&path, fs::read(&path).unwrap().len());
         let text = |name: &ShardName| name.as_str().to_owned();
-        let wanted = sorted([
+        let wanted = sorted(&[
             ("partial", text(&good)),
             ("leftover", text(&bad)),
             ("leftover", format!("{}{PARTIAL}", bad.as_str())),
@@ -198,7 +198,7 @@ fn unfinished_writes_are_leftovers() {
         ("leftover", of(PARTIAL_ASIDE)),
         ("whole", name.as_str().to_owned()),
     ];
-    assert_eq!(survey(&directory), sorted(wanted));
+    assert_eq!(survey(&directory), sorted(&wanted));
     assert_eq!(directory.recover().unwrap().whole.len(), 1);
     assert_eq!(survey(&directory), [("whole", name.as_str().to_owned())]);
 }
@@ -211,7 +211,7 @@ fn record_beside_a_whole_shard_is_a_leftover() {
     record(&directory, "/d/0.tar");
     let text = name.as_str().to_owned();
     let leftover = ("leftover", format!("{text}{PARTIAL}"));
-    assert_eq!(survey(&directory), sorted([leftover, ("whole", text)]));
+    assert_eq!(survey(&directory), sorted(&[leftover, ("whole", text)]));
     let recovered = directory.recover().unwrap();
     assert_eq!((recovered.whole.len(), recovered.partial.len()), (1, 0));
     assert!(!directory.has_partial(&name) && directory.data(&name).exists());

@@ -369,9 +369,9 @@ fn apply(of: &MemoryTier, model: &mut Model, step: &Step) {
         Step::Pin(shard, yes) => {
             let mut table = of.tier.table();
             if yes {
-                table.pin(&name(shard))
+                table.pin(&name(shard));
             } else {
-                table.unpin(&name(shard))
+                table.unpin(&name(shard));
             }
             if let Some(at) = place(model, shard) {
                 model[at].2 = yes;
