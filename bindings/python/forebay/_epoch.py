@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from forebay import _native
 from forebay._options import Verdict
+from forebay._stop import inside
 from forebay._usercode import Made
 from forebay._workers import Task
 from forebay.errors import ForebayError, Full, Invalid
@@ -45,7 +46,10 @@ class Pending:
 
 
 class Epoch(Iterator[Any]):
-    """Iterator over the batches of one epoch; see `forebay.DataLoader`."""
+    """Iterator over the batches of one epoch; see `forebay.DataLoader`.
+
+    Threads that share it take turns.
+    """
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
@@ -69,6 +73,10 @@ class Epoch(Iterator[Any]):
         ForebayError
             Errors raised by `on_error`, and those that prevent batches.
         """
+        with self._loader._turns.lock:
+            return self._taken()
+
+    def _taken(self) -> Any:
         if self._over:
             raise StopIteration
         self._loader._is_current(self)
@@ -90,6 +98,9 @@ class Epoch(Iterator[Any]):
             if not isinstance(error, Exception):
                 # Ctrl-C, or an exit: nobody may come back for the workers' results.
                 self._loader._end_workers()
+            if isinstance(error, StopIteration):
+                # User code must not end the epoch by mistake.
+                raise inside(error) from error
             raise
         self._pending.popleft()
         self._count(first.errors)
@@ -128,7 +139,7 @@ class Epoch(Iterator[Any]):
             raise StopIteration from None
         # The state was saved after an epoch's last batch: continue with the next epoch.
         self._errors = 0
-        return next(self)
+        return self._taken()
 
     def _fill(self, native: _native.Loader) -> None:
         """Keep as many batches in flight as there are workers; wait for the first only."""

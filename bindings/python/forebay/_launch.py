@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
+# Found at the import: a relative path means the folder of that moment.
+_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
 
 def command() -> list[str]:
     """Return the command that runs ``forebay``, without arguments.
@@ -13,8 +16,7 @@ def command() -> list[str]:
     a
     daemon changes.
     """
-    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = f"import sys; sys.path.append({home!r}); from forebay._cli import main; main()"
+    code = f"import sys; sys.path.append({_HOME!r}); from forebay._cli import main; main()"
     return [sys.executable, "-c", code]
 
 

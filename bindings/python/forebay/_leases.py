@@ -155,11 +155,13 @@ class Leases:
 
     # State
 
-    def state(self, native: _native.Loader | None, epoch: int) -> dict[str, Any]:
-        """Return the state: that of the epoch's log once it has everything delivered here."""
+    def state(self, native: _native.Loader | None, epoch: int, ahead: int = 0) -> dict[str, Any]:
+        """Return the state: that of the epoch's log once it has everything delivered here, without
+        the batches that the caller took `ahead` of its work.
+        """
         place: Place | None = self._from
         if native is not None and self._runs and self._begun is not None:
-            place = json.loads(native.place(self._handed))
+            place = json.loads(native.place(max(0, self._handed - ahead)))
             assert place is not None
             if place["next"] == len(self._options.urls) and not place["open"]:
                 epoch, place = epoch + 1, None

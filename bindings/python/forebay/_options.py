@@ -6,14 +6,15 @@ Every mistake that can be detected here is rejected here, naming the argument.
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from forebay import _launch, _leases, _native
+from forebay import _foreign, _launch, _leases, _native, _paths
 from forebay._device import Wish
+from forebay._sendable import check_program, check_sendable
+from forebay._stop import items
 from forebay._values import U32_MAX, U64_MAX, flag, number, text, whole, word
 from forebay.errors import ForebayError, Invalid
 from forebay.fields import Bytes, Field, Rows, specification
@@ -83,6 +84,15 @@ class Options:
         fields = (self.fields or {}).items()
         return [name for name, field in fields if isinstance(field, Bytes) and not field.copy]
 
+    def settled(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the loader's arguments such that they mean the same in any folder."""
+        folder = _paths.here()
+        return dict(arguments) | {
+            "urls": self.urls if self.mixture is None else self.mixture.settled(self.urls),
+            "manifest": _paths.file(arguments["manifest"], folder),
+            "daemon": _paths.address(arguments["daemon"], folder),
+        }
+
 
 def check(
     *,
@@ -151,7 +161,7 @@ def check(
     address = _daemon(daemon)
     pipes = flag("allow_pipe", allow_pipe)
     streams = _streams(urls)
-    named = [cast(Urls, urls)] if streams is None else [stream.urls for stream in streams]
+    named = [cast(Urls, urls)] if streams is None else [stream.named() for stream in streams]
     lists = [_expand(urls, pipes, address, limit) for urls in named]
     listed = [url for urls in lists for url in urls]
     counts: list[int] | None = None
@@ -188,7 +198,7 @@ def check(
         counts=counts,
         sizes=sizes,
         mixture=mixture,
-        batch_size=whole("batch_size", batch_size, 1, U32_MAX),
+        batch_size=_batch_size(batch_size),
         fields=None if fields is None else dict(fields),
         transform=transform,
         select=select,
@@ -283,18 +293,12 @@ def _processes(
             "the devices of this process; use framework='numpy' and jax.device_put",
             {"option": "worker_type"},
         )
-    functions: dict[str, Any] = {"select": select, "transform": transform}
+    check_program()
+    check_sendable("select", select)
+    check_sendable("transform", transform)
     for name, field in (fields or {}).items():
-        functions[f"map of field {name!r}"] = field.map
-    for name, function in functions.items():
-        try:
-            pickle.dumps(function)
-        except Exception as error:
-            raise Invalid(
-                f"{name}={function!r} cannot be sent to a worker process ({error}); make it a "
-                "function of a module, or use worker_type='thread'",
-                {"option": "worker_type"},
-            ) from error
+        check_sendable(f"map of field {name!r}", field.map)
+        check_sendable(f"field {name!r}", field)
 
 
 def _split(split: str, uneven: bool) -> None:
@@ -307,6 +311,16 @@ def _split(split: str, uneven: bool) -> None:
         )
 
 
+def _batch_size(batch_size: Any) -> int:
+    if batch_size is None:
+        raise Invalid(
+            "batch_size=None: a loader delivers batches; give their size, or use "
+            "forebay.IndexedDataset or forebay.WebDataset for single samples",
+            {"option": "batch_size"},
+        )
+    return whole("batch_size", batch_size, 1, U32_MAX)
+
+
 def _maybe(option: str, value: Any, low: int, high: int) -> int | None:
     return None if value is None else whole(option, value, low, high)
 
@@ -314,7 +328,10 @@ def _maybe(option: str, value: Any, low: int, high: int) -> int | None:
 def _seconds(timeout: Any) -> float:
     seconds = number("timeout", timeout)
     if seconds <= 0:
-        raise Invalid(f"timeout={timeout!r}; give seconds above 0", {"option": "timeout"})
+        raise Invalid(
+            f"timeout={timeout!r}; give seconds above 0: every wait has an end here",
+            {"option": "timeout"},
+        )
     return seconds
 
 
@@ -329,16 +346,17 @@ def _daemon(daemon: str | None) -> str | None:
     if named is None or named == "embedded":
         return named
     if isinstance(named, str) and named.startswith("unix:") and len(named) > len("unix:"):
-        return named
+        return str(_paths.address(named, _paths.here()))
     raise _wrong("daemon", named, "use 'embedded' or 'unix:/path/to/forebayd.sock', or leave it")
 
 
 def _expand(urls: Urls, allow_pipe: bool, daemon: str | None, timeout: float) -> list[str]:
+    _foreign.refuse_dataset(urls)
     if isinstance(urls, (str, os.PathLike)):
         spec = _path("urls", urls)
         return _native.expand(spec, allow_pipe, daemon, _launch.daemon(), timeout)
     try:
-        listed = [_path("urls", url) for url in urls]
+        listed = [_path("urls", url) for url in items(urls)]
     except TypeError:
         raise Invalid(f"urls={urls!r}: give a URL or a list of URLs", {"option": "urls"}) from None
     return _native.expand_list(listed, allow_pipe)

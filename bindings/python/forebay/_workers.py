@@ -19,11 +19,19 @@ from multiprocessing import connection
 from typing import Any, Protocol
 
 from forebay import _sharing
+from forebay._sendable import Parcel
 from forebay._usercode import Decoded, Made, UserCode, ends
-from forebay.errors import Closed, Invalid
+from forebay.errors import Closed, ForebayError, Invalid
 
 # Seconds before a worker that was asked to end is killed; normally it ends in milliseconds.
 _GRACE = 1.0
+
+# Name of a worker process.
+_NAME = "forebay-worker"
+
+# Exit code of a process that would become a worker and, before it is one, runs a script that
+# starts workers. No shell and no signal uses it.
+_UNGUARDED = 111
 
 
 # Last step in this process for a batch that a worker made.
@@ -156,9 +164,11 @@ class _Worker:
     def __init__(self, context: Any, code: UserCode) -> None:
         self.connection, theirs = context.Pipe()
         self.task: _AtWorker | None = None
+        # True once it has answered, and so has begun to serve.
+        self.has_served = False
         # A daemon process: it does not outlive this process, and need not be awaited.
         self.process = context.Process(
-            target=_serve, args=(theirs, code), name="forebay-worker", daemon=True
+            target=_serve, args=(theirs, Parcel(code)), name=_NAME, daemon=True
         )
         try:
             with _interrupts_held_back():
@@ -198,6 +208,7 @@ class _AtWorker:
             if worker.connection not in connection.wait(worker.lines()):
                 raise EOFError
             self._answer = _sharing.receive(worker.connection)
+            worker.has_served = True
         except (EOFError, OSError) as error:
             # A dead process has an exit code once it is joined.
             worker.process.join(_GRACE)
@@ -224,9 +235,11 @@ class _AtWorker:
     def cancel(self) -> None:
         """Do nothing: the worker's answer is read before its next batch."""
 
-    def _died(self, how_known: Exception) -> Closed:
+    def _died(self, how_known: Exception) -> ForebayError:
         process = self._worker.process
         code = process.exitcode
+        if code == _UNGUARDED and not self._worker.has_served:
+            return unguarded()
         how = f"with exit code {code}"
         if code is not None and code < 0:
             how = f"by signal {-code} ({_signal_name(-code)})"
@@ -261,6 +274,35 @@ class WorkerTraceback(Exception):
         return f"\n{self.args[0]}"
 
 
+def unguarded() -> Invalid:
+    """Return the error for a script that starts worker processes while they import it."""
+    return Invalid(
+        "worker_type='process': each worker process imports this script, which lacks `if __name__ "
+        '== "__main__":` and would start workers of its own; put what runs into a function and '
+        "call it below that line, or use worker_type='thread'",
+        {"option": "worker_type"},
+    )
+
+
+def refuse_in_unborn_worker() -> None:
+    """Reject a loader with worker processes in a process that still imports the script.
+
+    A worker of ours ends here, with the exit code that tells its parent.
+
+    Raises
+    ------
+    Invalid
+        In processes that others spawned.
+    """
+    process = multiprocessing.current_process()
+    # `multiprocessing` marks a process so until it has imported the script.
+    if not getattr(process, "_inheriting", False):
+        return
+    if process.name == _NAME:
+        os._exit(_UNGUARDED)
+    raise unguarded()
+
+
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -278,18 +320,21 @@ def _interrupts_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(line: connection.Connection, code: UserCode) -> None:
+def _serve(line: connection.Connection, parcel: Parcel) -> None:
     """Serve batch after batch until the parent closes the connection."""
     # The user's functions may start programs that must be interruptible.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    code: UserCode | None = None
     while True:
         try:
             decoded = _sharing.receive(line)
         except (EOFError, OSError):
             return
         try:
+            if code is None:
+                code = parcel.opened()
             answer: tuple[bool, Any] = True, code(decoded)
         except Exception as error:
             answer = False, _told(error)

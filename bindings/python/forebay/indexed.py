@@ -11,12 +11,13 @@ import bisect
 import itertools
 import operator
 import os
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, overload
 
-from forebay import _native, frameworks
+from forebay import _foreign, _native, frameworks
 from forebay._launch import daemon as launch
+from forebay._stop import Guard
+from forebay._turns import Turns
 from forebay.errors import Closed, Invalid
 from forebay.fields import Field
 from forebay.loader import DataLoader
@@ -55,6 +56,7 @@ class IndexedDataset:
         Here, for an invalid argument.
     """
 
+    @_foreign.explained(_foreign.INDEXED)
     def __init__(
         self,
         urls: Urls,
@@ -88,8 +90,7 @@ class IndexedDataset:
         counts = self._loader._options.counts
         # Number of the first sample of each shard, and at the end of all samples.
         self._firsts = None if counts is None else _firsts(counts)
-        self._asking = threading.Lock()
-        self._process = _native.forks()
+        self._turns = Turns()
 
     def __len__(self) -> int:
         """Return the number of samples of all shards."""
@@ -117,6 +118,11 @@ class IndexedDataset:
             return self._batch(index)
         return _row(self._batch([number]), 0)
 
+    def __iter__(self) -> Iterator[Sample]:
+        """Return the samples one after the other; threads may share the iterator."""
+        # Without this method Python would take an IndexError of user code for the end.
+        return map(self.__getitem__, range(len(self)))
+
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Sample]:
         """Return the samples of these numbers, one dict each, for torch's loader."""
         batch = self._batch(indices)
@@ -138,7 +144,7 @@ class IndexedDataset:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._loader, self._firsts = state["loader"], state["firsts"]
-        self._asking, self._process = threading.Lock(), _native.forks()
+        self._turns = Turns()
 
     def __repr__(self) -> str:
         urls = self._loader._options.urls
@@ -174,10 +180,7 @@ class IndexedDataset:
             places.append((at, shard, at - firsts[shard]))
         if not places:
             raise Invalid("an empty batch has no fields; name at least one sample")
-        if self._process != _native.forks():
-            # A thread of the parent may have held it.
-            self._asking, self._process = threading.Lock(), _native.forks()
-        with self._asking:
+        with self._turns.lock:
             native = self._loader._opened()
             native.pick(places)
             found = native.next()
@@ -186,7 +189,8 @@ class IndexedDataset:
         errors = found.errors()
         if errors:
             raise errors[0]
-        batch: dict[str, Any] = self._loader._assembler()(found).batch
+        with Guard():
+            batch: dict[str, Any] = self._loader._assembler()(found).batch
         del batch["__valid__"]
         return batch
 

@@ -11,16 +11,29 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
-from forebay import _device, _leases, _native, _state, frameworks, ranks
+from forebay import (
+    _device,
+    _foreign,
+    _leases,
+    _lightning,
+    _native,
+    _paths,
+    _settings,
+    _state,
+    frameworks,
+    ranks,
+)
 from forebay._batch import Assembler
 from forebay._epoch import Epoch
 from forebay._launch import daemon as launch
 from forebay._options import OnError, Shuffle, Sources, Split, WorkerType, check
+from forebay._stop import Guard
+from forebay._turns import Turns
 from forebay._usercode import UserCode
 from forebay._values import U64_MAX, whole
-from forebay._workers import Processes, Threads, Workers
+from forebay._workers import Processes, Threads, Workers, refuse_in_unborn_worker
 from forebay.errors import Closed, ForebayError, Invalid
 from forebay.fields import Field
 
@@ -145,6 +158,7 @@ class DataLoader:
         At the first iteration, if the job cannot be opened.
     """
 
+    @_foreign.explained(_foreign.LOADER)
     def __init__(
         self,
         urls: Sources,
@@ -179,8 +193,13 @@ class DataLoader:
         job: str | None = None,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name != "self"}
-        self._arguments = arguments
-        self._options = check(**arguments)
+        _paths.settle_environment()
+        with Guard():
+            self._options = check(**arguments)
+        # They mean the same in another folder.
+        self._arguments = self._options.settled(arguments)
+        # Held while a batch is taken and while the position moves.
+        self._turns = Turns()
         if rank is not None:
             ranks.resolve(rank, world_size)
         # The epoch's first batch here, and the stride to the next: not 1 in a worker of torch's.
@@ -212,17 +231,21 @@ class DataLoader:
     # Iteration
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin an epoch: the next one, if the last was begun and not finished."""
-        self._opened()
-        if self._begun:
-            self._advance()
-        self._begun = True
-        if self._leases is not None and self._place is not None:
-            self._leases.begin(self._at.epoch, self._place)
-        epoch = Epoch(self)
-        self._current = weakref.ref(epoch)
-        epoch._begun()
-        return epoch
+        """Begin an epoch: the next one, if the last was begun and not finished.
+
+        Several threads may share the iterator: each batch goes to one of them.
+        """
+        with self._turns.lock:
+            self._opened()
+            if self._begun:
+                self._advance()
+            self._begun = True
+            if self._leases is not None and self._place is not None:
+                self._leases.begin(self._at.epoch, self._place)
+            epoch = Epoch(self)
+            self._current = weakref.ref(epoch)
+            epoch._begun()
+            return epoch
 
     @property
     def epoch(self) -> int:
@@ -240,9 +263,10 @@ class DataLoader:
             0 or more.
         """
         epoch = whole("epoch", epoch, 0, U64_MAX)
-        if self._begun or epoch != self._at.epoch:
-            self._move(self._start(epoch))
-        self._chosen = True
+        with self._turns.lock:
+            if self._begun or epoch != self._at.epoch:
+                self._move(self._start(epoch))
+            self._chosen = True
 
     def __len__(self) -> int:
         """Return the batches per epoch of each rank.
@@ -252,6 +276,7 @@ class DataLoader:
         TypeError
             Without sample counts; the text says how to get them.
         """
+        _foreign.refuse_torchs_sampler()
         if self._leases is not None:
             raise TypeError(
                 "with split='dynamic' the number of batches of a rank depends on its speed and is "
@@ -289,9 +314,10 @@ class DataLoader:
         dict
             Numbers and text only: fit for JSON, pickle and ``torch.save``.
         """
-        at, total = self._at, self._total()
+        ahead = _lightning.ahead()
+        at, total = self._at.earlier(ahead * self._step, self._first), self._total()
         if self._leases is not None:
-            return self._leases.state(self._own_native(), at.epoch)
+            return self._leases.state(self._own_native(), at.epoch, ahead)
         if total is not None and at.batch >= self._batches(total - at.base):
             at = self._start(at.epoch + 1)
         return self._saved(at)
@@ -309,6 +335,10 @@ class DataLoader:
         Invalid
             Naming the first option that differs.
         """
+        with self._turns.lock:
+            self._load(state)
+
+    def _load(self, state: Mapping[str, Any]) -> None:
         split = state.get("split", "static")
         if split != self._options.split:
             raise Invalid(
@@ -377,6 +407,13 @@ class DataLoader:
     ) -> None:
         self.close()
 
+    def __getitem__(self, number: Any) -> NoReturn:
+        """Reject: samples have no numbers here; see `forebay.IndexedDataset`."""
+        raise _foreign.by_number()
+
+    def __getattr__(self, name: str) -> Any:
+        raise _foreign.unknown_attribute("DataLoader", name, dir(type(self)))
+
     def __reduce__(self) -> tuple[Any, ...]:
         # The arguments alone: the receiving process opens a job of its own.
         return _remake, (self._arguments,)
@@ -397,6 +434,8 @@ class DataLoader:
         """Return the native loader of this process, opened if need be."""
         if self._closed:
             raise Closed("the loader is closed; make a new one")
+        if self._options.worker_type == "process":
+            refuse_in_unborn_worker()
         if self._process != _native.forks():
             # After a fork, sockets and threads are the parent's: drop them untouched.
             self._native, self._workers, self._process = None, None, _native.forks()
@@ -417,7 +456,8 @@ class DataLoader:
                 self._may_stop()
             self._assembler()
             device = self._device()
-            self._native = _native.Loader(json.dumps(self._settings(place)), self._before, device)
+            settings = _settings.of(self._options, place, self._lanes, self._samples, self._step)
+            self._native = _native.Loader(json.dumps(settings), self._before, device)
             if self._options.mixture is None and self._leases is None:
                 self._lanes = self._native.lanes()
             if self._counts.errors:
@@ -653,40 +693,6 @@ class DataLoader:
         if counts is not None:
             return _native.manifest_hash(list(zip(urls, counts, strict=True)))
         return self._urls
-
-    def _settings(self, place: ranks.Place) -> dict[str, Any]:
-        options = self._options
-        tail = "Drop" if options.drop_last else "Pad" if options.pad_last else "Even"
-        return {
-            "urls": options.urls,
-            "counts": self._samples,
-            # With a shared queue a rank has no window of its own.
-            "bytes": options.sizes if self._leases is None else None,
-            "ranks": ranks.here(place),
-            "streams": [] if options.mixture is None else options.mixture.proportions(),
-            "order": {
-                "shuffle": options.shuffle.capitalize(),
-                "window": options.window,
-                "seed": options.seed,
-                "lanes": self._lanes,
-                "batch_size": options.batch_size,
-                # The queue distributes shards, not the rank.
-                "rank": place.rank if self._leases is None else 0,
-                "world_size": place.world_size if self._leases is None else 1,
-                "tail": tail,
-                "epoch_samples": options.epoch_samples,
-            },
-            "fields": options.spec(),
-            "views": options.views(),
-            "prefetch": options.prefetch,
-            "threads": max(1, ranks.threads() // self._step),
-            "timeout": options.timeout,
-            "allow_pipe": options.allow_pipe,
-            "leases": self._leases is not None,
-            "job": options.job,
-            "daemon": options.daemon,
-            "command": launch(),
-        }
 
 
 def _remake(arguments: dict[str, Any]) -> DataLoader:

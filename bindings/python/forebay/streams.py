@@ -6,11 +6,12 @@ not depend on the others.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from typing import Any
 
-from forebay import _native
+from forebay import _foreign, _native, _paths
 from forebay._values import number
 from forebay.errors import Invalid
 
@@ -45,6 +46,7 @@ class Stream:
         For a weight or repeat that is not a positive number, or both.
     """
 
+    @_foreign.explained(_foreign.STREAM)
     def __init__(
         self,
         urls: Urls,
@@ -58,7 +60,17 @@ class Stream:
         self.urls = urls
         self.weight = None if weight is None else _above_zero("weight", weight)
         self.repeat = 1.0 if repeat is None else _above_zero("repeat", repeat)
-        self.manifest = manifest
+        # Relative paths mean the folder in which the stream was made.
+        self._folder = _paths.here()
+        self.manifest = _paths.file(manifest, self._folder)
+
+    def named(self) -> Urls:
+        """Return the URLs as they read in the current folder."""
+        if self._folder == _paths.here():
+            return self.urls
+        if isinstance(self.urls, (str, os.PathLike)):
+            return _paths.text(os.fspath(self.urls), self._folder)
+        return [_paths.url(os.fspath(url), self._folder) for url in self.urls]
 
     def __repr__(self) -> str:
         share = f"repeat={self.repeat}" if self.weight is None else f"weight={self.weight}"
@@ -87,6 +99,15 @@ class Mixture:
             }
             for shards, stream in self._streams
         ]
+
+    def settled(self, urls: Sequence[str]) -> list[Stream]:
+        """Return the streams over `urls`, the shards of all of them in a row."""
+        settled, first = [], 0
+        for shards, stream in self._streams:
+            settled.append(copy.copy(stream))
+            settled[-1].urls = urls[first : first + shards]
+            first += shards
+        return settled
 
     def samples(self, counts: Sequence[int]) -> int:
         """Return the samples of an epoch that repeats streams, from the counts of their shards."""

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.utils import data
 
+from forebay import _foreign, _lightning
 from forebay._values import whole
 from forebay.errors import Invalid
 from forebay.loader import DataLoader
@@ -81,6 +82,7 @@ class IterableDataset(data.IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Return the batches of the next epoch: all of them, or every n-th in one of n workers."""
+        _foreign.refuse_collation("forebay.torch.IterableDataset")
         self._refuse_to_be_dealt_again()
         begun = self._stripe()
         self._loader.set_epoch(self._chosen + int(begun))
@@ -122,8 +124,8 @@ class IterableDataset(data.IterableDataset[Any]):
         self._stripe()
         worker, workers = _place()
         # Also at its end: a worker that finishes an epoch early reports it to the others.
-        at = self._loader._saved(self._loader._at)
-        return at | {"worker": worker, "num_workers": workers}
+        at = self._loader._at.earlier(_lightning.ahead() * workers, worker)
+        return self._loader._saved(at) | {"worker": worker, "num_workers": workers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of `state`, in the same worker of as many.

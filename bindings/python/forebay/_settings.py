@@ -1,0 +1,61 @@
+"""Settings of a job, as the native side reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forebay import ranks
+from forebay._launch import daemon as launch
+from forebay._options import Options
+
+
+def of(
+    options: Options, place: ranks.Place, lanes: int | None, samples: list[int] | None, step: int
+) -> dict[str, Any]:
+    """Return the settings of a loader's job.
+
+    Parameters
+    ----------
+    options : Options
+        Checked arguments.
+    place : Place
+        Rank of this process.
+    lanes : int, optional
+        Lanes in use.
+    samples : list of int, optional
+        Samples of each shard.
+    step : int
+        Number of loaders that take turns at the batches of this rank.
+    """
+    tail = "Drop" if options.drop_last else "Pad" if options.pad_last else "Even"
+    is_dynamic = options.split == "dynamic"
+    return {
+        "urls": options.urls,
+        "counts": samples,
+        # With a shared queue a rank has no window of its own.
+        "bytes": None if is_dynamic else options.sizes,
+        "ranks": ranks.here(place),
+        "streams": [] if options.mixture is None else options.mixture.proportions(),
+        "order": {
+            "shuffle": options.shuffle.capitalize(),
+            "window": options.window,
+            "seed": options.seed,
+            "lanes": lanes,
+            "batch_size": options.batch_size,
+            # The queue distributes shards, not the rank.
+            "rank": 0 if is_dynamic else place.rank,
+            "world_size": 1 if is_dynamic else place.world_size,
+            "tail": tail,
+            "epoch_samples": options.epoch_samples,
+        },
+        "fields": options.spec(),
+        "views": options.views(),
+        "prefetch": options.prefetch,
+        "threads": max(1, ranks.threads() // step),
+        "timeout": options.timeout,
+        "allow_pipe": options.allow_pipe,
+        "leases": is_dynamic,
+        "job": options.job,
+        "daemon": options.daemon,
+        "command": launch(),
+    }

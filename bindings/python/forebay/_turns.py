@@ -1,0 +1,53 @@
+"""Turns of several threads at one iterator: one takes an item, the others wait.
+
+A forked child has locks of its own, since a thread of the parent may hold those.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Generator, Iterator
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
+
+
+class Turns:
+    """Lock of an object that several threads may use.
+
+    A thread may take it again: user code within a turn may save a state or end the iteration.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        _TURNS.add(self)
+
+
+_TURNS: weakref.WeakSet[Turns] = weakref.WeakSet()
+
+
+def _renew() -> None:
+    for turns in list(_TURNS):
+        turns.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+class InTurns(Iterator[_Item]):
+    """Iterator over a generator's items; each goes to one thread."""
+
+    def __init__(self, generator: Generator[_Item, None, None]) -> None:
+        self._generator, self._turns = generator, Turns()
+
+    def __next__(self) -> _Item:
+        """Return the next item."""
+        with self._turns.lock:
+            return next(self._generator)
+
+    def close(self) -> None:
+        """End the iteration."""
+        with self._turns.lock:
+            self._generator.close()
