@@ -2,15 +2,17 @@
 
 A script with ``import webdataset as wds`` may use ``import forebay.webdataset as wds``.
 docs/PYTHON.md lists the differences. This package imports torch where it is installed, because
-torch's
-loader expects its own classes; ``import forebay`` alone does not.
+torch's loader expects its own classes; ``import forebay`` alone does not.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+from forebay.webdataset import theirs
 from forebay.webdataset.collate import default_collation_fn
 from forebay.webdataset.dataset import WebDataset
-from forebay.webdataset.decode import (
+from forebay.webdataset.decoding import (
     Continue,
     Decoder,
     gzfilter,
@@ -45,3 +47,7 @@ __all__ = [
     "warn_and_continue",
     "warn_and_stop",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return theirs.found(name)

@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from forebay import _foreign, _paths
+from forebay._stop import Guard
 from forebay._values import flag, whole
 from forebay.errors import Invalid
 from forebay.webdataset import environment, samples, shards
@@ -84,6 +86,7 @@ class WebDataset(Pipeline):
         While iterating: errors raised by `handler`, and those of no single sample or shard.
     """
 
+    @_foreign.explained(_foreign.WEBDATASET)
     def __init__(
         self,
         urls: Any,
@@ -125,9 +128,19 @@ class WebDataset(Pipeline):
                 "WDS_SECURE=1 forbids allow_pipe=True; unset one", {"option": "allow_pipe"}
             )
         _function("handler", handler)
-        self._urls = shards.listed(urls, pipes, daemon, timeout)
+        _foreign.refuse_dataset(urls)
+        _paths.settle_environment()
+        with Guard():
+            self._urls = shards.listed(urls, pipes, daemon, timeout)
+        folder = _paths.here()
         self._reading = samples.Reading(
-            handler, flag("verbose", verbose), pipes, timeout, daemon, job
+            handler,
+            flag("verbose", verbose),
+            pipes,
+            timeout,
+            _paths.address(daemon, folder),
+            job,
+            folder,
         )
         self._resampled = flag("resampled", resampled) or mode == "resampled"
         self._mixed = _mixed(shardshuffle)

@@ -6,12 +6,18 @@ Each iteration of torch's loader plays the data set's next epoch in every worker
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from forebay import _foreign
+from forebay._stop import Guarded
 from forebay.errors import Invalid
 from forebay.webdataset.pipeline import Pipeline
 from forebay.webdataset.place import Epoch
+
+# Arguments that are functions of the user.
+_CALLED = ("collate_fn", "worker_init_fn")
 
 
 class WebLoader(Pipeline):
@@ -37,7 +43,13 @@ class WebLoader(Pipeline):
                 f"WebLoader is torch's loader, and torch cannot be imported ({error}); install it, "
                 "or iterate over the WebDataset itself"
             ) from error
-        self._loader = loading.DataLoader(*args, **kw)
+        known = list(inspect.signature(loading.DataLoader.__init__).parameters)[1:]
+        for name in kw:
+            if name not in known:
+                raise _foreign.unknown_argument("WebLoader", name, known, _foreign.WEBLOADER)
+        # torch takes a StopIteration of these for the end of the data.
+        given = {name: Guarded(kw[name]) for name in _CALLED if kw.get(name) is not None}
+        self._loader = loading.DataLoader(*args, **kw | given)
         dataset = self._loader.dataset
         super().__init__(dataset._seed if isinstance(dataset, Pipeline) else None)
         # The data set's epoch at the start of the current iteration.

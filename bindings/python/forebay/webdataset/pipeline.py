@@ -14,11 +14,14 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from forebay import _lightning
+from forebay._stop import of_generator
+from forebay._turns import InTurns, Turns
 from forebay._values import U64_MAX, whole
 from forebay.errors import Invalid
 from forebay.webdataset import environment, place, position, stages
 from forebay.webdataset.collate import Collate, default_collation_fn
-from forebay.webdataset.decode import Decoder, FieldDecoder
+from forebay.webdataset.decoding import Decoder, FieldDecoder
 from forebay.webdataset.handlers import Handler, reraise_exception
 from forebay.webdataset.place import Epoch
 from forebay.webdataset.position import Position
@@ -38,6 +41,9 @@ else:
 
 
 _Self = TypeVar("_Self", bound="Pipeline")
+
+# Held while an iteration finds its epoch.
+_BEGINNING = Turns()
 
 _CACHED = "the daemon caches, for all jobs and epochs; leave it out"
 
@@ -64,7 +70,7 @@ class Pipeline(IterableDataset[Any]):
         self._next = Position(epoch=0)
         self._at: Position | None = None
         # Iterations that `close` ends, shared with every pipeline made from this one.
-        self._under_way: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
+        self._under_way: weakref.WeakSet[InTurns[Any]] = weakref.WeakSet()
         # True if a worker knows the epoch's number: its copy of this does not count other
         # iterations of torch's loader.
         self._told = False
@@ -76,7 +82,17 @@ class Pipeline(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next epoch, or continue the loaded one."""
-        worker, begin = place.worker(), self._next
+        with _BEGINNING.lock:
+            worker = place.worker()
+            begin = self._begun(worker)
+        stream = self._cut(self._repeated(begin, worker), worker)
+        iteration = InTurns(self._play(begin, stream))
+        self._under_way.add(iteration)
+        return iteration
+
+    def _begun(self, worker: place.Worker) -> Position:
+        """Return the start of the iteration that begins."""
+        begin = self._next
         if begin.workers not in (None, worker.workers):
             raise Invalid(
                 f"the state that was loaded is of one of {begin.workers} workers, and here are "
@@ -86,16 +102,20 @@ class Pipeline(IterableDataset[Any]):
             base_seed = 0 if self._told else worker.base_seed
             begin = replace(begin, base_seed=base_seed)
         self._next, self._at = Position(begin.epoch + 1), begin
-        iteration = self._play(begin, self._cut(self._repeated(begin, worker), worker))
-        self._under_way.add(iteration)
-        return iteration
+        return begin
 
     def _play(self, begin: Position, stream: Iterator[Any]) -> Generator[Any, None, None]:
         handed_out = begin.samples
-        for sample in islice(stream, begin.samples, None):
-            handed_out += 1
-            self._at = replace(begin, samples=handed_out)
-            yield sample
+        try:
+            for sample in islice(stream, begin.samples, None):
+                handed_out += 1
+                self._at = replace(begin, samples=handed_out)
+                yield sample
+        except RuntimeError as error:
+            told = of_generator(error)
+            if told is error:
+                raise
+            raise told from told.__cause__
         self._at = None
         if begin.samples and handed_out == begin.samples:
             # The state was saved after an epoch's last sample: continue with the next epoch.
@@ -155,7 +175,9 @@ class Pipeline(IterableDataset[Any]):
         dict
             Numbers and text only: fit for JSON, pickle and ``torch.save``.
         """
-        return position.save(self._at or self._next, self._described())
+        at = self._at or self._next
+        earlier = replace(at, samples=max(0, at.samples - _lightning.ahead()))
+        return position.save(earlier, self._described())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of `state`: the next iteration plays its epoch and skips the

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from forebay import _paths
 from forebay.errors import BadSample, Corrupt, ForebayError, Full, Invalid
 from forebay.loader import DataLoader
 from forebay.webdataset import shards
@@ -55,6 +56,8 @@ class Reading:
     timeout: float
     daemon: str | None
     job: str | None
+    # Start of relative paths: the current folder when the data set was made.
+    folder: str | None
 
 
 class _Raised(Exception):
@@ -95,7 +98,7 @@ class _Part:
 
     def __init__(self, urls: list[str], reading: Reading) -> None:
         self._urls = urls
-        self._named = shards.named(urls, reading.allow_pipe)
+        self._named = shards.named(urls, reading.allow_pipe, reading.folder)
         self._reading = reading
         self.stopped = False
         # The current shard, the positions since its start, and the first shard not to read for now.
@@ -180,7 +183,8 @@ class _Part:
         self._at, self._behind = shard, 0
         if shard == len(self._urls):
             return
-        self._path = local_path(self._urls[shard])
+        path = local_path(self._urls[shard])
+        self._path = path and _paths.path(path, self._reading.folder)
         if self._reading.verbose:
             _log.info("reads %s", self._urls[shard])
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
-from forebay import _launch, _native
+from forebay import _launch, _native, _paths
+from forebay._stop import items
 from forebay.errors import Invalid
 from forebay.webdataset import environment
 from forebay.webdataset.place import Epoch, worker
@@ -84,7 +85,7 @@ def listed(urls: Any, allow_pipe: bool, daemon: str | None, timeout: float) -> l
         found = [url for part in parts for url in _expanded(part, allow_pipe, daemon, timeout)]
     else:
         try:
-            found = list(islice(urls, _LISTED_MAX + 1))
+            found = list(islice(items(urls), _LISTED_MAX + 1))
         except TypeError:
             found = []
         if len(found) > _LISTED_MAX:
@@ -95,13 +96,14 @@ def listed(urls: Any, allow_pipe: bool, daemon: str | None, timeout: float) -> l
             )
         found = [str(os.fspath(url)) for url in found]
     # Unreadable shards are rejected before any worker starts.
-    named(found, allow_pipe)
+    named(found, allow_pipe, _paths.here())
     return found
 
 
-def named(urls: list[str], allow_pipe: bool) -> list[str]:
-    """Return the daemon's URLs, one for each of `urls`."""
-    return _native.expand_list([environment.rewritten(url) for url in urls], allow_pipe)
+def named(urls: list[str], allow_pipe: bool, folder: str | None) -> list[str]:
+    """Return the daemon's URLs, one for each of `urls`; relative paths begin at `folder`."""
+    rewritten = [_paths.url(environment.rewritten(url), folder) for url in urls]
+    return _native.expand_list(rewritten, allow_pipe)
 
 
 def _expanded(part: str, allow_pipe: bool, daemon: str | None, timeout: float) -> list[str]:
@@ -142,7 +144,7 @@ def of_this_worker(
     )
     for split in (nodesplitter, workersplitter):
         if split is not None:
-            source = iter(split(source))
+            source = items(split(source))
     if mixed and not resample:
         source = shuffled(source, mixed, INITIAL, epoch.draws("shards"))
     return source

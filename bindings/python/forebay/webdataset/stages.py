@@ -17,11 +17,12 @@ from fnmatch import fnmatch
 from itertools import islice
 from typing import Any, Protocol
 
+from forebay._stop import items
 from forebay._values import number, whole
 from forebay.errors import BadSample, Invalid
 from forebay.webdataset import collate, shards
 from forebay.webdataset.collate import Collate
-from forebay.webdataset.decode import unpickle
+from forebay.webdataset.decoding import unpickle
 from forebay.webdataset.handlers import Handler
 from forebay.webdataset.place import Epoch
 
@@ -54,7 +55,7 @@ def through(stage: Any, source: Stream, epoch: Epoch, number: int) -> Stream:
     """Run any stage: one of ours, an object with ``run``, or a function of the samples."""
     if isinstance(stage, Stage):
         return stage.run(source, epoch, number)
-    return iter(stage.run(source) if hasattr(stage, "run") else stage(source))
+    return items(stage.run(source) if hasattr(stage, "run") else stage(source))
 
 
 def check(stage: Any) -> None:
@@ -342,7 +343,8 @@ class Select(Stage):
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
         """Yield those samples."""
-        return filter(self.predicate, source)
+        # Not by `filter`, which takes a StopIteration of the function for its end.
+        return (sample for sample in source if self.predicate(sample))
 
 
 @dataclass(frozen=True)
@@ -358,7 +360,7 @@ class Then(Stage):
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
         """Return the function's result for the stream."""
-        return iter(self.function(source, *self.arguments, **self.named))
+        return items(self.function(source, *self.arguments, **self.named))
 
 
 # Fields decoded by patterns
