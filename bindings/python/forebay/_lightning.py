@@ -7,10 +7,16 @@ meanwhile. Such a batch comes again after a resume.
 from __future__ import annotations
 
 import sys
-from types import FrameType
+from collections.abc import Iterator
+from typing import Any
+
+from forebay.errors import Invalid
 
 # Packages of Lightning, by their first name.
 _PACKAGES = ("lightning.", "pytorch_lightning.")
+
+# Packages of loaders that ask a data set for its length.
+_LOADERS = ("torch.utils.data.", "torchdata.")
 
 # Callers searched for Lightning's loop: it saves the state a few calls further up, torchdata's
 # loader between them included.
@@ -19,15 +25,54 @@ _CALLERS = 24
 
 def ahead() -> int:
     """Return the number of batches that a Lightning loop holds back, if one saves a state now."""
-    frame: FrameType | None = sys._getframe(2)
-    for _ in range(_CALLERS):
-        if frame is None:
-            return 0
-        module = frame.f_globals.get("__name__")
-        if isinstance(module, str) and module.startswith(_PACKAGES):
-            fetcher = getattr(frame.f_locals.get("self"), "_data_fetcher", None)
-            if fetcher is not None:
-                # Only the fetcher that takes batches ahead keeps some.
-                return len(getattr(fetcher, "batches", ()))
-        frame = frame.f_back
+    for module, caller in _callers():
+        fetcher = getattr(caller(), "_data_fetcher", None) if _is_lightning(module) else None
+        if fetcher is not None:
+            # Only the fetcher that takes batches ahead keeps some.
+            return len(getattr(fetcher, "batches", ()))
     return 0
+
+
+def refuse_workers_ahead() -> None:
+    """Reject torchdata's workers below a training loop of Lightning, for want of a length.
+
+    Such a worker counts a batch as delivered that Lightning holds back, and nothing corrects it.
+
+    Raises
+    ------
+    Invalid
+        With the alternatives.
+    """
+    with_workers = False
+    for module, caller in _callers():
+        if module.startswith(_LOADERS):
+            loader = caller()
+            has_state = hasattr(loader, "state_dict") and hasattr(loader, "num_workers")
+            with_workers = with_workers or (has_state and loader.num_workers > 0)
+        is_lightning = with_workers and _is_lightning(module)
+        # Of Lightning's loops only the one that trains loads states of loaders.
+        if is_lightning and hasattr(caller(), "_combined_loader_states_to_load"):
+            raise Invalid(
+                "Lightning takes one batch ahead where the length is unknown, and workers of "
+                "StatefulDataLoader would save states behind it: a resumed run would skip a "
+                "batch; give manifest= or epoch_samples=, num_workers=0, or a "
+                "forebay.DataLoader itself",
+                {"option": "manifest"},
+            )
+
+
+def _is_lightning(module: str) -> bool:
+    return module.startswith(_PACKAGES)
+
+
+def _callers() -> Iterator[tuple[str, Any]]:
+    """Yield the callers of this package: each one's module, and a function of its `self`."""
+    frame = sys._getframe(2)
+    for _ in range(_CALLERS):
+        before = frame.f_back
+        if before is None:
+            return
+        frame = before
+        module = frame.f_globals.get("__name__")
+        # Reading a frame's variables takes longer than its module.
+        yield str(module), lambda frame=frame: frame.f_locals.get("self")

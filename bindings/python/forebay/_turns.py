@@ -36,18 +36,19 @@ def _renew() -> None:
 os.register_at_fork(after_in_child=_renew)
 
 
-class InTurns(Iterator[_Item]):
+class InTurns(Turns, Iterator[_Item]):
     """Iterator over a generator's items; each goes to one thread."""
 
     def __init__(self, generator: Generator[_Item, None, None]) -> None:
-        self._generator, self._turns = generator, Turns()
+        super().__init__()
+        self._generator = generator
 
     def __next__(self) -> _Item:
         """Return the next item."""
-        with self._turns.lock:
+        with self.lock:
             return next(self._generator)
 
     def close(self) -> None:
         """End the iteration."""
-        with self._turns.lock:
+        with self.lock:
             self._generator.close()

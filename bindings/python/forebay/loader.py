@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from forebay import (
     _device,
@@ -55,7 +55,8 @@ class DataLoader:
     - ``"<name>_present"`` for a field with ``optional=True``;
     - ``"<name>_len"`` for one with ``ragged="pad"`` or ``"nested"``: int64, shape ``(batch,)``.
 
-    Tensors own their memory and may be written.
+    Tensors own their memory and may be written. Threads may share an iterator: each batch goes to
+    one of them.
 
     Parameters
     ----------
@@ -196,7 +197,6 @@ class DataLoader:
         _paths.settle_environment()
         with Guard():
             self._options = check(**arguments)
-        # They mean the same in another folder.
         self._arguments = self._options.settled(arguments)
         # Held while a batch is taken and while the position moves.
         self._turns = Turns()
@@ -231,10 +231,7 @@ class DataLoader:
     # Iteration
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin an epoch: the next one, if the last was begun and not finished.
-
-        Several threads may share the iterator: each batch goes to one of them.
-        """
+        """Begin an epoch: the next one, if the last was begun and not finished."""
         with self._turns.lock:
             self._opened()
             if self._begun:
@@ -407,12 +404,14 @@ class DataLoader:
     ) -> None:
         self.close()
 
-    def __getitem__(self, number: Any) -> NoReturn:
-        """Reject: samples have no numbers here; see `forebay.IndexedDataset`."""
-        raise _foreign.by_number()
+    if not TYPE_CHECKING:
+        # Hidden from type checkers, which report numbers and unknown names by themselves.
+        def __getitem__(self, number: Any) -> NoReturn:
+            """Reject: samples have no numbers here; see `forebay.IndexedDataset`."""
+            raise _foreign.by_number()
 
-    def __getattr__(self, name: str) -> Any:
-        raise _foreign.unknown_attribute("DataLoader", name, dir(type(self)))
+        def __getattr__(self, name: str) -> NoReturn:
+            raise _foreign.unknown_attribute("DataLoader", name, dir(type(self)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The arguments alone: the receiving process opens a job of its own.

@@ -91,7 +91,11 @@ class IterableDataset(data.IterableDataset[Any]):
 
     def __len__(self) -> int:
         """Return the batches per epoch of each rank; `TypeError` without sample counts."""
-        return len(self._loader)
+        try:
+            return len(self._loader)
+        except TypeError:
+            _lightning.refuse_workers_ahead()
+            raise
 
     def __getstate__(self) -> dict[str, Any]:
         # Spawned workers see neither the caller that requests batches nor the process group.

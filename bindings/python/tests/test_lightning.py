@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,14 @@ pytestmark = [
     # Lightning's own habits.
     pytest.mark.filterwarnings("ignore"),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closed() -> Iterator[None]:
+    """Collect unfinished iterations before the shared daemon ends."""
+    yield
+    gc.collect()
+
 
 LABEL = {"label": forebay.Float("cls")}
 ALL = [f"s{number:05}" for number in range(60)]
@@ -106,6 +115,30 @@ def test_resumed_chain_trains_on_the_other_batches(
 
     resumes(chain, tmp_path, after)
     resumes(lambda: WebLoader(chain(), batch_size=None, num_workers=0), tmp_path, after)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("counted", [True, False])
+def test_stateful_workers_resume_or_are_rejected(
+    shards: list[str], manifest: str, tmp_path: Path, counted: bool, workers: int
+) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    from forebay.torch import IterableDataset
+
+    options: dict[str, Any] = {"fields": LABEL, "batch_size": 4, "timeout": 60.0}
+    if counted:
+        options["manifest"] = manifest
+
+    def loader() -> Any:
+        dataset = IterableDataset(shards, shuffle=True, framework="torch", **options)
+        return stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+
+    if workers and not counted:
+        with pytest.raises(forebay.Invalid) as caught:
+            resumes(loader, tmp_path, 4)
+        assert caught.value.places["option"] == "manifest"
+    else:
+        resumes(loader, tmp_path, 4)
 
 
 def key_and_number(sample: dict[str, Any]) -> dict[str, Any]:
