@@ -144,10 +144,10 @@ class Leases:
         """Record a delivered batch."""
         self._handed += 1
 
-    def acknowledge(self, native: _native.Loader | None) -> None:
-        """Acknowledge all delivered batches."""
+    def acknowledge(self, native: _native.Loader | None, held: int = 0) -> None:
+        """Acknowledge all delivered batches but the last `held`, which nobody worked on yet."""
         if native is not None and self._runs and self._process == _native.forks():
-            native.acknowledge(self._handed)
+            native.acknowledge(max(0, self._handed - held))
 
     def move(self, place: Place | None = None) -> None:
         """Move the next iteration: to `place`, or to the start of an epoch."""
@@ -155,13 +155,13 @@ class Leases:
 
     # State
 
-    def state(self, native: _native.Loader | None, epoch: int, ahead: int = 0) -> dict[str, Any]:
+    def state(self, native: _native.Loader | None, epoch: int, held: int) -> dict[str, Any]:
         """Return the state: that of the epoch's log once it has everything delivered here, without
-        the batches that the caller took `ahead` of its work.
+        the last `held` batches, which nobody worked on yet.
         """
         place: Place | None = self._from
         if native is not None and self._runs and self._begun is not None:
-            place = json.loads(native.place(max(0, self._handed - ahead)))
+            place = json.loads(native.place(max(0, self._handed - held)))
             assert place is not None
             if place["next"] == len(self._options.urls) and not place["open"]:
                 epoch, place = epoch + 1, None

@@ -15,21 +15,32 @@ from forebay.errors import Invalid
 # Packages of Lightning, by their first name.
 _PACKAGES = ("lightning.", "pytorch_lightning.")
 
+# Modules of the classes that take batches ahead.
+_FETCHERS = ("lightning.pytorch.loops.fetchers", "pytorch_lightning.loops.fetchers")
+
+# Module below which a forked process has its parent's callers, which are not its own.
+_FORK = "multiprocessing.process"
+
 # Packages of loaders that ask a data set for its length.
 _LOADERS = ("torch.utils.data.", "torchdata.")
 
-# Callers searched for Lightning's loop: it saves the state a few calls further up, torchdata's
-# loader between them included.
+# Callers searched for Lightning's classes, a few calls further up, torchdata's loader between them
+# included.
 _CALLERS = 24
 
 
-def ahead() -> int:
-    """Return the number of batches that a Lightning loop holds back, if one saves a state now."""
+def held() -> int:
+    """Return the number of batches that Lightning holds back once it has the present one."""
+    if not any(name in sys.modules for name in _FETCHERS):
+        return 0
     for module, caller in _callers():
-        fetcher = getattr(caller(), "_data_fetcher", None) if _is_lightning(module) else None
-        if fetcher is not None:
-            # Only the fetcher that takes batches ahead keeps some.
-            return len(getattr(fetcher, "batches", ()))
+        if module in _FETCHERS:
+            fetcher = caller()
+            batches: list[Any] | None = getattr(fetcher, "batches", None)
+            # With a length it hands every batch on at once.
+            if batches is None or fetcher.length is not None:
+                return 0
+            return len(batches) + 1
     return 0
 
 
@@ -74,5 +85,7 @@ def _callers() -> Iterator[tuple[str, Any]]:
             return
         frame = before
         module = frame.f_globals.get("__name__")
+        if module == _FORK:
+            return
         # Reading a frame's variables takes longer than its module.
         yield str(module), lambda frame=frame: frame.f_locals.get("self")

@@ -206,6 +206,8 @@ class DataLoader:
         self._first, self._step = 0, 1
         # Position of the next batch.
         self._at = self._start(0)
+        # Delivered batches that the caller holds back.
+        self._held = 0
         self._begun = False
         self._chosen = False
         self._current: weakref.ref[Epoch] | None = None
@@ -311,10 +313,9 @@ class DataLoader:
         dict
             Numbers and text only: fit for JSON, pickle and ``torch.save``.
         """
-        ahead = _lightning.ahead()
-        at, total = self._at.earlier(ahead * self._step, self._first), self._total()
+        at, total = self._unheld(), self._total()
         if self._leases is not None:
-            return self._leases.state(self._own_native(), at.epoch, ahead)
+            return self._leases.state(self._own_native(), at.epoch, self._held)
         if total is not None and at.batch >= self._batches(total - at.base):
             at = self._start(at.epoch + 1)
         return self._saved(at)
@@ -388,7 +389,7 @@ class DataLoader:
     def close(self) -> None:
         """End the job. Delivered batches stay valid; the position can still be saved."""
         self._closed = True
-        self._acknowledge()
+        self._acknowledge(self._held)
         self._let_go()
         self._end_workers()
 
@@ -502,20 +503,16 @@ class DataLoader:
                 "go on with a new one"
             )
 
-    def _begins(self) -> tuple[int, int, int, int]:
-        """Return epoch, base, batch and step of the run to start."""
-        return self._at.epoch, self._at.base, self._at.batch, self._step
-
     def _start_run(self, native: _native.Loader) -> None:
         if self._leases is None:
-            native.start(*self._begins())
+            native.start(self._at.epoch, self._at.base, self._at.batch, self._step)
         else:
             self._leases.start(native)
 
-    def _acknowledge(self) -> None:
-        """Count every delivered batch as finished."""
+    def _acknowledge(self, held: int = 0) -> None:
+        """Count every delivered batch as finished, but the last `held`."""
         if self._leases is not None:
-            self._leases.acknowledge(self._own_native())
+            self._leases.acknowledge(self._own_native(), held)
 
     def _own_native(self) -> _native.Loader | None:
         return self._native if self._process == _native.forks() else None
@@ -532,7 +529,7 @@ class DataLoader:
         self._counts.batches += 1
         self._counts.samples += samples
         self._counts.deselected += deselected
-        self._at = self._at.next_batch(self._step)
+        self._at, self._held = self._at.next_batch(self._step), _lightning.held()
         self._chosen = True
         if self._leases is not None:
             self._leases.hand_out()
@@ -548,6 +545,7 @@ class DataLoader:
         It continues if a state was saved after an unknown last batch, and no epoch was chosen
         since.
         """
+        self._held = 0
         moved = self._at != self._start(self._at.epoch)
         resumed_at_end = not stopped and not self._chosen and moved
         self._advance()
@@ -599,14 +597,18 @@ class DataLoader:
     def _advance(self) -> None:
         self._move(self._start(self._at.epoch + 1))
 
+    def _unheld(self) -> _state.Position:
+        """Return the position before batches that the caller holds back."""
+        return self._at.earlier(self._held * self._step, self._first)
+
     def _start(self, epoch: int) -> _state.Position:
         return _state.Position(epoch, 0, self._first)
 
     def _move(self, to: _state.Position) -> None:
         if self._leases is not None:
-            self._acknowledge()
+            self._acknowledge(self._held)
             self._leases.move()
-        self._at = to
+        self._at, self._held = to, 0
         self._begun, self._current = False, None
 
     def _let_go(self) -> None:

@@ -128,8 +128,10 @@ class IterableDataset(data.IterableDataset[Any]):
         self._stripe()
         worker, workers = _place()
         # Also at its end: a worker that finishes an epoch early reports it to the others.
-        at = self._loader._at.earlier(_lightning.ahead() * workers, worker)
-        return self._loader._saved(at) | {"worker": worker, "num_workers": workers}
+        return self._loader._saved(self._loader._unheld()) | {
+            "worker": worker,
+            "num_workers": workers,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of `state`, in the same worker of as many.

@@ -33,6 +33,17 @@ LABEL = {"label": forebay.Float("cls")}
 ALL = [f"s{number:05}" for number in range(60)]
 
 
+QUIET: dict[str, Any] = {
+    "accelerator": "cpu",
+    "devices": 1,
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "use_distributed_sampler": False,
+}
+
+
 class Model(lightning.LightningModule):  # type: ignore[misc, name-defined]
     """A module that records the samples it trained on."""
 
@@ -71,16 +82,7 @@ def play(
     """Train to the end of `epochs`; save a checkpoint after so many batches."""
     model, path = Model(make), folder / f"after-{after}.ckpt"
     trainer = lightning.Trainer(
-        accelerator="cpu",
-        devices=1,
-        max_epochs=epochs,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        default_root_dir=folder,
-        callbacks=[Saving(path, after)],
+        max_epochs=epochs, callbacks=[Saving(path, after)], default_root_dir=folder, **QUIET
     )
     trainer.fit(model, ckpt_path=start)
     return model.seen, path
@@ -104,6 +106,30 @@ def test_resumed_run_trains_on_the_other_batches(
     if counted:
         options["manifest"] = manifest
     resumes(lambda: make(**options), tmp_path, after)
+
+
+class Own(Model):
+    """A module that saves the loader's state by itself."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["own"] = self.loader.state_dict()
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_state_after_a_stop_counts_trained_batches(
+    make: Callable[..., Any], manifest: str, tmp_path: Path, counted: bool
+) -> None:
+    options: dict[str, Any] = {"fields": LABEL, "shuffle": True, "framework": "torch"}
+    if counted:
+        options["manifest"] = manifest
+    model, path = Own(lambda: make(**options)), tmp_path / "stopped.ckpt"
+    trainer = lightning.Trainer(max_steps=4, **QUIET, default_root_dir=tmp_path)
+    trainer.fit(model)
+    # The loop is over, and with it the batch that it held back.
+    trainer.save_checkpoint(path)
+    saved = torch.load(path, weights_only=False)
+    assert saved["own"]["samples"] == 16
+    assert saved["loops"]["fit_loop"]["state_dict"]["combined_loader"] == [saved["own"]]
 
 
 @pytest.mark.parametrize("after", [1, 4, 14])

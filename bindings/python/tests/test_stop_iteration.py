@@ -334,6 +334,8 @@ def test_stopping_function_of_webloader_is_an_error(shards: list[str], workers: 
     data = WebDataset(shards, timeout=60.0)
     loader = WebLoader(data, batch_size=4, num_workers=workers, collate_fn=stopping_collate)
     assert caught(iter(loader))[0] == 0
+    loader = WebLoader(data, 4, False, None, None, workers, stopping_collate)
+    assert caught(iter(loader))[0] == 0
     if workers:
         loader = WebLoader(data, batch_size=None, num_workers=1, worker_init_fn=stopping_init)
         assert caught(iter(loader))[0] == 0

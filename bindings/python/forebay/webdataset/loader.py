@@ -48,8 +48,9 @@ class WebLoader(Pipeline):
             if name not in known:
                 raise _foreign.unknown_argument("WebLoader", name, known, _foreign.WEBLOADER)
         # torch takes a StopIteration of these for the end of the data.
-        given = {name: Guarded(kw[name]) for name in _CALLED if kw.get(name) is not None}
-        self._loader = loading.DataLoader(*args, **kw | given)
+        args = tuple(map(_guarded, known, args)) + args[len(known) :]
+        kw = {name: _guarded(name, value) for name, value in kw.items()}
+        self._loader = loading.DataLoader(*args, **kw)
         dataset = self._loader.dataset
         super().__init__(dataset._seed if isinstance(dataset, Pipeline) else None)
         # The data set's epoch at the start of the current iteration.
@@ -125,3 +126,7 @@ class WebLoader(Pipeline):
 
     def __repr__(self) -> str:
         return f"<forebay.WebLoader {self._loader!r}: {len(self._stages)} steps>"
+
+
+def _guarded(name: str, value: Any) -> Any:
+    return value if name not in _CALLED or value is None else Guarded(value)

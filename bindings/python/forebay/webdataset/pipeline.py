@@ -69,6 +69,8 @@ class Pipeline(IterableDataset[Any]):
         # Start of the next iteration.
         self._next = Position(epoch=0)
         self._at: Position | None = None
+        # Delivered samples that the caller holds back.
+        self._held = 0
         # Iterations that `close` ends, shared with every pipeline made from this one.
         self._under_way: weakref.WeakSet[InTurns[Any]] = weakref.WeakSet()
         # True if a worker knows the epoch's number: its copy of this does not count other
@@ -101,7 +103,7 @@ class Pipeline(IterableDataset[Any]):
         if begin.base_seed is None:
             base_seed = 0 if self._told else worker.base_seed
             begin = replace(begin, base_seed=base_seed)
-        self._next, self._at = Position(begin.epoch + 1), begin
+        self._next, self._at, self._held = Position(begin.epoch + 1), begin, 0
         return begin
 
     def _play(self, begin: Position, stream: Iterator[Any]) -> Generator[Any, None, None]:
@@ -109,14 +111,14 @@ class Pipeline(IterableDataset[Any]):
         try:
             for sample in islice(stream, begin.samples, None):
                 handed_out += 1
-                self._at = replace(begin, samples=handed_out)
+                self._at, self._held = replace(begin, samples=handed_out), _lightning.held()
                 yield sample
         except RuntimeError as error:
             told = of_generator(error)
             if told is error:
                 raise
             raise told from told.__cause__
-        self._at = None
+        self._at, self._held = None, 0
         if begin.samples and handed_out == begin.samples:
             # The state was saved after an epoch's last sample: continue with the next epoch.
             yield from iter(self)
@@ -160,7 +162,7 @@ class Pipeline(IterableDataset[Any]):
         """
         if whole("epoch", epoch, 0, U64_MAX) != self._next.epoch:
             self._next = Position(epoch)
-            self._at = None
+            self._at, self._held = None, 0
         self._told = True
 
     def state_dict(self) -> dict[str, Any]:
@@ -176,7 +178,7 @@ class Pipeline(IterableDataset[Any]):
             Numbers and text only: fit for JSON, pickle and ``torch.save``.
         """
         at = self._at or self._next
-        earlier = replace(at, samples=max(0, at.samples - _lightning.ahead()))
+        earlier = replace(at, samples=max(0, at.samples - self._held))
         return position.save(earlier, self._described())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -193,7 +195,8 @@ class Pipeline(IterableDataset[Any]):
         Invalid
             Naming the difference.
         """
-        self._next, self._at = position.load(state, self._described()), None
+        self._next = position.load(state, self._described())
+        self._at, self._held = None, 0
 
     def _described(self) -> dict[str, Any]:
         """Return the options that its order is a function of, as far as they are known."""
@@ -240,7 +243,7 @@ class Pipeline(IterableDataset[Any]):
     def __copy__(self: _Self) -> _Self:
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin._at = None
+        twin._at, twin._held = None, 0
         return twin
 
     def __enter__(self: _Self) -> _Self:
