@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from forebay import _native
+from forebay._foreign import refuse_collation
 from forebay._options import Verdict
 from forebay._stop import inside
 from forebay._usercode import Made
@@ -73,6 +74,7 @@ class Epoch(Iterator[Any]):
         ForebayError
             Errors raised by `on_error`, and those that prevent batches.
         """
+        refuse_collation("forebay.DataLoader")
         with self._loader._turns.lock:
             return self._taken()
 

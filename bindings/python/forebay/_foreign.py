@@ -241,8 +241,9 @@ def refuse_torchs_sampler() -> None:
     UnknownArgument
         Naming the alternatives.
     """
-    module = sys._getframe(2).f_globals.get("__name__")
-    if isinstance(module, str) and module.startswith(("torch.utils.data.", "torchdata.")):
+    caller = sys._getframe(1).f_back
+    module = "" if caller is None else str(caller.f_globals.get("__name__"))
+    if module.startswith(("torch.utils.data.", "torchdata.")):
         raise UnknownArgument(_UNDER_TORCH)
 
 
@@ -254,11 +255,12 @@ def refuse_collation(owner: str) -> None:
     Invalid
         Naming ``batch_size=None``.
     """
-    caller = sys._getframe(2)
-    module = caller.f_globals.get("__name__")
-    if not isinstance(module, str) or not module.endswith("_utils.fetch"):
+    caller = sys._getframe(1).f_back
+    if caller is None or not str(caller.f_globals.get("__name__")).endswith("_utils.fetch"):
         return
-    if caller.f_locals.get("auto_collation"):
+    # Torch's fetcher, while it is made or while it takes.
+    fetcher = caller.f_locals.get("self")
+    if caller.f_locals.get("auto_collation", getattr(fetcher, "auto_collation", False)):
         raise Invalid(
             f"{owner} makes the batches, and torch's DataLoader would batch them again; give it "
             "batch_size=None, and batch_size= to the data set",

@@ -29,10 +29,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
     # torchdata's last release calls a deprecated function of torch.
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
-    # torch's iterator complains if its sampler raises while it is made.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    # Its queues do the same if they end before they were used.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
 ]
 
 
@@ -186,15 +182,14 @@ def test_missing_attribute_names_our_way(make: Callable[..., Any]) -> None:
 # torch's loader around ours
 
 
-@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"shuffle": True}])
 @pytest.mark.parametrize("counted", [True, False])
 def test_torch_around_our_loader_names_the_way(
-    make: Callable[..., Any], manifest: str, options: Any, workers: int, counted: bool
+    make: Callable[..., Any], manifest: str, options: Any, counted: bool
 ) -> None:
     loader = make(fields=LABEL, manifest=manifest if counted else None)
     with pytest.raises(TypeError, match=r"forebay\.torch\.IterableDataset") as caught:
-        list(torch.utils.data.DataLoader(loader, num_workers=workers, **options))
+        list(torch.utils.data.DataLoader(loader, **options))
     assert isinstance(caught.value, Invalid)
     with pytest.raises(TypeError, match=r"forebay\.IndexedDataset"):
         loader[0]
@@ -214,6 +209,37 @@ def test_torch_may_not_batch_our_batches(shards: list[str], manifest: str, worke
     assert [tuple(batch["label"].shape) for batch in loader] == [(4,)] * 15
     # Without any loader around it, too.
     assert len(list(dataset)) == 15
+
+
+class Bare(torch.utils.data.IterableDataset):  # type: ignore[misc, name-defined]
+    """A naive wrapper, as a user might write it."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+
+class Rows(Bare):
+    """A wrapper that takes the batches apart."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.loader:
+            yield from batch["label"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_torch_may_not_batch_a_wrapped_loader(make: Callable[..., Any], workers: int) -> None:
+    def loader(dataset: Any, **options: Any) -> Any:
+        return torch.utils.data.DataLoader(dataset, num_workers=workers, **options)
+
+    ours = make(fields=LABEL, framework="torch")
+    for options in ({}, {"batch_size": 2, "drop_last": True}):
+        with pytest.raises(Invalid, match="batch_size=None"):
+            list(loader(Bare(ours), **options))
+    assert [len(batch["label"]) for batch in loader(Bare(ours), batch_size=None)] == [4] * 15
+    assert [len(batch) for batch in loader(Rows(ours), batch_size=30)] == [30, 30]
 
 
 def test_stateful_dataloader_may_not_batch_our_batches(shards: list[str], manifest: str) -> None:
