@@ -8,6 +8,7 @@ continues from it.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from forebay._foreign import refuse_collation
 from forebay._options import Verdict
 from forebay._stop import inside
 from forebay._usercode import Made
-from forebay._workers import Task
+from forebay._workers import Task, serves
 from forebay.errors import ForebayError, Full, Invalid
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Epoch(Iterator[Any]):
         self._skips: list[tuple[type, str]] = []
         self._full = False
         self._over = False
+        # Thread that takes a batch now.
+        self._taker: int | None = None
 
     def __next__(self) -> Any:
         """Return the next batch.
@@ -75,8 +78,18 @@ class Epoch(Iterator[Any]):
             Errors raised by `on_error`, and those that prevent batches.
         """
         refuse_collation("forebay.DataLoader")
+        me = threading.get_ident()
+        if self._taker == me or serves(self._loader._assembler().code):
+            raise Invalid(
+                "a function of the loader asks for the loader's next batch while its own is made; "
+                "take batches in the loop alone"
+            )
         with self._loader._turns.lock:
-            return self._taken()
+            self._taker = me
+            try:
+                return self._taken()
+            finally:
+                self._taker = None
 
     def _taken(self) -> Any:
         if self._over:

@@ -58,6 +58,15 @@ class Workers(Protocol):
         """End all workers at once."""
 
 
+# User code that a thread of ours runs.
+_SERVING = threading.local()
+
+
+def serves(code: UserCode) -> bool:
+    """Return true in a thread that runs this user code for a loader."""
+    return getattr(_SERVING, "code", None) is code
+
+
 class Threads:
     """Workers that are threads of this process."""
 
@@ -70,6 +79,7 @@ class Threads:
         stream = self._code.framework.stream()
 
         def make() -> Made:
+            _SERVING.code = self._code
             with stream():
                 return self._finish(self._code(decode()))
 

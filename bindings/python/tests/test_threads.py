@@ -140,6 +140,21 @@ def test_indexed_samples_go_to_one_thread(shards: list[str], manifest: str) -> N
         assert sorted(sample["__key__"] for sample in shared(iter(dataset))) == ALL
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_function_that_takes_batches_is_rejected(make: Callable[..., Any], workers: int) -> None:
+    def taking(batch: Any) -> Any:
+        return next(iteration)
+
+    loader = make(fields=LABEL, transform=taking, workers=workers)
+    iteration = iter(loader)
+    with pytest.raises(forebay.Invalid):
+        next(iteration)
+    # Another loader's batches are no trouble.
+    other = iter(make(fields=LABEL))
+    loader = make(fields=LABEL, transform=lambda batch: next(other), workers=workers)
+    assert len(list(loader)) == 15
+
+
 class Held:
     """A function that waits in one thread until it is told to go on."""
 
