@@ -154,7 +154,7 @@ WEBLOADER: dict[str, str] = {
 }
 
 # What torch's loader has as attributes, and a loader here has not.
-_ATTRIBUTES: Mapping[str, str] = {
+LOADERS_OWN: Mapping[str, str] = {
     "dataset": "there is no data set object below a forebay.DataLoader; iterate over the loader",
     "sampler": "there is no sampler: the order follows from shuffle=, seed= and set_epoch",
     "batch_sampler": "there is no sampler: the order follows from shuffle=, seed= and set_epoch",
@@ -167,6 +167,24 @@ _ATTRIBUTES: Mapping[str, str] = {
     "batched": "use the argument batch_size=, or forebay.WebDataset for webdataset's chain",
     "to_tuple": "use fields=, or forebay.WebDataset for webdataset's chain",
     "with_epoch": "use the argument epoch_samples=, or forebay.WebDataset for webdataset's chain",
+    "state": "use state_dict()",
+}
+
+# The same for a chain: methods of webdataset's pipeline, and attributes of loaders.
+CHAINS_OWN: Mapping[str, str] = {
+    "append": "use .compose(stage), which returns another chain",
+    "pipe": "use .compose(stage), which returns another chain",
+    "pipeline": "stages are not listed; use .compose(stage) to add one",
+    "stage": "stages are not listed; use .compose(stage) to add one",
+    "invoke": "iterate over the chain",
+    "iterator": "iterate over the chain",
+    "batch": "use .batched(size)",
+    "unbatch": "use .unbatched()",
+    "filter": "use .select(function)",
+    "apply": "use .then(function)",
+    "num_workers": "it is an argument of WebLoader, or of torch's DataLoader",
+    "batch_size": "use .batched(size), and WebLoader(dataset, batch_size=None)",
+    "with_seed": "use the argument seed=",
     "state": "use state_dict()",
 }
 
@@ -214,11 +232,11 @@ def unknown_argument(
     return UnknownArgument(f"{owner} has no argument {name}=: {advice}", {"option": name})
 
 
-def unknown_attribute(owner: str, name: str, known: Iterable[str]) -> UnknownName:
-    """Return the error for an attribute that a loader does not have."""
-    what = f"{owner!r} object has no attribute {name!r}"
+def unknown_attribute(owner: type, name: str, instead: Mapping[str, str]) -> UnknownName:
+    """Return the error for an attribute that objects of a class do not have."""
+    what = f"{owner.__name__!r} object has no attribute {name!r}"
     # Python and frameworks look for private ones, and expect their absence.
-    advice = None if name.startswith("_") else _ATTRIBUTES.get(name) or _alike(name, known)
+    advice = None if name.startswith("_") else instead.get(name) or _alike(name, dir(owner))
     return UnknownName(f"{what}: {advice}" if advice else what, {"name": name})
 
 

@@ -412,7 +412,7 @@ class DataLoader:
             raise _foreign.by_number()
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise _foreign.unknown_attribute("DataLoader", name, dir(type(self)))
+            raise _foreign.unknown_attribute(type(self), name, _foreign.LOADERS_OWN)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The arguments alone: the receiving process opens a job of its own.

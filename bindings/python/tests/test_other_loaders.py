@@ -179,6 +179,19 @@ def test_missing_attribute_names_our_way(make: Callable[..., Any]) -> None:
     assert getattr(loader, "_absent", None) is None
 
 
+@pytest.mark.parametrize("name", ["append", "pipeline", "invoke", "filter", "num_workers"])
+def test_missing_method_of_a_chain_names_our_way(shards: list[str], name: str) -> None:
+    chain = WebDataset(shards)
+    for one in (chain, chain.shuffle(10), WebLoader(chain, batch_size=None)):
+        assert not hasattr(one, name)
+        with pytest.raises(AttributeError) as caught:
+            getattr(one, name)
+        assert isinstance(caught.value, Invalid)
+        assert ": " in str(caught.value)
+    with pytest.raises(AttributeError, match="map_tuple"):
+        chain.map_tupel  # noqa: B018
+
+
 # torch's loader around ours
 
 

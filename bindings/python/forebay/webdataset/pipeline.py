@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from forebay import _lightning
+from forebay import _foreign, _lightning
 from forebay._stop import of_generator
 from forebay._turns import InTurns, Turns
 from forebay._values import U64_MAX, whole
@@ -227,6 +227,11 @@ class Pipeline(IterableDataset[Any]):
     def __bool__(self) -> bool:
         # A stream is true, however long it is.
         return True
+
+    if not TYPE_CHECKING:
+        # Hidden from type checkers, which report unknown names by themselves.
+        def __getattr__(self, name: str) -> NoReturn:
+            raise _foreign.unknown_attribute(type(self), name, _foreign.CHAINS_OWN)
 
     def __getstate__(self) -> dict[str, Any]:
         mine = place.rank()
