@@ -14,6 +14,13 @@ import forebay
 from forebay import IndexedDataset, WebDataset, WebLoader
 from test_processes import in_a_fork
 
+pytestmark = [
+    # torch forks its workers beside other threads, of which Python and JAX warn.
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
+
 LABEL = {"label": forebay.Int("cls")}
 ALL = [f"s{number:05}" for number in range(60)]
 
