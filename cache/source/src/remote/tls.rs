@@ -42,7 +42,8 @@ pub(super) fn failure(error: &(dyn StdError + 'static)) -> Option<Error> {
 
 fn certificate(wrong: &CertificateError, invalid: &dyn Fn(&str, &str) -> Error) -> Error {
     match wrong {
-        CertificateError::UnknownIssuer => {
+        // A bad signature: another authority of the same name.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             invalid("authority", "the store's certificate is signed by an unknown authority")
                 .advise(
                     "set `ca_bundle` of its [[source]], or AWS_CA_BUNDLE, to the authority's \
@@ -110,7 +111,8 @@ mod tests {
             (CertificateError::Expired, "expiry"),
             (CertificateError::NotValidYet, "expiry"),
             (CertificateError::Revoked, "revocation"),
-            (CertificateError::BadSignature, "certificate"),
+            (CertificateError::BadSignature, "authority"),
+            (CertificateError::BadEncoding, "certificate"),
         ] {
             assert_eq!(check(TlsError::InvalidCertificate(wrong)).as_deref(), Some(name));
         }
