@@ -46,7 +46,7 @@ run: setup ## Train one cold and one warm epoch, then print the starvation repor
 	$(call heading,run)
 	@# A log gets one line of progress every 5 s, a terminal ten a second.
 	@[ -t 2 ] || export TQDM_MININTERVAL=5; \
-		PYTHONPATH=cli/bench/contest $(python) examples/run.py $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(URLS),'$(URLS)')
+		$(python) examples/run.py $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(URLS),'$(URLS)')
 
 .PHONY: test
 test: setup-tests check start-skips rust-test python-test list-skips ## Every check and every test

@@ -13,6 +13,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+# The contest's scripts start and end daemons as well; they lie in the crate that embeds them.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli/bench/contest"))
+
 import daemons
 import make_photos
 import stage
