@@ -124,8 +124,10 @@ rust-test:
 .PHONY: python-test
 python-test:
 	$(call heading,Python tests)
-	@# One process per folder: JAX, once imported, warns of every fork that another folder makes.
-	@for tests in $(python_tests); do $(python) -m pytest $$tests; done
+	@# One process per folder: JAX, once imported, warns of every fork that another folder makes. Two
+	@# at a time, as half of the tests wait; the output of each appears when it has ended.
+	@printf '%s\n' $(python_tests) | xargs -P 2 -I {} bash -c \
+		'log=target/pytest-$$(tr / - <<<"{}").log; $(python) -m pytest {} >"$$log" 2>&1; code=$$?; cat "$$log"; exit $$code'
 
 .PHONY: torture
 torture: ## Kill daemon after daemon on one cache directory: ROUNDS=1000 SEED=1
