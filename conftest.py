@@ -45,7 +45,8 @@ def settle(report: pytest.TestReport | pytest.CollectReport, test: str) -> None:
         f"{test} would be skipped: {reason}\n"
         f"Provide what it needs, or name it: {MAY_SKIP}={requirement}"
         if requirement
-        else f"{test} is skipped without a requirement: the reason must be `needs NAME: …`: {reason}"
+        else f"{test} is skipped without a requirement; "
+        f"the reason must be `needs NAME: …`: {reason}"
     )
 
 
