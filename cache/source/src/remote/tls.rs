@@ -69,8 +69,8 @@ fn certificate(wrong: &CertificateError, invalid: &dyn Fn(&str, &str) -> Error) 
     }
 }
 
-/// Returns the TLS library's error among the causes. An `io::Error` skips its content when asked for
-/// its cause, so the content is taken instead.
+/// Returns the TLS library's error among the causes. An `io::Error` skips its content when asked
+/// for its cause, so the content is taken instead.
 fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a TlsError> {
     let mut next = Some(error);
     while let Some(error) = next {
