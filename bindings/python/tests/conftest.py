@@ -5,6 +5,7 @@ The session ends every daemon that it started, by process id, and fails if one s
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -217,6 +218,17 @@ def _daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.setenv(name, value)
         yield
         home.end()
+
+
+@pytest.fixture(scope="module")
+def ended_workers() -> Iterator[None]:
+    """Collect unfinished iterations, and torch's workers, before the shared daemon ends."""
+    torch = pytest.importorskip("torch")
+    with pytest.MonkeyPatch.context() as patch:
+        # torch waits 5 s for each worker that raised before it ends the worker.
+        patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
+        yield
+        gc.collect()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import inspect
 import itertools
@@ -22,6 +21,7 @@ from forebay.webdataset import theirs
 torch = pytest.importorskip("torch")
 
 pytestmark = [
+    pytest.mark.usefixtures("ended_workers"),
     # webdataset leaves files open until garbage collection.
     pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
@@ -30,16 +30,6 @@ pytestmark = [
     # torchdata's last release calls a deprecated function of torch.
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _closed() -> Iterator[None]:
-    """Collect unfinished iterations before the shared daemon ends."""
-    with pytest.MonkeyPatch.context() as patch:
-        # torch waits 5 s for each worker that raised before it ends the worker.
-        patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
-        yield
-        gc.collect()
 
 
 LABEL = {"label": forebay.Int("cls")}

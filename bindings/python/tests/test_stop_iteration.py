@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import pickle
 import random
@@ -18,21 +17,12 @@ from forebay._stop import StoppedInside
 torch = pytest.importorskip("torch")
 
 pytestmark = [
+    pytest.mark.usefixtures("ended_workers"),
     # torch forks its workers beside other threads, of which Python and JAX warn.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _closed() -> Iterator[None]:
-    """Collect unfinished iterations before the shared daemon ends."""
-    with pytest.MonkeyPatch.context() as patch:
-        # torch waits 5 s for each worker that raised before it ends the worker.
-        patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
-        yield
-        gc.collect()
 
 
 # The sample at which the functions below stop: the second of the fourth batch.
