@@ -122,13 +122,17 @@ impl Refusals {
         }
         let reason = reason(refusal);
         let code = s3_code(&reason);
-        if let Some(error) = code.and_then(|code| self.rejected_credentials(code, &reason)) {
-            let error = error.at("url", url).at("endpoint", &self.endpoint);
-            return code.into_iter().fold(error, |error, code| error.at("code", code));
-        }
         // A body that broke off is asked for again inside of object_store, and what is refused then
         // comes as no more than a message.
         let status = status(&reason);
+        let placed = |error: Error| {
+            let error = error.at("url", url).at("endpoint", &self.endpoint);
+            let error = status.into_iter().fold(error, |error, status| error.at("status", status));
+            code.into_iter().fold(error, |error, code| error.at("code", code))
+        };
+        if let Some(error) = code.and_then(|code| self.rejected_credentials(code, &reason)) {
+            return placed(error);
+        }
         let error = match refusal {
             _ if matches!(refusal, Refusal::NotFound { .. }) || status == Some(404) => {
                 let what = match code {
@@ -169,9 +173,7 @@ impl Refusals {
                     .advise("check that the endpoint is up and reachable from this machine")
             }
         };
-        let error = error.at("url", url).at("endpoint", &self.endpoint);
-        let error = status.into_iter().fold(error, |error, status| error.at("status", status));
-        code.into_iter().fold(error, |error, code| error.at("code", code))
+        placed(error)
     }
 }
 
@@ -327,6 +329,7 @@ mod tests {
                 let error = of(status, &format!("<Code>{code}</Code>"));
                 assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{status} {code}: {error}");
                 assert_eq!(error.place("code"), Some(code), "{error}");
+                assert_eq!(error.place("status"), status.get(..3), "{error}");
                 assert!(error.advice().unwrap().contains("set keys"), "{error}");
             }
             let skewed =
