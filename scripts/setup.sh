@@ -49,9 +49,10 @@ if ! announce "${plan[@]}"; then
 fi
 
 install_packages "${system[@]}"
-# Packages come over the network while processors compile.
+# Packages come over the network while processors compile. The native module is built here, so that
+# maturin finds all but its last step done.
 has_wheel && has_origin ||
-    start_build build --release --locked --bins -p forebay-cli -p forebay-testkit
+    start_build build --release --locked --lib --bins -p forebay-python -p forebay-testkit
 if ! is_done packages "$packages"; then
     free_kb=$(df --output=avail . | tail -n 1)
     [ "$free_kb" -ge "$DISK_NEEDED_KB" ] || [ -d "$VENV" ] || fail \
