@@ -199,18 +199,29 @@ async fn reload_on(node: &Node, hangup: Option<Signal>) {
         supervisor::reloading().await;
         let applied = node.apply(None, false).await;
         node.note_applied(&applied);
-        let told = match applied {
-            Ok(applied) => match applied.why_not() {
-                None => "reloaded the configuration".to_owned(),
-                Some(why) => {
+        let why_not = match &applied {
+            Ok(applied) => {
+                let why = applied.why_not();
+                if why.is_some() {
                     // Mistakes and places, one per line.
                     applied.to_string().lines().for_each(|line| tracing::error!("{line}"));
-                    format!("failed to reload the configuration: {why}")
                 }
-            },
-            Err(error) => format!("failed to reload the configuration: {error}"),
+                why
+            }
+            Err(error) => Some(error.to_string()),
         };
-        tracing::info!("{told}");
+        let told = match why_not {
+            None => {
+                let told = "reloaded the configuration".to_owned();
+                tracing::info!("{told}");
+                told
+            }
+            Some(why) => {
+                let told = format!("failed to reload the configuration: {why}");
+                tracing::error!("{told}");
+                told
+            }
+        };
         supervisor::status(&told).await;
         supervisor::ready().await;
     }

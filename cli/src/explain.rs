@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use forebay_api::requests::Explanation;
+use forebay_error::{printable, shown};
 
 use super::{Done, Query, SEARCH_TIMEOUT, path_part};
 
@@ -25,11 +26,11 @@ pub(super) fn run(arguments: &Arguments) -> Done {
 }
 
 fn text(explanation: &Explanation) -> String {
-    let mut text = explanation.url.clone();
+    let mut text = shown(&explanation.url);
     for (label, sentences) in [("why", &explanation.why), ("next", &explanation.next)] {
         for sentence in sentences {
             // Writing to a string cannot fail.
-            let _ = write!(text, "\n  {label:<5} {sentence}");
+            let _ = write!(text, "\n  {label:<5} {}", printable(sentence));
         }
     }
     text

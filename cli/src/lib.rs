@@ -26,6 +26,7 @@ mod tier;
 mod top;
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -33,7 +34,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use forebay_client::{Address, Admin, Connection, Deadline, Launch, RuntimeDirectory};
-use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_error::{Doing, Error, ErrorKind, Problem, Result, is_hidden};
 use forebay_shard::Commands;
 use forebay_source::Options;
 use indicatif::ProgressStyle;
@@ -285,6 +286,9 @@ fn path_part(name: &str) -> String {
 
 /// Runs the command line; `launcher` is the command that starts it, to which arguments are added.
 pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) -> ExitCode {
+    let arguments: Vec<_> = arguments.into_iter().collect();
+    // A program that reads answers as JSON reads errors so, too.
+    let in_json = arguments.iter().any(|argument| argument == "--json");
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -320,8 +324,12 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let error = failure.error();
+            let told = match in_json {
+                true => json_text(&Problem::from(error)),
+                false => format!("forebay: {}: {error}", error.kind().name()),
+            };
             // Nothing is left to tell it to if standard error is gone.
-            let _ = writeln!(std::io::stderr(), "forebay: {}: {error}", error.kind().name());
+            let _ = writeln!(std::io::stderr(), "{told}");
             ExitCode::from(failure.exit_code())
         }
     }
@@ -371,7 +379,24 @@ fn print(text: &str) -> Result<()> {
 
 /// Prints a document.
 fn print_json(document: &impl Serialize) -> Result<()> {
-    print(&serde_json::to_string_pretty(document).expect("numbers and strings always encode"))
+    print(&json_text(document))
+}
+
+/// Returns a document as JSON in which characters that are not seen are escaped.
+fn json_text(document: &impl Serialize) -> String {
+    let text = serde_json::to_string_pretty(document).expect("numbers and strings always encode");
+    // They stand in strings only, apart from the line ends between values.
+    let is_escaped = |c: char| c != '\n' && is_hidden(c);
+    text.chars().fold(String::with_capacity(text.len()), |mut escaped, c| {
+        match is_escaped(c) {
+            true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| {
+                // Writing to a string cannot fail.
+                let _ = write!(escaped, "\\u{unit:04x}");
+            }),
+            false => escaped.push(c),
+        }
+        escaped
+    })
 }
 
 fn unexpected() -> Error {

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
+use forebay_api::status::Status;
 use forebay_client::{Admin, Deadline, LOG_MAX, NODE_SOCKET, RuntimeDirectory};
 use forebay_config::Config;
 use forebay_config::embedded;
-use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_error::{Doing, Error, ErrorKind, Result, redacted};
 use serde_json::{Value, json};
 
 use super::daemon::CONFIG;
@@ -57,9 +58,10 @@ pub(super) struct Arguments {
     /// The file to write. Unset: forebay-support-SECONDS.tar here.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The node daemon's configuration.
-    #[arg(long, value_name = "FILE", default_value = CONFIG)]
-    config: PathBuf,
+    /// The node daemon's configuration. Unset: the file that the running daemon uses, else
+    /// /etc/forebay/forebay.toml.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     change: Change,
 }
@@ -124,7 +126,12 @@ fn collect(arguments: &Arguments) -> Vec<Piece> {
     let differs =
         of_admin(&|_| config::differences(&arguments.change.target).map_err(Failure::into_error));
     pieces.push(Piece { name: "config-diff.txt", content: differs });
-    let shown = Config::read(&arguments.config).map(|config| {
+    let config = match (&arguments.config, &admin) {
+        (Some(named), _) => named.clone(),
+        (None, Ok(admin)) => file_of(admin).unwrap_or_else(|| CONFIG.into()),
+        (None, Err(_)) => CONFIG.into(),
+    };
+    let shown = Config::read(&config).map(|config| {
         forebay_config::text(&forebay_config::document(
             &config,
             NODE_SOCKET,
@@ -133,14 +140,25 @@ fn collect(arguments: &Arguments) -> Vec<Piece> {
         .into_bytes()
     });
     pieces.push(Piece { name: "config.toml", content: shown });
-    let found =
-        doctor::report(Some(&arguments.config).filter(|path| path.exists()).map(PathBuf::as_path));
+    let found = doctor::report(Some(&config).filter(|path| path.exists()).map(PathBuf::as_path));
     pieces.push(Piece { name: "doctor.txt", content: found.map(String::into_bytes) });
     pieces.push(Piece { name: "node-daemon.log", content: journal() });
     let log = RuntimeDirectory::of_this_user().and_then(|runtime| end_of(&runtime.log()));
     pieces.push(Piece { name: "private-daemon.log", content: log });
     pieces.extend(MACHINE.map(|(name, path)| Piece { name, content: end_of(Path::new(path)) }));
+    for piece in &mut pieces {
+        // Each part leaves secrets out; this catches what comes from elsewhere: mounts, old logs.
+        if let Ok(content) = &mut piece.content {
+            *content = redacted(&String::from_utf8_lossy(content)).into_owned().into_bytes();
+        }
+    }
     pieces
+}
+
+/// Returns the configuration file of a running daemon; none for an embedded one.
+fn file_of(admin: &Admin) -> Option<PathBuf> {
+    let status: Status = admin.get("/api/v1/status", &Deadline::after(ANSWER_TIMEOUT)).ok()?;
+    status.configuration.map(|configuration| configuration.file)
 }
 
 fn ask(admin: &Admin, path: &str) -> Result<Value> {

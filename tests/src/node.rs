@@ -22,8 +22,8 @@ use tokio::task::JoinHandle;
 use crate::patience::{PATIENCE, eventually};
 use crate::process::actor;
 
-/// Memory of a node for frames; the rest of its memory is for slabs.
-pub const FRAMES: usize = forebay_store::FRAME_BYTES;
+/// Memory of a node for frames and requests; the rest of its memory is for slabs.
+pub const FRAMES: usize = forebay_store::FRAME_BYTES + forebay_node::peer::RequestMemory::BYTES;
 
 /// Slab memory of [`Daemon::start`].
 const SLABS: usize = 128 << 20;

@@ -515,7 +515,7 @@ fn changed_allow_applies_to_running_jobs() {
 #[test]
 fn admins_connect_when_all_other_places_are_taken() {
     /// By one tenant's socket, and of others than admins together.
-    const OF_A_TENANT: usize = 512;
+    const OF_A_TENANT: usize = 640;
     const OF_OTHERS: usize = 960;
     let more = "[[tenant]]\nname = 'pods'\n[[tenant]]\nname = 'batch'\n\
                 [[listen]]\npath = '{}/run/pods.sock'\ntenant = 'pods'\n\

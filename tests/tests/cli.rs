@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use forebay_client::{Address, Deadline, LOG_MAX, Launch, RuntimeDirectory};
+use forebay_error::Problem;
 use forebay_testkit::is_root;
 use forebay_tests::{Daemon, Ended, PATIENCE, UserHome, eventually, run};
 use serde_json::{Value, json};
@@ -115,6 +116,19 @@ fn absent_daemon_exits_with_3() {
     }
     assert_ends(home.forebay(&["status", "--daemon", "embedded"]), 3, "forebay daemon");
     assert!(home.daemons().is_empty());
+}
+
+#[test]
+fn errors_of_json_verbs_are_documents() {
+    let home = UserHome::new(ACTOR);
+    let nowhere = "unix:/no/such\u{9b}31m/forebayd.sock";
+    for verb in [&["status"][..], &["job", "ls"], &["dataset", "check", "/x.tar"], &["cost"]] {
+        let ended = run(home.forebay(&[verb, &["--json", "--daemon", nowhere]].concat()));
+        assert_eq!((ended.code, &*ended.out), (3, ""), "{ended:?}");
+        assert!(!ended.err.contains('\u{9b}'), "{ended:?}");
+        let error = serde_json::from_str::<Problem>(&ended.err).unwrap().into_error();
+        assert_eq!(error.place("socket"), nowhere.strip_prefix("unix:"), "{error:?}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use forebay_error::ErrorKind;
+use forebay_error::{ErrorKind, Problem};
 use forebay_tests::{UserHome, reported_error};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -80,7 +80,8 @@ fn invalid_file_reports_every_mistake() {
     let wrong = wrong.replace("quotta", "quota").replace("3TiB", "3 parsecs");
     let file = files.put("wrong.toml", &wrong);
     let (code, out, err) = forebay(&home, &["config", "check", &file, "--json"]);
-    assert_eq!((code, reported_error(&err).kind()), (1, ErrorKind::Invalid), "{err}");
+    let error: Problem = serde_json::from_str(&err).unwrap();
+    assert_eq!((code, error.kind), (1, ErrorKind::Invalid), "{err}");
     let told: Value = serde_json::from_str(&out).unwrap();
     let places = told["mistakes"].as_array().unwrap().iter();
     let places: Vec<_> = places.map(|one| (one["line"].clone(), one["column"].clone())).collect();

@@ -11,6 +11,7 @@ use forebay_client::{Connection, Deadline};
 use forebay_error::ErrorKind;
 use forebay_testkit::is_root;
 use forebay_tests::{Daemon, Origin, PATIENCE, eventually, job, loader, play};
+use forebay_wire::PROTOCOL;
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::message::{Begin, Reply, Request};
 
@@ -143,4 +144,88 @@ sys.exit(9 if answer[4:] == b'\\0' else 0)";
     };
     assert_eq!(ask(0), Some(9), "this user is greeted");
     assert_eq!(ask(65_534), Some(0), "another is not");
+}
+
+/// A connection that sends these bytes and nothing more.
+fn sends(daemon: &Daemon, frames: &[&[u8]]) -> UnixStream {
+    let socket = UnixStream::connect(daemon.socket()).unwrap();
+    for bytes in frames {
+        assert_eq!(frame::send(&socket, bytes, &[]).unwrap(), bytes.len());
+    }
+    socket
+}
+
+fn greeting() -> Vec<u8> {
+    frame::encode(&Request::Hello { protocol: PROTOCOL, release: "test".to_owned() }).unwrap()
+}
+
+/// The length of a frame of this many MiB and the byte that names its kind.
+fn announced(mebibytes: u32, kind: u8) -> Vec<u8> {
+    let mut frame = (mebibytes << 20).to_le_bytes().to_vec();
+    frame.push(kind);
+    frame
+}
+
+/// The kind of the error that a connection receives, behind the answer to its greeting.
+fn failed(socket: &UnixStream) -> ErrorKind {
+    let mut receiver = Receiver::default();
+    loop {
+        match receiver.receive(socket).unwrap() {
+            Reply::Welcome { .. } => {}
+            Reply::Failed { error, .. } => return error.kind(),
+            other => panic!("unexpected: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn announced_lists_count_against_the_memory() {
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    // An `Open` of more than there is at all, once received and once decoded.
+    assert_eq!(failed(&sends(&daemon, &[&greeting(), &announced(100, 1)])), ErrorKind::Full);
+    assert_eq!(daemon.number("/slab_bytes"), 0);
+    let held = sends(&daemon, &[&greeting(), &announced(48, 1)]);
+    eventually("the list is reserved", || daemon.number("/slab_bytes") == 96 << 20);
+    for kind in [1, 6, 8] {
+        let more = sends(&daemon, &[&greeting(), &announced(48, kind)]);
+        assert_eq!(failed(&more), ErrorKind::Full, "{kind}");
+    }
+    drop(held);
+    eventually("the memory is free again", || daemon.number("/slab_bytes") == 0);
+}
+
+#[test]
+fn request_too_long_for_its_kind_is_rejected() {
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    for kind in [0, 4, 7, 11, 14, 200] {
+        let socket = sends(&daemon, &[&greeting(), &announced(33, kind)]);
+        assert_eq!(failed(&socket), ErrorKind::Invalid, "{kind}");
+    }
+    // A greeting is small.
+    for len in [4097, 1 << 20, u32::MAX >> 8] {
+        assert_eq!(failed(&sends(&daemon, &[&len.to_le_bytes()])), ErrorKind::Invalid, "{len}");
+    }
+}
+
+#[test]
+fn silent_connections_give_way_to_new_ones() {
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    // Nothing at all, a part of a length, and a part of a greeting.
+    let parts: [&[u8]; 3] = [&[], &[9, 0], &[9, 0, 0, 0, 0, 4]];
+    let silent: Vec<_> = (0..200).map(|n| sends(&daemon, &[parts[n % 3]])).collect();
+    let is_closed = |mut socket: &UnixStream| {
+        socket.set_nonblocking(true).unwrap();
+        match socket.read(&mut [0; 64]) {
+            Ok(read) => read == 0,
+            Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+        }
+    };
+    eventually("all but the youngest are closed", || silent[..100].iter().all(is_closed));
+    assert!(!silent[180..].iter().any(is_closed));
+    // Whoever greets is served.
+    let deadline = Deadline::after(PATIENCE);
+    drop(Connection::open(daemon.socket(), &deadline).unwrap());
 }

@@ -41,6 +41,8 @@ struct Settings {
     prefetch: u32,
     threads: usize,
     timeout: f64,
+    #[serde(default)]
+    serves_changes: bool,
     allow_pipe: bool,
     /// True if runs lease their shards.
     #[serde(default)]
@@ -78,6 +80,7 @@ impl Settings {
                 streams: self.streams,
                 extent: self.bytes.map(|bytes| Extent { bytes, ranks: self.ranks }),
                 timeout,
+                serves_changes: self.serves_changes,
                 allow_pipe: self.allow_pipe,
             },
             fields: self.fields,

@@ -17,6 +17,7 @@
 //! ```
 
 mod problem;
+mod redaction;
 mod text;
 
 use std::fmt;
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use problem::{PROBLEM, Place, Problem};
+pub use redaction::redacted;
 pub use text::{is_hidden, printable, printable_char};
 
 /// A result whose error is Forebay's.
@@ -171,16 +173,22 @@ pub fn command(url: &str) -> Option<&str> {
 
 /// A URL as errors and logs may show it: without what a query or a user part may hold, which is
 /// where signatures and passwords are; of a command only its name, and the paths and URLs it is
-/// given.
+/// given. Characters that are not seen are replaced.
 #[must_use]
 pub fn shown(url: &str) -> String {
+    printable(&without_secrets(url))
+}
+
+fn without_secrets(url: &str) -> String {
     if let Some(command) = command(url) {
         // Variables set for a command stand in place of its name.
         let is_name = |at: usize, word: &str| at == 0 && !word.contains('=');
         let words = command.split_whitespace().enumerate().map(|(at, word)| {
             let place = word.trim_start_matches(['\'', '"']);
             match place.split_once("://") {
-                Some((scheme, _)) if scheme.chars().all(char::is_alphanumeric) => shown(place),
+                Some((scheme, _)) if scheme.chars().all(char::is_alphanumeric) => {
+                    without_secrets(place)
+                }
                 None if place.starts_with('/') || is_name(at, word) => place.to_owned(),
                 _ => "…".to_owned(),
             }

@@ -151,6 +151,14 @@ impl Identity {
         old
     }
 
+    /// Asks again with the next request, which uses what is still valid meanwhile: the files that
+    /// credentials come from may have changed.
+    fn renew(&self) {
+        if let Some(kept) = &mut self.state().kept {
+            kept.renew = Some(SystemTime::UNIX_EPOCH);
+        }
+    }
+
     fn paused(&self, state: &CredentialState) -> bool {
         state.failed.as_ref().is_some_and(|(when, _)| when.elapsed() < self.0.pace.pause)
     }
@@ -390,6 +398,22 @@ mod tests {
         let fresh = Identity::new(bank, PACE);
         assert_eq!(id(&fresh).await, "key 0");
         assert!(!fresh.refused(fresh.answers()), "another would fare no better");
+    }
+
+    #[tokio::test]
+    async fn reload_renews_credentials_that_do_not_expire() {
+        let bank = Bank::default();
+        let identity = Identity::new(bank.clone(), AT_ONCE);
+        bank.0.may.add_permits(1);
+        assert_eq!(id(&identity).await, "key 0");
+        assert_eq!(id(&identity).await, "key 0", "they do not expire");
+        identity.renew();
+        assert_eq!(id(&identity).await, "key 0", "nobody waits");
+        let flight = identity.state().flight.clone().expect("a renewal is under way");
+        bank.0.may.add_permits(1);
+        flight.await.unwrap();
+        assert_eq!(id(&identity).await, "key 1");
+        assert_eq!(bank.0.asked.load(Ordering::SeqCst), 2);
     }
 
     #[tokio::test]

@@ -8,6 +8,9 @@ use std::process::Stdio;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_uring::close_on_exec;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+use rustix::process::geteuid;
 use tokio::process::{Child, Command};
 
 /// Helper process before its start.
@@ -56,6 +59,76 @@ impl HelperProcess {
             command.spawn().doing("start a helper process")
         });
         let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
-        spawned.await.map_err(closed)?.map_err(|error| error.at("program", program))
+        let spawned = spawned.await.map_err(closed)?.map_err(|error| error.at("program", &program));
+        spawned.map_err(|error| check_program(Path::new(&program)).err().unwrap_or(error))
+    }
+}
+
+/// Checks that this process may start helper processes by this command line.
+///
+/// # Errors
+/// `PermissionDenied` with the first folder that this user cannot enter, or the program that it
+/// cannot execute; `Invalid` if there is no such program.
+pub fn check_helper_process(line: &[OsString]) -> Result<()> {
+    match line.first() {
+        Some(program) => check_program(Path::new(program)),
+        None => Ok(()),
+    }
+}
+
+fn check_program(program: &Path) -> Result<()> {
+    let at = |kind, what: &str, path: &Path| {
+        let user = geteuid().as_raw();
+        let error = Error::new(kind, what.to_owned()).at("path", path.display()).at("uid", user);
+        error.at("program", program.display())
+    };
+    let advice = "install Forebay where the daemon's user may execute it, such as /opt or /usr";
+    // The shell's search finds a program without a folder.
+    if program.parent().is_none_or(|folder| folder.as_os_str().is_empty()) {
+        return Ok(());
+    }
+    let mut folders: Vec<_> = program.ancestors().skip(1).collect();
+    folders.reverse();
+    let denied = |path: &&Path| access(*path, Access::EXEC_OK) == Err(Errno::ACCESS);
+    if let Some(folder) = folders.into_iter().find(denied) {
+        let what = "this user cannot enter the folder of the program of helper processes";
+        return Err(at(ErrorKind::PermissionDenied, what, folder).advise(advice));
+    }
+    if access(program, Access::EXISTS).is_err() {
+        let what = "the program of helper processes does not exist";
+        return Err(at(ErrorKind::Invalid, what, program).advise(advice));
+    }
+    if denied(&program) {
+        let what = "this user cannot execute the program of helper processes";
+        return Err(at(ErrorKind::PermissionDenied, what, program).advise(advice));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn missing_program_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("none");
+        let error = check_helper_process(&[program.clone().into()]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert_eq!(error.place("path"), program.to_str(), "{error}");
+    }
+
+    #[test]
+    fn program_without_execute_permission_is_denied() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("plain");
+        fs::write(&program, b"no program").unwrap();
+        let error = check_helper_process(&[program.clone().into()]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        assert_eq!(error.place("path"), program.to_str(), "{error}");
+        assert!(check_helper_process(&["/bin/sh".into()]).is_ok());
+        assert!(check_helper_process(&["sh".into()]).is_ok());
     }
 }

@@ -36,6 +36,7 @@ use forebay_uring::Span;
 
 pub use bill::{Bill, Billed};
 pub use credentials::lend;
+pub use helper_process::check_helper_process;
 pub use layout::Layout;
 pub use limits::{Limits, RateLimits};
 pub use options::Options;

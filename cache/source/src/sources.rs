@@ -163,6 +163,8 @@ impl Sources {
             before.wire.relimit(old, new);
         }
         *self.ruled.write().unwrap_or_else(PoisonError::into_inner) = new.0;
+        // Who changes the rules may have changed the files of credentials, too.
+        self.lending.renew();
     }
 
     fn now(&self) -> Arc<Ruled> {

@@ -168,6 +168,8 @@ impl Directory {
         let at = |error: Error| error.at("directory", root.display());
         let shards = root.join("shards");
         make_private(root).doing("create the cache directory").map_err(at)?;
+        // Before the lock: a rejected directory is left as it was.
+        occupant(root).map_err(at)?;
         let lock = lock(root).map_err(at)?;
         check_format(root, &*files).map_err(at)?;
         make_private(&shards).doing("create the shard directory").map_err(at)?;

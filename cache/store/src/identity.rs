@@ -51,9 +51,12 @@ pub(crate) struct Begun {
     pub(crate) head: Head,
 }
 
-/// Answer of an origin, there or still to come, and the time of the question.
+/// Answer of an origin, there or still to come.
+pub(crate) type Asked = Shared<BoxFuture<'static, Result<Begun>>>;
+
+/// Answer of an origin, and the time of the question.
 pub(crate) struct Identity {
-    pub(crate) begun: Shared<BoxFuture<'static, Result<Begun>>>,
+    pub(crate) begun: Asked,
     pub(crate) asked: Instant,
     /// Urgency of the request, if first bytes were requested.
     pub(crate) rank: Option<Rank>,
@@ -93,6 +96,14 @@ impl Identity {
             Ok(Begun { stat: begun.stat, head })
         });
         Self { rank: Some(rank.clone()), ..begun }
+    }
+
+    /// The same question, with its answer passed through `then`.
+    pub(crate) fn after<F>(self, then: impl FnOnce(Asked) -> F) -> Self
+    where
+        F: Future<Output = Result<Begun>> + Send + 'static,
+    {
+        Self { rank: self.rank, ..Self::of(then(self.begun)) }
     }
 
     fn of(begun: impl Future<Output = Result<Begun>> + Send + 'static) -> Self {

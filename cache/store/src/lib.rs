@@ -62,8 +62,8 @@ pub use shard::{Placed, Progress, Shard, ShardHandle, Verdict};
 pub use shares::check_promises;
 pub use sizes::{FILLS, FRAME_BYTES, PART_BYTES};
 pub use store::{
-    AnnouncedReads, Announcement, Checked, Claim, Explained, OriginAnswer, Prefetched, Quota,
-    Store, StoreConfig, StoreRules, TierRoom,
+    AnnouncedReads, Announcement, Checked, Claim, Explained, OnChange, OriginAnswer, Prefetched,
+    Quota, Store, StoreConfig, StoreRules, TierRoom,
 };
 pub use tenant::Tenant;
 pub use tier::{

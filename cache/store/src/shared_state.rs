@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use forebay_error::Result;
 use forebay_histogram::Histogram;
@@ -30,6 +31,9 @@ const IDENTITIES: NonZeroUsize = NonZeroUsize::new(65_536).expect("not zero");
 /// Maximum number of unpacked lengths: a name and a number are some 150 bytes, so 10 MB at most.
 const UNPACKED: NonZeroUsize = NonZeroUsize::new(65_536).expect("not zero");
 
+/// Maximum number of origins remembered as silent: more than a node has stores and mounts.
+const SILENT: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
+
 /// State shared by all tiers of a store.
 pub(crate) struct SharedState {
     pub(crate) frames: Arena,
@@ -55,6 +59,8 @@ pub(crate) struct SharedState {
     pub(crate) fetches: Histogram,
     /// Answers of origins about objects.
     pub(crate) identities: Mutex<LruCache<(String, String), Identity>>,
+    /// Origins that failed to confirm the version of a known shard, by scope, with the time.
+    silent: Mutex<LruCache<String, Instant>>,
     /// Unpacked lengths of compressed shards; a lower bound if unpacking failed.
     pub(crate) unpacked: Mutex<LruCache<ShardName, u64>>,
     /// Capacity of the largest tier.
@@ -84,6 +90,7 @@ impl SharedState {
             waits,
             fetches: Histogram::default(),
             identities: Mutex::new(LruCache::new(IDENTITIES)),
+            silent: Mutex::new(LruCache::new(SILENT)),
             unpacked: Mutex::new(LruCache::new(UNPACKED)),
             leftover: AtomicBool::new(false),
             ledger: Arc::default(),
@@ -131,6 +138,10 @@ impl SharedState {
 
     pub(crate) fn through(&self) -> MutexGuard<'_, OpenShards> {
         self.through.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn silent(&self) -> MutexGuard<'_, LruCache<String, Instant>> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn identities(&self) -> MutexGuard<'_, LruCache<(String, String), Identity>> {

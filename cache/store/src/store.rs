@@ -23,6 +23,7 @@ mod prefetch;
 mod reconfigure;
 mod reports;
 mod selector;
+mod snapshot;
 mod upkeep;
 
 use std::collections::HashMap;
@@ -53,6 +54,8 @@ use moves::Promotions;
 use opening::{Asker, Opened};
 pub use prefetch::Prefetched;
 pub use reconfigure::StoreRules;
+pub use snapshot::OnChange;
+use snapshot::Snapshot;
 
 /// Configuration of a store.
 #[derive(Debug, Clone)]
@@ -83,6 +86,8 @@ pub struct Store {
     client: Option<ByClient>,
     /// Rate limit of the asker.
     pace: Option<Arc<Rate>>,
+    /// Run of the job, and the versions it has seen; none without a job.
+    snapshot: Option<Arc<Snapshot>>,
 }
 
 struct StoreInner {
@@ -160,6 +165,7 @@ impl Store {
             job: None,
             client: None,
             pace: None,
+            snapshot: None,
         };
         tokio::spawn(upkeep::keep_recency(Arc::downgrade(&store.inner)));
         tokio::spawn(upkeep::look_after(Arc::downgrade(&store.inner), config.look_after));
@@ -177,10 +183,11 @@ impl Store {
         Self { tenant, ..self.clone() }
     }
 
-    /// The same store for a job, by its number: concurrent jobs get equal shares of fetches.
+    /// The same store for a job, by its number: concurrent jobs get equal shares of fetches. The
+    /// job's first run begins now.
     #[must_use]
     pub fn for_job(&self, number: u64) -> Self {
-        Self { owner: number, ..self.clone() }
+        Self { owner: number, snapshot: Some(Arc::new(Snapshot::begin())), ..self.clone() }
     }
 
     /// The same store for a job of this name: its fetches are billed to it.

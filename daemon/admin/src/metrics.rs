@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use forebay_api::status::Status;
+use forebay_error::printable_char;
 
 pub use document::document as metrics_document;
 use family::{Family, Sample, Together, Value};
@@ -79,13 +80,19 @@ impl Scrape {
         let mut samples = BTreeMap::<Vec<String>, Value>::new();
         for Sample { values, value } in (family.read)(&self.status) {
             let values = family.labels.iter().zip(values).filter(|(label, _)| is_told(label));
-            match samples.entry(values.map(|(_, value)| value).collect()) {
+            // Names come from others, and people read metrics in a terminal, too.
+            match samples.entry(values.map(|(_, value)| plain(&value)).collect()) {
                 Entry::Occupied(mut same) => same.get_mut().merge(value, family.together),
                 Entry::Vacant(new) => drop(new.insert(value)),
             }
         }
         (labels, samples)
     }
+}
+
+/// A label's value without characters that a terminal obeys; both formats escape line ends.
+fn plain(value: &str) -> String {
+    value.chars().map(|c| if c == '\n' { c } else { printable_char(c) }).collect()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -15,7 +15,9 @@ use super::accounts::{Group, User};
 use super::{Config, schema};
 use crate::settings::AuditConfig;
 use crate::settings::ListenConfig;
-use crate::settings::{AccessConfig, Allow as Allowed, Door, Opens, TenantLimits};
+use crate::settings::{
+    AccessConfig, Allow as Allowed, CONNECTIONS, Door, Opens, TenantLimits, UserLimits,
+};
 
 /// One file of the audit log, unless told otherwise: some hundred thousand lines.
 pub(super) const AUDIT_SIZE: u64 = 64 << 20;
@@ -103,15 +105,8 @@ impl Listen {
             let error = Error::new(ErrorKind::Invalid, what.to_owned());
             Err(error.at("listen", self.path.display()).advise(advice.to_owned()))
         };
-        if !self.path.is_absolute() {
-            return refuse("the socket's `path` must be absolute", "begin it with `/`");
-        }
-        if self.path.as_os_str().len() >= SOCKET_PATH {
-            return refuse(
-                "the socket's `path` is too long",
-                &format!("give one of {} bytes at most", SOCKET_PATH - 1),
-            );
-        }
+        check_socket(&self.path, "path")
+            .map_err(|error| error.at("listen", self.path.display()))?;
         if self.tenant.is_some() && self.admin {
             return refuse(
                 "`admin` does not apply to a socket with `tenant`: its users are not identified",
@@ -122,6 +117,21 @@ impl Listen {
         let door = Door { path: self.path.clone(), tenant: self.tenant.clone(), admin: self.admin };
         Ok(ListenConfig { door, group, mode: self.mode() })
     }
+}
+
+/// Rejects a path that no socket can have; `key` is its key in the file.
+pub(crate) fn check_socket(path: &Path, key: &str) -> Result<()> {
+    let invalid = |what: &str, advice: String| {
+        let what = format!("the socket's `{key}` {what}");
+        Err(Error::new(ErrorKind::Invalid, what).advise(advice))
+    };
+    if !path.is_absolute() {
+        return invalid("must be absolute", "begin it with `/`".to_owned());
+    }
+    if path.as_os_str().len() >= SOCKET_PATH {
+        return invalid("is too long", format!("give one of {} bytes at most", SOCKET_PATH - 1));
+    }
+    Ok(())
 }
 
 /// An octal number, as `chmod` takes it.
@@ -192,6 +202,27 @@ impl super::Tenant {
     }
 }
 
+impl super::Daemon {
+    /// Returns the limits on connections and on the jobs of users.
+    pub(super) fn user_limits(&self) -> Result<UserLimits> {
+        let default = UserLimits::default();
+        let limits = UserLimits {
+            connections: self.max_connections.map_or(default.connections, |most| most as usize),
+            sessions: self.max_sessions_per_user.unwrap_or(default.sessions),
+        };
+        if !CONNECTIONS.contains(&limits.connections) {
+            let (least, most) = (CONNECTIONS.start(), CONNECTIONS.end());
+            return Err(Error::new(ErrorKind::Invalid, "`max_connections` is out of range")
+                .advise(format!("give {least} to {most}")));
+        }
+        if limits.sessions == 0 {
+            let what = "`max_sessions_per_user` must be at least 1";
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        Ok(limits)
+    }
+}
+
 impl Config {
     /// Users served beside the daemon's own, and their rights.
     pub fn access(&self) -> Result<AccessConfig> {
@@ -207,6 +238,7 @@ impl Config {
             groups: self.daemon.groups.iter().map(Group::gid).collect::<Result<_>>()?,
             admin_group: self.daemon.admin_group.as_ref().map(Group::gid).transpose()?,
             allow,
+            limits: self.daemon.user_limits()?,
         })
     }
 

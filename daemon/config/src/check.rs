@@ -33,8 +33,9 @@ pub(super) fn check(root: &Node) -> Result<Config, Vec<Mistake>> {
         check.datasets(config);
         check.tenants(config);
         check.access(config);
-        check.http(config);
-        check.prices(config);
+        check.table("daemon", || config.daemon.check());
+        check.table("leases", || config.leases.check());
+        check.table("prices", || config.prices.check());
     }
     let mut mistakes = check.mistakes;
     mistakes.sort_by_key(|mistake| mistake.place);
@@ -185,20 +186,12 @@ impl Check<'_> {
         }
     }
 
-    fn http(&mut self, config: &Config) {
-        let Some(table) = self.root.get("daemon").filter(|table| !self.is_dirty(table)) else {
+    /// Checks a table that is there at most once, unless a key of it is wrong already.
+    fn table(&mut self, name: &str, check: impl FnOnce() -> Result<()>) {
+        let Some(table) = self.root.get(name).filter(|table| !self.is_dirty(table)) else {
             return;
         };
-        if let Err(error) = config.daemon.check_http() {
-            self.tell(table, error);
-        }
-    }
-
-    fn prices(&mut self, config: &Config) {
-        let Some(table) = self.root.get("prices").filter(|table| !self.is_dirty(table)) else {
-            return;
-        };
-        if let Err(error) = config.prices.check() {
+        if let Err(error) = check() {
             self.tell(table, error);
         }
     }
@@ -691,5 +684,30 @@ mod tests {
             }
         }
         assert!(read >= 2, "{read} examples");
+    }
+
+    #[test]
+    fn mistakes_in_daemon_limits_and_leases_are_reported() {
+        let long = "x".repeat(108);
+        for (line, section) in [
+            (format!("socket = '/{long}'"), "daemon"),
+            ("socket = 'x.sock'".to_owned(), "daemon"),
+            ("max_connections = 127".to_owned(), "daemon"),
+            ("max_connections = 65537".to_owned(), "daemon"),
+            ("max_sessions_per_user = 0".to_owned(), "daemon"),
+            ("redis = 'nonsense'".to_owned(), "leases"),
+            ("redis = 'http://h:6379'".to_owned(), "leases"),
+            ("redis = 'redis://'".to_owned(), "leases"),
+            ("redis = ''".to_owned(), "leases"),
+        ] {
+            let text = format!("{TIER}[{section}]\n{line}\n");
+            let mistakes = Config::understand(&text, Language::Toml).unwrap_err();
+            let lines: Vec<_> = mistakes.iter().map(|one| one.place.map(|at| at.line)).collect();
+            assert_eq!(lines, [Some(6)], "{line}");
+        }
+        for line in ["redis://h", "rediss://user:secret@[::1]:6379/2", "unix:///run/redis.sock"] {
+            let text = format!("{TIER}[leases]\nredis = '{line}'\n");
+            assert!(Config::understand(&text, Language::Toml).is_ok(), "{line}");
+        }
     }
 }

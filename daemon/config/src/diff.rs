@@ -79,7 +79,10 @@ impl Change {
         };
         match (self.section.as_str(), key) {
             ("source" | "dataset" | "tenant" | "prices", _)
-            | ("daemon", Some("groups" | "admin_group")) => false,
+            | (
+                "daemon",
+                Some("groups" | "admin_group" | "max_connections" | "max_sessions_per_user"),
+            ) => false,
             ("tier", Some("watermarks.low" | "watermarks.high")) => false,
             ("tier", Some("capacity" | "keep_free")) => self.name.as_deref().is_some_and(is_memory),
             _ => true,

@@ -85,13 +85,39 @@ pub fn capacity(directory: &Path, wanted: Option<u64>) -> Result<u64> {
     }
 }
 
-/// Bytes of frames and slabs an embedded daemon may have.
+/// Bytes of frames and slabs an embedded daemon may have: a share of the machine's memory, or of
+/// its control group's, such as a container's or a batch job's.
 pub fn memory() -> usize {
     let info = rustix::system::sysinfo();
     let unit = u64::from(info.mem_unit.max(1));
     #[allow(clippy::useless_conversion, reason = "the field's width differs between targets")]
     let total = u64::from(info.totalram).saturating_mul(unit);
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limit = group_memory(&groups, Path::new("/sys/fs/cgroup"));
+    let total = limit.map_or(total, |limit| limit.min(total));
     usize::try_from((total / SHARE_OF_MEMORY).min(MEMORY_MAX)).unwrap_or(usize::MAX)
+}
+
+/// The tightest limit on the memory of control groups (cgroups(7)), as `/proc/self/cgroup` names
+/// them; `root` is where they are mounted. A limit of any group above counts.
+fn group_memory(groups: &str, root: &Path) -> Option<u64> {
+    let limits = groups.lines().filter_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let (root, file) = match controllers {
+            "" => (root.to_owned(), "memory.max"),
+            list if list.split(',').any(|one| one == "memory") => {
+                (root.join("memory"), "memory.limit_in_bytes")
+            }
+            _ => return None,
+        };
+        let group = root.join(path.trim_start_matches('/'));
+        let read = |group: &Path| std::fs::read_to_string(group.join(file)).ok();
+        // No limit is a word in version 2, and beyond any machine in version 1.
+        let limit = |group: &Path| read(group)?.trim().parse::<u64>().ok();
+        group.ancestors().take_while(|group| group.starts_with(&root)).filter_map(limit).min()
+    });
+    limits.min()
 }
 
 /// Standard error for one more line, started anew if it is a log that has grown too long.
@@ -130,6 +156,26 @@ pub fn held_bytes(directory: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tightest_control_group_limits_memory() {
+        let root = tempfile::tempdir().unwrap();
+        let put = |file: &str, text: &str| {
+            let path = root.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        put("job/memory.max", "1073741824\n");
+        put("job/step/memory.max", "max\n");
+        put("memory/slurm/memory.limit_in_bytes", "536870912\n");
+        put("memory/memory.limit_in_bytes", "9223372036854771712\n");
+        let limit = |groups: &str| group_memory(groups, root.path());
+        assert_eq!(limit("0::/job/step\n"), Some(1 << 30));
+        assert_eq!(limit("0::/job\n"), Some(1 << 30));
+        assert_eq!(limit("0::/other\n"), None);
+        assert_eq!(limit("4:cpu,memory:/slurm/uid_1\n2:pids:/\n0::/\n"), Some(512 << 20));
+        assert_eq!(limit(""), None);
+    }
 
     #[test]
     fn capacity_leaves_room_on_the_disk() {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_error::{Doing, Error, ErrorKind, Result, shown};
 use forebay_source::Rules;
 use forebay_store::{Cache, Class, Dataset as Rule, Evict, KeepFree, Tenant as Limits, Watermarks};
 use schemars::JsonSchema;
@@ -91,6 +91,26 @@ pub struct Leases {
     pub redis: Option<String>,
 }
 
+impl Leases {
+    /// Rejects an address that names no server.
+    fn check(&self) -> Result<()> {
+        let Some(address) = &self.redis else { return Ok(()) };
+        let names_a_server = url::Url::parse(address).is_ok_and(|address| match address.scheme() {
+            "redis" | "rediss" => address.host_str().is_some_and(|host| !host.is_empty()),
+            "unix" | "redis+unix" => address.path().len() > 1,
+            _ => false,
+        });
+        if names_a_server {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Invalid, "`redis` is not the address of a server")
+            .at("redis", shown(address))
+            .advise(
+                "give it as redis://[user:password@]host:port[/database], or rediss:// with TLS",
+            ))
+    }
+}
+
 /// `[daemon]`: where the daemon listens, what memory it takes, whom it serves.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -110,6 +130,12 @@ pub struct Daemon {
     pub groups: Vec<Group>,
     /// The group whose members administer, beside root and the daemon's own user.
     pub admin_group: Option<Group>,
+    /// Connections at once, of trainers and tools together.
+    #[schemars(range(min = 128, max = 65536))]
+    pub max_connections: Option<u32>,
+    /// Jobs at once of one user without a tenant; a tenant has `sessions`.
+    #[schemars(range(min = 1))]
+    pub max_sessions_per_user: Option<u32>,
     /// TCP address of the admin API, like `127.0.0.1:9480`.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
@@ -146,7 +172,11 @@ impl HttpTls {
 
 impl Daemon {
     /// Refuses what contradicts itself.
-    fn check_http(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
+        if let Some(socket) = &self.socket {
+            access::check_socket(socket, "socket")?;
+        }
+        self.user_limits()?;
         let refuse = |what: &str| Err(Error::new(ErrorKind::Invalid, what.to_owned()));
         if self.http.is_none() && self.token_file.is_some() {
             return refuse("token_file needs `http`, the TCP address of the API");
@@ -410,7 +440,7 @@ impl Config {
     /// Returns the TCP settings of the admin API, if any; reads the token and the certificates.
     pub fn http(&self) -> Result<Option<HttpConfig>> {
         let daemon = &self.daemon;
-        daemon.check_http()?;
+        daemon.check()?;
         let Some(address) = daemon.http else { return Ok(None) };
         let token = daemon.token_file.as_deref().map(Token::read).transpose()?;
         let tls = daemon.http_tls.as_ref().map(|tls| Tls::read(&tls.files())).transpose()?;

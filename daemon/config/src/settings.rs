@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,7 +125,32 @@ pub struct AccessConfig {
     pub admin_group: Option<u32>,
     /// Readers of a data set, by its name. A data set not listed is for admins only.
     pub allow: BTreeMap<String, Allow>,
+    /// Limits on connections and on the jobs of users.
+    pub limits: UserLimits,
 }
+
+/// Limits on connections, and on the jobs of users without a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UserLimits {
+    /// Connections at once, of all users together.
+    pub connections: usize,
+    /// Jobs at once of one user.
+    pub sessions: u32,
+}
+
+impl Default for UserLimits {
+    fn default() -> Self {
+        Self { connections: DEFAULT_CONNECTIONS, sessions: SESSIONS }
+    }
+}
+
+/// Connections at once, unless told otherwise: a node runs tens of ranks; this stops a runaway
+/// script, not a cluster.
+const DEFAULT_CONNECTIONS: usize = 1024;
+
+/// Accepted limits on connections: one user's jobs and an admin at least; a connection takes a
+/// descriptor or two, of which a process has a million at most.
+pub const CONNECTIONS: RangeInclusive<usize> = 128..=65_536;
 
 /// Readers of a data set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::accounts::User;
 use super::{
     Allow, Audit, Config, Dataset, Group, HttpTls, Listen, Quota, Rate, Source, Tenant, Tier,
 };
-use crate::settings::TenantLimits;
+use crate::settings::{TenantLimits, UserLimits};
 
 /// Units of sizes, the largest first.
 const UNITS: [(&str, u64); 4] =
@@ -45,6 +45,7 @@ pub(super) fn written(
 ) -> Value {
     let named = config.daemon.socket.as_ref().map(|path| path.display().to_string());
     let memory = config.daemon.memory.map_or(memory, |size| size.as_u64());
+    let limits = UserLimits::default();
     json!({
         "daemon": said(json!({
             "socket": named.unwrap_or_else(|| socket.to_owned()),
@@ -52,6 +53,8 @@ pub(super) fn written(
             "log": config.daemon.log,
             "groups": groups(&config.daemon.groups),
             "admin_group": config.daemon.admin_group.as_ref().map(Group::shown),
+            "max_connections": config.daemon.max_connections.unwrap_or(limits.connections as u32),
+            "max_sessions_per_user": config.daemon.max_sessions_per_user.unwrap_or(limits.sessions),
             "http": config.daemon.http,
             "http_names": Some(&config.daemon.http_names).filter(|names| !names.is_empty()),
             "token_file": config.daemon.token_file,

@@ -17,7 +17,7 @@ mod tests;
 use std::sync::Arc;
 
 use forebay_config::settings::{
-    AccessConfig, Allow, Door, NodeTenant, TenantLimits, Who, overflow,
+    AccessConfig, Allow, Door, NodeTenant, TenantLimits, UserLimits, Who, overflow,
 };
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_store::Dataset;
@@ -49,6 +49,7 @@ pub struct Policy {
     private: bool,
     groups: Vec<u32>,
     admin_group: Option<u32>,
+    limits: UserLimits,
     tenants: Vec<NodeTenant>,
     datasets: Datasets,
 }
@@ -62,9 +63,9 @@ impl Policy {
         datasets: &[Dataset],
         config: AccessConfig,
     ) -> Self {
-        let AccessConfig { groups, admin_group, allow } = config;
+        let AccessConfig { groups, admin_group, allow, limits } = config;
         let datasets = Datasets::new(datasets, allow);
-        Self { private, groups, admin_group, tenants, datasets }
+        Self { private, groups, admin_group, limits, tenants, datasets }
     }
 
     /// Returns true if the daemon's own socket serves other users.
@@ -117,11 +118,15 @@ impl Policy {
         Ok(Admitted { is_admin, tenant, owner: u64::from(peer.uid), who })
     }
 
-    /// Returns the limits on the tenant's jobs and opens.
+    /// Returns the limits on the jobs and opens of a tenant, or of a user without one.
     pub fn limits(&self, tenant: Option<&str>) -> TenantLimits {
-        tenant
-            .and_then(|name| self.tenant(name))
-            .map_or_else(TenantLimits::default, |one| one.limits)
+        let of_a_user = TenantLimits { sessions: self.limits.sessions, ..TenantLimits::default() };
+        tenant.and_then(|name| self.tenant(name)).map_or(of_a_user, |one| one.limits)
+    }
+
+    /// Returns the limits on connections and on the jobs of users.
+    pub fn user_limits(&self) -> UserLimits {
+        self.limits
     }
 
     /// Refuses a URL that this peer may not have read.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use forebay_config::settings::{NodeConfig, NodeTier};
 use forebay_engine::session::{Host, SlabMemory};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_source::{Readers, Sources};
+use forebay_source::{Readers, Sources, check_helper_process};
 use forebay_store::{Class, DiskConfig, FRAME_BYTES, Store, StoreConfig, TierConfig};
 use forebay_uring::{Arena, Engine, EngineConfig, Region};
 
@@ -15,6 +15,7 @@ use crate::audit::Audit;
 use crate::costs::Costs;
 use crate::gpus::Gpus;
 use crate::leases::Keepers;
+use crate::peer::RequestMemory;
 use crate::reload::Reload;
 use crate::scrubs::Scrubs;
 use crate::sessions::Sessions;
@@ -36,6 +37,8 @@ pub struct Node {
     pub frames: Arena,
     /// Memory of slabs.
     pub slabs: SlabMemory,
+    /// Memory of long requests.
+    pub requests: RequestMemory,
     /// Start time.
     pub started: Instant,
     /// Scrubs.
@@ -70,7 +73,8 @@ impl Node {
         };
         let left = |tiers: u64| {
             let tiers = usize::try_from(tiers).unwrap_or(usize::MAX);
-            let left = memory.checked_sub(FRAME_BYTES)?.checked_sub(tiers)?;
+            let fixed = FRAME_BYTES + RequestMemory::BYTES;
+            let left = memory.checked_sub(fixed)?.checked_sub(tiers)?;
             Some(left).filter(|left| *left > 0)
         };
         // Asked before a byte is mapped; what turns out to lie on tmpfs is asked for below.
@@ -83,6 +87,12 @@ impl Node {
         let mut tiers = Vec::with_capacity(config.tiers.len());
         for tier in config.tiers.clone() {
             tiers.push(open_tier(tier, &config)?);
+        }
+        for command in [&config.reader, &config.lender] {
+            if let Err(error) = check_helper_process(command) {
+                // Jobs that need none of them are served; others fail with the same error.
+                tracing::error!(%error, "cannot start helper processes");
+            }
         }
         let frames = Arena::new(region.clone());
         let sources = Sources::new(config.reader, config.limits)?
@@ -110,6 +120,7 @@ impl Node {
             readers,
             frames,
             slabs: SlabMemory::new(slab_bytes),
+            requests: RequestMemory::new(),
             started: Instant::now(),
             scrubs: Scrubs::default(),
             warm_ups: WarmUps::new(),

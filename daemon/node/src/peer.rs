@@ -3,6 +3,8 @@
 //! The peer can end only its own session. Whatever it sends, the worst that follows is
 //! an error to it and the end of its connection.
 
+mod incoming;
+
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,24 +14,27 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use forebay_api::status;
 use forebay_api::status::BadSamples;
-use forebay_engine::session::{Event, Session};
+use forebay_engine::session::{Event, Grant, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::{Client, Ending, Handover, Options, Permit, Rate};
-use forebay_store::{Listener, Store, Urgency};
+use forebay_store::{Listener, OnChange, Store, Urgency};
 use forebay_uring::Region;
 use forebay_wire::clock::now_ns;
-use forebay_wire::frame::{self, Receiver};
+use forebay_wire::frame;
 use forebay_wire::leases::Sharing;
-use forebay_wire::message::{Begin, Came, Extent, Open, Reply, Request, Stream, Work};
+use forebay_wire::message::{Begin, Came, Extent, Open, Reply, Request, RequestKind, Stream, Work};
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 
+pub use incoming::RequestMemory;
+
 use crate::Node;
 use crate::access::{Holder, Rights, SessionPermit};
 use crate::sessions::RegisteredSession;
+use incoming::{Incoming, Intake, received};
 
 /// Frames queued for a peer that reads slowly. Batches are bounded by slots before that.
 const OUTGOING: usize = 8;
@@ -108,8 +113,13 @@ impl Handover for ToClient {
     }
 }
 
-/// Serves one peer to its end.
-pub async fn serve(node: Arc<Node>, stream: Arc<UnixStream>, rights: Arc<Rights>) {
+/// Serves one peer to its end; calls `greeted` once the peer has sent its greeting.
+pub async fn serve(
+    node: Arc<Node>,
+    stream: Arc<UnixStream>,
+    rights: Arc<Rights>,
+    greeted: impl FnOnce() + Send,
+) {
     let (outgoing, queue) = mpsc::channel(OUTGOING);
     let mut tasks = JoinSet::new();
     tasks.spawn(send_all(stream.clone(), queue));
@@ -119,8 +129,8 @@ pub async fn serve(node: Arc<Node>, stream: Arc<UnixStream>, rights: Arc<Rights>
         rights,
         place: None,
         node: node.clone(),
-        stream,
-        receiver: Receiver::default(),
+        intake: Intake::new(stream),
+        lists: HashMap::new(),
         outgoing,
         tasks,
         indexing: Arc::new(Semaphore::new(INDEXING)),
@@ -130,9 +140,10 @@ pub async fn serve(node: Arc<Node>, stream: Arc<UnixStream>, rights: Arc<Rights>
         streams: Vec::new(),
         extent: None,
         traces: false,
+        on_change: OnChange::default(),
         telling: None,
     };
-    if let Err(error) = peer.run().await
+    if let Err(error) = peer.run(greeted).await
         && error.kind() != ErrorKind::Closed
     {
         let session = peer.session.as_ref();
@@ -150,8 +161,9 @@ struct Peer {
     node: Arc<Node>,
     /// The cache as the peer's tenant uses it.
     store: Store,
-    stream: Arc<UnixStream>,
-    receiver: Receiver,
+    intake: Intake,
+    /// Memory of the job's lists: a later list of the same kind replaces the earlier one.
+    lists: HashMap<RequestKind, Grant>,
     outgoing: mpsc::Sender<Outgoing>,
     tasks: JoinSet<()>,
     indexing: Arc<Semaphore>,
@@ -166,6 +178,8 @@ struct Peer {
     extent: Option<Extent>,
     /// True if the next job asks for its shards' arrivals.
     traces: bool,
+    /// Treatment of shards that change during a run of the next job.
+    on_change: OnChange,
     /// Task that reports arrivals.
     telling: Option<AbortHandle>,
     /// Rights of the peer.
@@ -175,10 +189,11 @@ struct Peer {
 }
 
 impl Peer {
-    async fn run(&mut self) -> Result<()> {
-        let Request::Hello { protocol, .. } = self.receive().await? else {
+    async fn run(&mut self, greeted: impl FnOnce()) -> Result<()> {
+        let Request::Hello { protocol, .. } = self.intake.greeting().await? else {
             return Err(Error::new(ErrorKind::Invalid, "a connection starts with a greeting"));
         };
+        greeted();
         if protocol < PROTOCOL_OLDEST {
             return Err(Error::new(ErrorKind::Invalid, "the client's protocol is too old")
                 .at("protocol", protocol)
@@ -216,6 +231,7 @@ impl Peer {
                 Request::Mix { streams } => self.streams = streams,
                 Request::Extent(extent) => self.extent = Some(extent),
                 Request::Trace => self.traces = true,
+                Request::ServeChanges => self.on_change = OnChange::Serve,
                 Request::Pick { run, samples } => {
                     self.begins()?;
                     self.session()?.lock().pick(run, samples);
@@ -271,6 +287,7 @@ impl Peer {
         self.store = self.store.for_tenant(self.rights.last().tenant.as_deref());
         let number = self.node.sessions.next_session();
         let host = self.node.host(self.store.for_job(number).named(&status::cut(&open.job)));
+        host.store.set_on_change(std::mem::take(&mut self.on_change));
         // Before it begins, so that nothing of it is missed.
         let traced =
             std::mem::take(&mut self.traces).then(|| (self.store.listen(), open.urls.clone()));
@@ -370,7 +387,10 @@ impl Peer {
     }
 
     async fn receive(&mut self) -> Result<Request> {
-        received(&self.stream, || self.receiver.try_receive(self.stream.as_fd())).await
+        let Node { slabs, requests, .. } = &*self.node;
+        let Incoming { request, list } = self.intake.next(slabs, requests).await?;
+        self.lists.extend(list);
+        Ok(request)
     }
 
     /// Ends the job. What is queued for the peer is still sent if it takes it at once.
@@ -400,31 +420,6 @@ impl Peer {
         if tokio::time::timeout(LINGER, sent).await.is_err() {
             self.tasks.shutdown().await;
         }
-    }
-}
-
-/// Receives from a socket once `try_receive` has all of it.
-async fn received<T>(
-    socket: &UnixStream,
-    mut try_receive: impl FnMut() -> Result<Option<T>>,
-) -> Result<T> {
-    // It may be here already, behind the one before.
-    let mut received = try_receive();
-    loop {
-        if let Some(received) = received? {
-            return Ok(received);
-        }
-        socket.readable().await.doing("wait for the peer")?;
-        let mut tried = Ok(None);
-        // Reports the socket as empty, so that `readable` waits again.
-        let _ = socket.try_io(Interest::READABLE, || {
-            tried = try_receive();
-            match tried {
-                Ok(None) => Err(std::io::ErrorKind::WouldBlock.into()),
-                _ => Ok(()),
-            }
-        });
-        received = tried;
     }
 }
 

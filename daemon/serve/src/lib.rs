@@ -1,5 +1,6 @@
 //! Listening: sockets, the language of each connection, the log, and the service manager.
 
+mod greetings;
 mod language;
 mod listen;
 pub mod logs;

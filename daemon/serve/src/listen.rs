@@ -14,7 +14,7 @@ use std::time::Duration;
 use forebay_admin as admin;
 use forebay_admin::Api;
 use forebay_config::settings::Door;
-use forebay_config::settings::ListenConfig;
+use forebay_config::settings::{ListenConfig, UserLimits};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_node::Node;
 use forebay_node::access::Rights;
@@ -27,21 +27,18 @@ use forebay_wire::peer::Credentials;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
+use crate::greetings::{Greeting, Greetings};
 use crate::language;
 use crate::language::Language;
 
-/// Connections at once: a node runs tens of ranks; this stops a runaway script, not a cluster.
-const PEERS: usize = 1024;
+/// Connections kept for admins: one gets in however many others there are.
+const OF_ADMINS: usize = 64;
 
-/// Connections of non-admins together: an admin gets in however many there are.
-const PEERS_OF_OTHERS: usize = PEERS - 64;
+/// Connections of a user beside those of its jobs: tools, and jobs that leave.
+const OF_TOOLS: usize = 32;
 
-/// Connections of one user other than admins: what its ranks and tools need, several times over. A
-/// few users that take all they can leave others theirs.
-const PEERS_OF_A_USER: usize = 128;
-
-/// Connections by one tenant's socket, where all users are one: a few users' worth.
-const PEERS_OF_A_TENANT: usize = 4 * PEERS_OF_A_USER;
+/// Users whose connections one tenant's socket takes, where all users are one.
+const USERS_OF_A_TENANT: usize = 4;
 
 /// Mode for the daemon's user only: write permission on a socket allows to connect.
 const PRIVATE: u32 = 0o600;
@@ -195,12 +192,13 @@ pub async fn serve(
     // Seen at once.
     policy.mark_changed();
     node.audit.note(audit::Entry::new("start", Outcome::Done));
-    let (users, mut next) = (Users::default(), 0);
+    let (users, greetings, mut next) = (Users::default(), Greetings::default(), 0);
     let api = Api::new(&node);
     tokio::pin!(stop);
     loop {
         while peers.try_join_next().is_some() {}
         let quiet = idle_for(&mut count, idle);
+        let limit = node.access.policy().user_limits().connections;
         tokio::select! {
             () = &mut stop => break,
             // The sender lives in the node.
@@ -213,15 +211,17 @@ pub async fn serve(
                 tracing::info!("no client uses this daemon any more");
                 break;
             }
-            (accepted, door) = accept(&listeners, &mut next), if peers.len() < PEERS => {
+            (accepted, door) = accept(&listeners, &mut next), if peers.len() < limit => {
                 match accepted {
                     Ok(stream) => {
                         if let Some((rights, place)) = admit(&node, &users, &stream, &door) {
-                            let (node, api) = (node.clone(), api.clone());
-                            peers.spawn(async move {
-                                talk(node, &api, stream, rights).await;
+                            let (node, api, greeting) = (node.clone(), api.clone(), greetings.begin());
+                            let number = greeting.number();
+                            let task = peers.spawn(async move {
+                                talk(node, &api, stream, rights, greeting).await;
                                 drop(place);
                             });
+                            greetings.serve_by(number, task);
                         }
                     }
                     // One peer's connection: the jobs that run are not to suffer for it.
@@ -234,7 +234,7 @@ pub async fn serve(
                 }
             }
             // Room for one more connection.
-            _ = peers.join_next(), if peers.len() >= PEERS => {}
+            _ = peers.join_next(), if peers.len() >= limit => {}
         }
     }
     // New trainers must not find a socket that nobody serves.
@@ -246,11 +246,22 @@ pub async fn serve(
 }
 
 /// Serves a peer in its own language, to its end.
-async fn talk(node: Arc<Node>, api: &Api, stream: UnixStream, rights: Arc<Rights>) {
+async fn talk(
+    node: Arc<Node>,
+    api: &Api,
+    stream: UnixStream,
+    rights: Arc<Rights>,
+    greeting: Greeting,
+) {
     let present = node.sessions.enter();
     match language::spoken(&stream).await {
-        Some(Language::Frames) => peer::serve(node, Arc::new(stream), rights).await,
-        Some(Language::Http) => api.serve(stream, admin::Caller::Peer(rights)).await,
+        Some(Language::Frames) => {
+            peer::serve(node, Arc::new(stream), rights, || drop(greeting)).await;
+        }
+        Some(Language::Http) => {
+            drop(greeting);
+            api.serve(stream, admin::Caller::Peer(rights)).await;
+        }
         None => {}
     }
     drop(present);
@@ -329,17 +340,23 @@ fn admit(
     if rights.last().is_admin {
         return Some((rights, None));
     }
+    let UserLimits { connections: all_limit, sessions } = node.access.policy().user_limits();
+    // A few users that take all they can leave others theirs.
+    let of_a_user = sessions as usize + OF_TOOLS;
     let (caller, limit) = match &door.tenant {
-        Some(tenant) => (Caller::Tenant(tenant.clone()), PEERS_OF_A_TENANT),
-        None => (Caller::User(uid), PEERS_OF_A_USER),
+        Some(tenant) => (Caller::Tenant(tenant.clone()), USERS_OF_A_TENANT * of_a_user),
+        None => (Caller::User(uid), of_a_user),
     };
     let mut counted = users.lock().unwrap_or_else(PoisonError::into_inner);
     let all: usize = counted.values().sum();
     let connections = counted.get(&caller).copied().unwrap_or_default();
-    let reached = [(connections, limit), (all, PEERS_OF_OTHERS)];
+    let reached = [(connections, limit), (all, all_limit - OF_ADMINS)];
     if let Some((_, limit)) = reached.into_iter().find(|(count, limit)| count >= limit) {
         let error = Error::new(ErrorKind::Unavailable, "the limit on connections is reached");
-        let error = error.at("limit", limit).advise("run fewer jobs at once");
+        let error = error.at("limit", limit).advise(
+            "run fewer jobs at once, or ask an admin to raise `max_connections` or \
+             `max_sessions_per_user` of [daemon]",
+        );
         node.audit.note(audit::Entry::denied("connect", &error).by(&whom));
         return turned_away(error);
     }

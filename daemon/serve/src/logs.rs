@@ -4,14 +4,30 @@
 //! (without its secret parts), `tier`, `endpoint`, `error`. In JSON those are members of the line's
 //! object, beside `timestamp`, `level`, `target` and `message`.
 
-use std::io::Stderr;
+use std::io::{Stderr, Write};
 
 use forebay_config::settings::LogFormat;
-use forebay_error::{Error, ErrorKind, Result};
+use forebay_error::{Error, ErrorKind, Result, redacted};
 use tracing_subscriber::EnvFilter;
 
 /// Environment variable for the log levels.
 const LEVELS: &str = "FOREBAY_LOG";
+
+/// Writer of lines without secrets. Libraries log URLs, too.
+struct Redacting<W>(W);
+
+impl<W: Write> Write for Redacting<W> {
+    /// Writes a whole line, as the subscriber hands it over.
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        self.0.write_all(redacted(&text).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
 
 /// Begins to log, as much as `FOREBAY_LOG` asks for.
 ///
@@ -27,7 +43,9 @@ pub fn begin(format: LogFormat, log: fn() -> Stderr) -> Result<()> {
         })?,
         None => EnvFilter::new("info"),
     };
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log).with_ansi(false);
+    let writer = move || Redacting(log());
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(false);
     // A second subscriber in one process is a test's business.
     let _ = match format {
         LogFormat::Text => lines.try_init(),

@@ -196,6 +196,17 @@ impl Connection {
         self.send(&Request::Trace)
     }
 
+    /// Asks that the next job be served shards that change during a run.
+    ///
+    /// # Errors
+    /// `Invalid` if the daemon's release cannot, else as [`Connection::send`].
+    pub(crate) fn serve_changes(&self) -> Result<()> {
+        if self.protocol < PROTOCOL_POSITIONS {
+            return Err(self.is_older("does not compare the versions of shards"));
+        }
+        self.send(&Request::ServeChanges)
+    }
+
     /// Tells what of its job could not be used; a daemon whose release does not listen is not told.
     ///
     /// # Errors

@@ -43,6 +43,8 @@ pub struct SessionConfig {
     pub extent: Option<Extent>,
     /// Limit on every wait, [`TIMEOUT_MAX`] at most.
     pub timeout: Duration,
+    /// True if shards that change during a run are served; otherwise the run ends with an error.
+    pub serves_changes: bool,
     /// True if the job's commands (`pipe:…`) are run, in this process and with its rights.
     pub allow_pipe: bool,
 }
@@ -51,7 +53,8 @@ impl SessionConfig {
     /// Returns the session of a job over one data set of unknown size that runs no commands.
     #[must_use]
     pub fn new(address: Address, open: Open, timeout: Duration) -> Self {
-        Self { address, open, streams: Vec::new(), extent: None, timeout, allow_pipe: false }
+        let (streams, extent) = Default::default();
+        Self { address, open, streams, extent, timeout, serves_changes: false, allow_pipe: false }
     }
 
     /// The job, with a daemon's waits for a store cut to what leaves it time to say so before the
@@ -366,6 +369,9 @@ fn register(
     }
     if !config.streams.is_empty() {
         connection.mix(&config.streams)?;
+    }
+    if config.serves_changes {
+        connection.serve_changes()?;
     }
     if let Some(extent) = &config.extent {
         connection.extend(extent)?;

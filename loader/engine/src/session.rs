@@ -8,6 +8,7 @@ mod assembly;
 mod foresee;
 mod gather;
 mod leased;
+mod look;
 mod patience;
 mod producer;
 mod room;
@@ -37,8 +38,8 @@ use gather::{Gatherer, Stages};
 use leased::{Acknowledgements, Leased, Trainer};
 use patience::Patience;
 use producer::{Outcome, Producer};
+pub use slots::{Grant, Memory, SlabMemory};
 use slots::{Hold, Slots};
-pub use slots::{Memory, SlabMemory};
 use verdicts::Verdicts;
 
 /// Events a connection may lag behind; slots bound the batches, so this only smooths.
@@ -244,15 +245,18 @@ impl Session {
             room::check(&spec, &streams, lanes, extent, &host.store)?;
         }
         let (events, receiver) = mpsc::channel(EVENTS);
+        let patience = Duration::from_millis(spec.patience_ms);
         let job = JobData {
             origin: Options::from(spec.origin.clone()),
             lanes,
-            slots: Slots::new(host.store.engines(), host.slabs, spec.prefetch, events.clone()),
-            patience: Patience::new(
-                Duration::from_millis(spec.patience_ms),
-                &spec.job,
-                &host.store,
+            slots: Slots::new(
+                host.store.engines(),
+                host.slabs,
+                spec.prefetch,
+                patience,
+                events.clone(),
             ),
+            patience: Patience::new(patience, &spec.job, &host.store),
             store: host.store,
             verdicts: Verdicts::default(),
             bytes: extent.map(|extent| extent.bytes.clone()),
@@ -415,6 +419,7 @@ async fn play(
     }
     let depth = job.spec.prefetch as usize;
     job.verdicts.begin();
+    let _looking = look::begin_run(&job);
     if begin.base > 0 || begin.batch > 0 {
         job.patience.begun();
     }
@@ -434,6 +439,7 @@ async fn play(
 async fn share(job: Arc<JobData>, leased: Leased, events: &mpsc::Sender<Event>) -> Result<Outcome> {
     let depth = job.spec.prefetch as usize;
     job.verdicts.begin();
+    let _looking = look::begin_run(&job);
     let outcome = leased.outcome();
     let located = futures::stream::try_unfold(leased, |mut leased| async move {
         let next = leased.next().await?;

@@ -142,6 +142,30 @@ impl Receiver {
         Self { buffer: Vec::new(), descriptors: VecDeque::new(), limit }
     }
 
+    /// Accepts no body beyond `limit` bytes from now on.
+    pub fn limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// Takes bytes of a non-blocking socket until the next message's first byte and length are
+    /// known, and leaves them for [`Receiver::try_receive`]. The first byte of an enum is the index
+    /// of its variant.
+    ///
+    /// # Errors
+    /// As [`Receiver::receive`].
+    pub fn try_announced(&mut self, socket: impl AsFd) -> Result<Option<(u8, usize)>> {
+        if !self.fill(&socket, PREFIX + 1)? {
+            return Ok(None);
+        }
+        Ok(Some((self.buffer[PREFIX], body_len(self.prefix(), self.limit)?)))
+    }
+
+    fn prefix(&self) -> [u8; PREFIX] {
+        let mut prefix = [0; PREFIX];
+        prefix.copy_from_slice(&self.buffer[..PREFIX]);
+        prefix
+    }
+
     /// Blocks until one whole message has arrived.
     ///
     /// # Errors
@@ -166,14 +190,14 @@ impl Receiver {
         if !self.fill(&socket, PREFIX)? {
             return Ok(None);
         }
-        let mut prefix = [0; PREFIX];
-        prefix.copy_from_slice(&self.buffer[..PREFIX]);
-        let len = body_len(prefix, self.limit)?;
+        let len = body_len(self.prefix(), self.limit)?;
         if !self.fill(&socket, PREFIX + len)? {
             return Ok(None);
         }
         let message = decode(&self.buffer[PREFIX..PREFIX + len]);
         self.buffer.drain(..PREFIX + len);
+        // A long message does not hold its memory for the rest of the connection.
+        self.buffer.shrink_to(RECEIVE);
         message.map(Some)
     }
 

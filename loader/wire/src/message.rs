@@ -113,6 +113,31 @@ pub enum Request {
     },
     /// Requests events about the shards of the next [`Request::Open`]'s job ([`Reply::Came`]).
     Trace,
+    /// Asks to serve the next [`Request::Open`]'s job shards that change during a run, instead
+    /// of an error.
+    ServeChanges,
+}
+
+/// Kind of a request, as the first byte of its encoding tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RequestKind(u8);
+
+impl RequestKind {
+    const OPEN: Self = Self(1);
+    const MIX: Self = Self(6);
+    const EXTENT: Self = Self(8);
+
+    /// Kind of the request that begins with this byte.
+    #[must_use]
+    pub fn of(first: u8) -> Self {
+        Self(first)
+    }
+
+    /// True for a request that lists a job's shards.
+    #[must_use]
+    pub fn is_list(self) -> bool {
+        [Self::OPEN, Self::MIX, Self::EXTENT].contains(&self)
+    }
 }
 
 /// A piece of work on one of a job's shards, reported to a job that traces its batches.
@@ -631,6 +656,16 @@ mod tests {
         assert_eq!(place(&Request::Index { url: url.clone(), origin: origin.clone() }), 5);
         assert_eq!(place(&Request::List { pattern, origin }), 9);
         assert_eq!(place(&Request::Pace { bandwidth: 1 }), 10);
+        let open = Open::new("", Vec::new(), Order::of_list(1));
+        let lists = [
+            Request::Open(Box::new(open)),
+            Request::Mix { streams: Vec::new() },
+            Request::Extent(Extent { bytes: Vec::new(), ranks: (0, 1) }),
+        ];
+        let kinds = [RequestKind::OPEN, RequestKind::MIX, RequestKind::EXTENT];
+        for (list, kind) in lists.iter().zip(kinds) {
+            assert_eq!(RequestKind::of(place(list)), kind);
+        }
         let error = Error::new(ErrorKind::Invalid, "x");
         assert_eq!(place(&Reply::Failed { run: None, error }), 5);
         assert_eq!(place(&Reply::Shard { url: url.clone(), bytes: 0, samples: 0 }), 7);

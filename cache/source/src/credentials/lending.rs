@@ -98,6 +98,12 @@ impl Lending {
         })
     }
 
+    /// Asks for all credentials again, each with its next use.
+    pub(crate) fn renew(&self) {
+        let identities = self.identities.lock().unwrap_or_else(PoisonError::into_inner);
+        identities.iter().for_each(|(_, identity)| identity.renew());
+    }
+
     /// Equal questions share an identity, so that one answer serves every bucket.
     fn identity(&self, program: Program) -> Identity {
         let mut identities = self.identities.lock().unwrap_or_else(PoisonError::into_inner);

@@ -25,7 +25,7 @@ use aws_credential_types::provider::ProvideCredentials;
 use aws_credential_types::provider::error::CredentialsError;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use object_store::aws::AwsCredential;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, setrlimit};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 use tokio::process::Child;
@@ -35,6 +35,10 @@ use crate::helper_process::HelperProcess;
 
 /// The longest answer: a session token has some kilobytes.
 const ANSWER_MAX: u64 = 64 << 10;
+
+/// Memory of the process, and of each command that a profile names: their answers are short, and a
+/// command that prints without end must not take the machine's memory.
+const DATA_MAX: u64 = 512 << 20;
 
 /// Longer reasons are cut.
 const REASON_CHARS: usize = 300;
@@ -118,8 +122,10 @@ impl Lender for Program {
         group.0.wait().await.doing("wait for the program's end").map_err(at)?;
         let said: Said = postcard::from_bytes(&answer).map_err(|_| {
             let what = "the program for credentials ended without output";
-            at(Error::new(ErrorKind::Unavailable, what))
-                .advise("check that the program runs: `forebay --version`")
+            at(Error::new(ErrorKind::Unavailable, what)).advise(
+                "check that the program runs (`forebay --version`), and that the \
+                 `credential_process` of the profile prints one short answer",
+            )
         })?;
         let Key { id, secret, token, expiry } = said?;
         let expiry = expiry.map(|secs| SystemTime::UNIX_EPOCH + Duration::from_secs(secs));
@@ -146,6 +152,9 @@ impl Drop for Group {
 /// # Errors
 /// If the answer cannot be written; that there are no credentials is an answer.
 pub fn lend() -> Result<()> {
+    let limit = Some(DATA_MAX);
+    setrlimit(Resource::Data, Rlimit { current: limit, maximum: limit })
+        .doing("limit the memory of the program for credentials")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let said: Said = runtime.doing("start a runtime")?.block_on(async {
         // Without the last, the chain asks the machine for it, which may be none of Amazon's.

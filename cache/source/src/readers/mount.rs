@@ -170,6 +170,12 @@ impl Mount {
                     tokio::spawn(reader.bury());
                     error
                 }
+                // Another attempt would fare no better.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::PermissionDenied) =>
+                {
+                    return Err(error);
+                }
                 Err(error) => error,
             };
             if tries == TRIES {

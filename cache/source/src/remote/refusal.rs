@@ -29,6 +29,10 @@ const STALE: [&str; 5] = [
     "RequestExpired",
 ];
 
+/// Error codes that mean that the keys are wrong, which they are after others replaced them.
+const REPLACED: [&str; 4] =
+    ["AuthFailure", "InvalidAccessKeyId", "InvalidClientTokenId", "SignatureDoesNotMatch"];
+
 /// S3 error code of a signature whose time is too far from the store's.
 const SKEWED: &str = "RequestTimeTooSkewed";
 
@@ -75,7 +79,7 @@ impl Refusals {
         let reason = reason(refusal);
         // The answer to a HEAD has no body and so no code. S3 says 400 where a token ran out.
         let stale = match (s3_code(&reason), status(&reason)) {
-            (Some(code), _) => STALE.contains(&code),
+            (Some(code), _) => STALE.contains(&code) || REPLACED.contains(&code),
             (None, Some(status)) => return self.renewed_after(status, answers),
             (None, None) => false,
         };
@@ -365,6 +369,8 @@ mod tests {
         for (status, code, again) in [
             ("400 Bad Request", "<Error><Code>ExpiredToken</Code></Error>", true),
             ("403 Forbidden", "<Error><Code>ExpiredToken</Code></Error>", true),
+            ("403 Forbidden", "<Error><Code>InvalidAccessKeyId</Code></Error>", true),
+            ("403 Forbidden", "<Error><Code>SignatureDoesNotMatch</Code></Error>", true),
             ("401 Unauthorized", "", true),
             // As a HEAD is answered.
             ("400 Bad Request", "", true),

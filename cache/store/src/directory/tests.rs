@@ -332,3 +332,14 @@ fn damaged_index_is_no_index() {
     directory.drop_index(&name).unwrap();
     assert!(!file.exists());
 }
+
+#[test]
+fn rejected_directory_is_left_as_it_was() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("notes.txt"), "of others").unwrap();
+    let error = Directory::open(root.path(), Arc::new(LocalFiles)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert_eq!(error.place("found"), Some("notes.txt"), "{error}");
+    let left: Vec<_> = fs::read_dir(root.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["notes.txt"]);
+}

@@ -252,6 +252,7 @@ fn fetch_what_is_due(
             job: via.job.clone(),
             client: via.client.clone(),
             pace: None,
+            snapshot: None,
         };
         let Some(url) = via.urls.get(at) else {
             forecast.postpone(shard, Refusal::Origin);

@@ -1,8 +1,9 @@
 //! Identity of objects: the version that a URL stands for now.
 //!
-//! The origin is asked once for all waiting requests, and a request with an old answer never
-//! waits: the old answer is used while a fresh one is fetched beside it. So a warm epoch goes on
-//! while the origin is away, and a replaced object is noticed at the second use after the limit.
+//! The origin is asked once for all waiting requests. A request waits for a fresh answer only if
+//! the known one is too old for its run ([`super::snapshot`]), and only for a moment. Any other
+//! request uses the old answer while a fresh one is fetched beside it. So a warm epoch goes on
+//! while the origin is away.
 //!
 //! If an object is certainly not here and can be fetched at once, its first bytes are requested
 //! instead: their reply holds the identity. That saves a round trip before the first sample.
@@ -10,14 +11,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_error::{ErrorKind, Result};
+use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
 use forebay_source::{Rank, Source};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Store;
+use super::snapshot::RENEWAL_WAIT;
 use crate::directory::ShardName;
-use crate::identity::{Begun, IDENTITY_TTL, Identity};
+use crate::identity::{Asked, Begun, Head, IDENTITY_TTL, Identity};
 
 impl Store {
     /// Returns length and version of the object at `url`, with its first bytes if this is its first
@@ -44,6 +46,9 @@ impl Store {
                 before.lift(rank);
                 rank.is_awaited().then(|| before.awaited())
             });
+            if let Some(before) = self.outdated(&**source, known) {
+                *known = self.renewed(source, url, before);
+            }
             let old = known.asked.elapsed() >= IDENTITY_TTL
                 && known.begun.peek().is_some_and(Result::is_ok);
             if old {
@@ -55,10 +60,48 @@ impl Store {
         if refresh {
             tokio::spawn(self.clone().refresh(key.clone(), source.clone()));
         }
+        self.answer(key, begun).await
+    }
+
+    /// Asks about a shard without requesting its first bytes.
+    pub(super) async fn look(&self, source: &Arc<dyn Source>, url: &str) -> Result<Begun> {
+        let key = (source.scope().to_owned(), url.to_owned());
+        let begun = {
+            let mut identities = self.inner.shared.identities();
+            let ask = || Identity::ask(source, url, &self.bill(url));
+            let known = identities.get_or_insert_mut(key.clone(), ask);
+            if let Some(before) = self.outdated(&**source, known) {
+                *known = self.renewed(source, url, before);
+            }
+            known.begun.clone()
+        };
+        self.answer(key, begun).await
+    }
+
+    /// Asks about a known shard again. If the origin does not answer in time, the answer is the
+    /// one from before.
+    fn renewed(&self, source: &Arc<dyn Source>, url: &str, before: Begun) -> Identity {
+        let asked = Identity::ask(source, url, &self.bill(url));
+        let (store, source) = (self.clone(), source.clone());
+        asked.after(move |answer| async move {
+            let late = || Error::new(ErrorKind::Unavailable, "the origin does not answer in time");
+            let answer = tokio::time::timeout(RENEWAL_WAIT, answer).await;
+            match answer.unwrap_or_else(|_| Err(late())) {
+                Err(error) if !is_gone(&error) => {
+                    store.note_silence(&*source, &error);
+                    Ok(Begun { head: Head::default(), ..before })
+                }
+                answer => answer,
+            }
+        })
+    }
+
+    /// Forgets an answer that is an error: all waiting requests get it, and the next request asks
+    /// the origin again.
+    async fn answer(&self, key: (String, String), begun: Asked) -> Result<Begun> {
         let answer = begun.clone().await;
         if answer.is_err() {
             let mut identities = self.inner.shared.identities();
-            // All waiting requests get this error; the next request asks the origin again.
             if identities.peek(&key).is_some_and(|known| known.begun.ptr_eq(&begun)) {
                 identities.pop(&key);
             }
@@ -88,12 +131,15 @@ impl Store {
         let fresh = Identity::ask(&source, &key.1, &self.bill(&key.1));
         match fresh.begun.clone().await {
             Ok(_) => drop(self.inner.shared.identities().put(key, fresh)),
-            Err(error)
-                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
-            {
+            Err(error) if is_gone(&error) => {
                 self.inner.shared.identities().pop(&key);
             }
             Err(error) => tracing::debug!(%error, "kept the previous identity of an object"),
         }
     }
+}
+
+/// True if the origin answered, and the object is no longer there for this asker.
+fn is_gone(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied)
 }

@@ -121,6 +121,7 @@ impl Store {
                         job: whose.2,
                         client: None,
                         pace: None,
+                        snapshot: None,
                     };
                     store.save_index(&fill, &indexed).await;
                 }

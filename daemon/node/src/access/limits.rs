@@ -83,9 +83,16 @@ impl Usage {
         if held.sessions >= limits.sessions {
             return Err(over("the limit on concurrent jobs is reached")
                 .at("sessions", limits.sessions)
-                .advise(
-                    "retry when one has ended, or ask an admin to raise `sessions` of the [[tenant]]",
-                ));
+                .advise(match &holder {
+                    Holder::Tenant(_) => {
+                        "retry when one has ended, or ask an admin to raise `sessions` of the \
+                         [[tenant]]"
+                    }
+                    Holder::User(_) => {
+                        "retry when one has ended, or ask an admin to raise \
+                         `max_sessions_per_user` of [daemon]"
+                    }
+                }));
         }
         if let Err(early) = held.opens.check() {
             let wait = early.wait_time_from(MonotonicClock.now());

@@ -44,6 +44,7 @@ fn policy(private: bool) -> Policy {
             ("texts".to_owned(), allow(&[], &["speech"])),
         ]
         .into(),
+        limits: UserLimits { sessions: 3, ..UserLimits::default() },
     };
     let tenants =
         vec![tenant("vision", &[VISION]), tenant("speech", &[SPEECH]), tenant("pods", &[])];
@@ -94,6 +95,14 @@ fn tenant_group_alone_grants_no_access() {
     let access = Access::new(policy);
     assert!(access.admit(&peer(9, &[VISION]), &door(None, true)).is_err());
     assert!(by_default.serves_others());
+}
+
+#[test]
+fn users_without_a_tenant_have_their_own_limit_on_jobs() {
+    let policy = policy(false);
+    assert_eq!(policy.limits(None).sessions, 3);
+    assert_eq!(policy.limits(Some("none")).sessions, 3);
+    assert_eq!(policy.limits(Some("vision")), TenantLimits::default());
 }
 
 #[test]
@@ -179,6 +188,7 @@ fn rights_of_a_connected_peer_follow_the_policy() {
         groups: vec![VISION],
         admin_group: None,
         allow: [("images".to_owned(), allow)].into(),
+        limits: UserLimits::default(),
     };
     access.replace(vec![tenant("vision", &[VISION])], &[set], config);
     assert!(

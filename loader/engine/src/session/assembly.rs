@@ -15,7 +15,7 @@ use forebay_wire::clock::now_ns;
 use forebay_wire::message::{self, Batch, Bytes, Cause, Sample, Stage};
 
 use super::JobData;
-use super::gather::{WORTH_NOTING_NS, opening};
+use super::gather::{REPLACED, WORTH_NOTING_NS, opening};
 use super::slots::{Hold, Slot};
 
 /// Members this close on disk are read together: the gap (headers, padding, a small unneeded
@@ -376,7 +376,7 @@ impl Assembly {
         let last = parts.map(|part| self.records[part.sample].place.ordinal).max().unwrap_or(0);
         let url = self.job.url(shard);
         let waiting = self.job.patience.waiting();
-        let mut others = 0;
+        let (mut others, mut replaced) = (0, 0);
         loop {
             let start_ns = now_ns();
             let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await;
@@ -386,6 +386,7 @@ impl Assembly {
                 Ok(open) => match open.wait(last + 1).await {
                     Ok(_) => {
                         stages.push(origin_since(start_ns));
+                        self.job.store.check_version(&open)?;
                         // This may be another copy than the one the batch's facts are from.
                         self.job.verdicts.note(shard, &open, self.index);
                         return Ok(self.job.store.by_own_files(open));
@@ -398,6 +399,10 @@ impl Assembly {
                 },
                 Err(error) => error,
             };
+            if replaced < REPLACED && self.job.store.was_replaced(url, &self.job.origin, &error) {
+                replaced += 1;
+                continue;
+            }
             waiting.after(error).await?;
             stages.push(origin_since(start_ns));
         }

@@ -21,6 +21,9 @@ use super::assembly::{Assembly, SamplePlace};
 /// outweigh the batch's own message.
 pub(super) const WORTH_NOTING_NS: u64 = 10_000;
 
+/// Attempts at a shard that is replaced while it is read.
+pub(super) const REPLACED: u32 = 3;
+
 /// Gatherer of the batches of one run.
 pub(super) struct Gatherer {
     job: Arc<JobData>,
@@ -97,14 +100,24 @@ impl Gatherer {
     ) -> Result<(ShardHandle, Result<Progress>)> {
         let job = self.job.clone();
         let waiting = job.patience.waiting();
+        let mut replaced = 0;
         loop {
             match self.try_open(shard, samples, stages).await {
+                Err(error)
+                    if replaced < REPLACED
+                        && job.store.was_replaced(job.url(shard), &job.origin, &error) =>
+                {
+                    replaced += 1;
+                }
                 Err(error) => {
                     let start_ns = now_ns();
                     waiting.after(error).await?;
                     stages.add(Cause::Origin, start_ns..now_ns());
                 }
-                opened => return opened,
+                Ok((open, progress)) => {
+                    job.store.check_version(&open)?;
+                    return Ok((open, progress));
+                }
             }
         }
     }

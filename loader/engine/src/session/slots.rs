@@ -43,11 +43,13 @@ struct Pool {
     limit: usize,
     used: Mutex<usize>,
     freed: Notify,
+    /// Held by the session that is next to take memory others give back; others queue behind it.
+    queue: tokio::sync::Mutex<()>,
 }
 
 /// Reserved slab memory, until dropped.
 #[derive(Debug)]
-struct Grant {
+pub struct Grant {
     pool: SlabMemory,
     bytes: usize,
 }
@@ -56,7 +58,12 @@ impl SlabMemory {
     /// Makes a pool of `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self(Arc::new(Pool { limit, used: Mutex::new(0), freed: Notify::new() }))
+        Self(Arc::new(Pool {
+            limit,
+            used: Mutex::new(0),
+            freed: Notify::new(),
+            queue: tokio::sync::Mutex::default(),
+        }))
     }
 
     /// Returns the bytes in use.
@@ -79,6 +86,30 @@ impl SlabMemory {
         let bytes = each * fit as usize;
         *used += bytes;
         (fit > 0).then(|| (Grant { pool: self.clone(), bytes }, fit))
+    }
+
+    /// Reserves `bytes`, if they are free.
+    #[must_use]
+    pub fn reserve(&self, bytes: usize) -> Option<Grant> {
+        self.take(bytes, 1).map(|(grant, _)| grant)
+    }
+
+    /// True if sessions wait for memory of others.
+    fn has_queue(&self) -> bool {
+        self.0.queue.try_lock().is_err()
+    }
+
+    /// Reserves memory as [`SlabMemory::take`], behind all sessions that wait already.
+    async fn take_in_turn(&self, each: usize, batches: u32) -> (Grant, u32) {
+        let _turn = self.0.queue.lock().await;
+        loop {
+            let mut freed = pin!(self.0.freed.notified());
+            freed.as_mut().enable();
+            if let Some(taken) = self.take(each, batches) {
+                return taken;
+            }
+            freed.await;
+        }
     }
 
     /// Reserves `each` bytes, if as much for every one of `batches` fits beside them.
@@ -194,6 +225,8 @@ pub(crate) struct Slots {
     engines: Vec<Engine>,
     memory: SlabMemory,
     prefetch: u32,
+    /// Limit on the wait for memory of other jobs.
+    patience: Duration,
     credits: Arc<Semaphore>,
     events: mpsc::Sender<Event>,
     state: Mutex<SlotState>,
@@ -204,10 +237,11 @@ impl Slots {
         engines: Vec<Engine>,
         memory: SlabMemory,
         prefetch: u32,
+        patience: Duration,
         events: mpsc::Sender<Event>,
     ) -> Self {
         let credits = Arc::new(Semaphore::new(prefetch as usize));
-        Self { engines, memory, prefetch, credits, events, state: Mutex::default() }
+        Self { engines, memory, prefetch, patience, credits, events, state: Mutex::default() }
     }
 
     /// Returns the size of the largest batch that an otherwise empty memory can hold.
@@ -306,25 +340,34 @@ impl Slots {
     }
 
     /// Reserves memory for as many batches of `each` bytes as there is room for, waiting for memory
-    /// that this job's earlier batches hold.
+    /// that this job's earlier batches hold, and then for memory of other jobs.
     async fn room(&self, each: usize) -> Result<(Grant, u32)> {
         let room = async {
             loop {
                 let mut freed = pin!(self.memory.0.freed.notified());
                 freed.as_mut().enable();
-                if let Some(taken) = self.memory.take(each, self.prefetch) {
+                let is_next = !self.memory.has_queue();
+                if is_next && let Some(taken) = self.memory.take(each, self.prefetch) {
                     return Some(taken);
                 }
                 tokio::select! {
                     () = freed => {}
-                    // All other slots have returned: waiting longer would not help.
-                    _home = self.credits.acquire_many(self.prefetch - 1) => {
-                        return self.memory.take(each, self.prefetch);
-                    }
+                    // All other slots have returned: the rest is other jobs'.
+                    _home = self.credits.acquire_many(self.prefetch - 1) => return None,
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, room).await.ok().flatten().ok_or_else(|| {
+        let taken = match tokio::time::timeout(PATIENCE, room).await {
+            Ok(Some(taken)) => Some(taken),
+            Ok(None) if each <= self.memory.limit() => {
+                tracing::info!(bytes = each, "a job waits for slab memory of other jobs");
+                let taken = self.memory.take_in_turn(each, self.prefetch);
+                tokio::time::timeout(self.patience, taken).await.ok()
+            }
+            // More than there is at all, or kept by its own trainer.
+            _ => None,
+        };
+        taken.ok_or_else(|| {
             Error::new(ErrorKind::Full, "no slab memory is left for one batch")
                 .at("bytes", each)
                 .at("used", self.memory.used())
@@ -390,7 +433,8 @@ mod tests {
         let engine = EngineConfig { name: "slots".to_owned(), choice, depth: 1, near: None };
         let engine = Engine::start(engine).unwrap();
         let (events, receiver) = mpsc::channel(8);
-        (Slots::new(vec![engine], SlabMemory::new(limit), prefetch, events), receiver)
+        let memory = SlabMemory::new(limit);
+        (Slots::new(vec![engine], memory, prefetch, Duration::from_secs(60), events), receiver)
     }
 
     /// Samples may grow in mid-epoch: the larger slab waits for memory that the trainer is about to
@@ -417,6 +461,27 @@ mod tests {
         let error = slots.lease(5 * CHUNK).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Full, "{error}");
         assert_eq!(slots.memory.used(), 0, "the slab that was too small is gone");
+    }
+
+    #[tokio::test]
+    async fn jobs_wait_for_slab_memory_of_others_in_turn() {
+        let (holder, _events) = slots(4 * CHUNK, 1);
+        let held = holder.lease(3 * CHUNK).await.unwrap();
+        let [large, small] = [0; 2].map(|_| {
+            let (slots, events) = slots(0, 1);
+            (Slots { memory: holder.memory.clone(), ..slots }, events)
+        });
+        let mut large = pin!(large.0.lease(4 * CHUNK));
+        let mut small = pin!(small.0.lease(CHUNK));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(large.as_mut().poll(&mut context).is_pending());
+        // There is room for it, but another came first.
+        assert!(small.as_mut().poll(&mut context).is_pending());
+        holder.state().slab = None;
+        drop(held);
+        let first = large.await.unwrap();
+        assert!(small.as_mut().poll(&mut context).is_pending());
+        drop(first);
     }
 
     /// A first batch waits for its own memory only; the full slab comes with the next.

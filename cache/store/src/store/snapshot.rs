@@ -1,0 +1,230 @@
+//! Versions of shards as one run of a job sees them.
+//!
+//! A job does not depend on the questions of jobs before it. A run looks at each of its files
+//! anew, and accepts an answer of a remote store that was at most a minute old when the run began.
+//! The version found first is the version of the whole run.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay_error::{Error, ErrorKind, Result, shown};
+use forebay_shard::Origin;
+use forebay_source::{Options, Source};
+
+use super::Store;
+use crate::directory::{ObjectKey, ShardName};
+use crate::identity::{Begun, IDENTITY_TTL, Identity};
+use crate::shard::ShardHandle;
+
+/// Longest wait for an origin to confirm a version that is known already. It spans a slow answer
+/// of a busy store; a job over cached shards must not wait longer for an origin that is away.
+pub(super) const RENEWAL_WAIT: Duration = Duration::from_secs(2);
+
+/// Time for which an origin that did not confirm a version is not waited for again.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Reason of the errors of a shard that changed, as sources give it, too.
+const CHANGED: &str = "changed";
+
+/// Treatment of a shard that changes during a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnChange {
+    /// The run ends with an error that names the shard.
+    #[default]
+    Raise,
+    /// The new version is served, and the log says so.
+    Serve,
+}
+
+/// Start of a run, and the versions it has seen since.
+pub(super) struct Snapshot(Mutex<SnapshotState>);
+
+struct SnapshotState {
+    since: Instant,
+    on_change: OnChange,
+    /// Hash of the version of each shard; as many as the job names.
+    versions: HashMap<ObjectKey, u64>,
+}
+
+impl Snapshot {
+    pub(super) fn begin() -> Self {
+        Self(Mutex::new(SnapshotState {
+            since: Instant::now(),
+            on_change: OnChange::default(),
+            versions: HashMap::new(),
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, SnapshotState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Time of the oldest acceptable answer; `None` if any is.
+    fn oldest(&self, is_remote: bool) -> Option<Instant> {
+        let since = self.state().since;
+        if is_remote { since.checked_sub(IDENTITY_TTL) } else { Some(since) }
+    }
+
+    /// Records the version of a shard. Returns the treatment if the run saw another one before.
+    fn note(&self, origin: &Origin) -> Option<OnChange> {
+        let (key, version) = (ObjectKey::of(origin), ShardName::new(origin).hash());
+        let mut state = self.state();
+        let on_change = state.on_change;
+        match state.versions.entry(key) {
+            Entry::Vacant(entry) => {
+                entry.insert(version);
+                None
+            }
+            Entry::Occupied(entry) if *entry.get() == version => None,
+            Entry::Occupied(mut entry) => {
+                if on_change == OnChange::Serve {
+                    entry.insert(version);
+                }
+                Some(on_change)
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Begins a run: shards are looked at anew, and versions of the run before no longer bind.
+    pub fn begin_run(&self) {
+        if let Some(snapshot) = &self.snapshot {
+            let mut state = snapshot.state();
+            state.since = Instant::now();
+            state.versions.clear();
+        }
+    }
+
+    /// Sets the treatment of shards that change during a run of this job.
+    pub fn set_on_change(&self, on_change: OnChange) {
+        if let Some(snapshot) = &self.snapshot {
+            snapshot.state().on_change = on_change;
+        }
+    }
+
+    /// Compares an open shard's version with the one that this run saw first.
+    ///
+    /// # Errors
+    /// `Unavailable` with the reason `changed` if it is another, unless changes are served.
+    pub fn check_version(&self, shard: &ShardHandle) -> Result<()> {
+        let Some(snapshot) = &self.snapshot else { return Ok(()) };
+        let origin = shard.origin();
+        match snapshot.note(&origin) {
+            None => Ok(()),
+            Some(OnChange::Serve) => {
+                let (session, job) = (self.session(), self.job.as_deref());
+                let (url, version) = (shown(&origin.url), &origin.version);
+                tracing::warn!(session, job, url, version, "serves a shard that changed in a run");
+                Ok(())
+            }
+            Some(OnChange::Raise) => {
+                let what = "the shard changed during the epoch";
+                Err(Error::new(ErrorKind::Unavailable, what)
+                    .at("url", &origin.url)
+                    .at("reason", CHANGED)
+                    .at("version", &origin.version)
+                    .advise("run the epoch again, or accept a mix with on_change=\"serve\""))
+            }
+        }
+    }
+
+    /// True if a shard was replaced while it was read; its version is then asked for again. The
+    /// next attempt reads the new one, or fails in [`Store::check_version`].
+    pub fn was_replaced(&self, url: &str, options: &Options, error: &Error) -> bool {
+        let is_replaced = error.place("reason") == Some(CHANGED);
+        if is_replaced
+            && let Ok(source) = self.inner.sources.open_for(url, options, self.client.as_ref())
+        {
+            self.inner.shared.forget_identity(&*source, url);
+        }
+        is_replaced
+    }
+
+    /// Looks at a shard before the run needs it, if its last known version is too old for the run.
+    /// A file is looked at once per run; a remote shard only if it is known, since its fetch tells
+    /// the version of one that is not.
+    pub async fn look_at(&self, url: &str, options: &Options) {
+        let Some(snapshot) = &self.snapshot else { return };
+        let Ok(source) = self.inner.sources.open_for(url, options, self.client.as_ref()) else {
+            // The error surfaces where the shard is opened.
+            return;
+        };
+        let key = (source.scope().to_owned(), url.to_owned());
+        if source.is_remote() && self.inner.shared.identities().peek(&key).is_none() {
+            return;
+        }
+        match self.look(&source, url).await {
+            Ok(Begun { stat, .. }) => {
+                let endpoint = source.endpoint().to_owned();
+                let origin = Origin { endpoint, url: url.to_owned(), version: stat.version };
+                // A change is reported where the shard is opened.
+                snapshot.note(&origin);
+            }
+            Err(error) => {
+                tracing::debug!(url = shown(url), %error, "failed to look at a shard");
+            }
+        }
+    }
+
+    /// Last answer about a shard, if it is too old for this run and another may be waited for.
+    pub(super) fn outdated(&self, source: &dyn Source, known: &Identity) -> Option<Begun> {
+        let oldest = self.snapshot.as_ref()?.oldest(source.is_remote())?;
+        // A question that is still open is answered after the run began.
+        let before = known.begun.peek()?.as_ref().ok()?;
+        (known.asked < oldest && !self.is_silent(source)).then(|| before.clone())
+    }
+
+    /// True if this origin failed to confirm a version a moment ago.
+    fn is_silent(&self, source: &dyn Source) -> bool {
+        let mut silent = self.inner.shared.silent();
+        silent.get(source.scope()).is_some_and(|since| since.elapsed() < SILENCE)
+    }
+
+    pub(super) fn note_silence(&self, source: &dyn Source, error: &Error) {
+        let endpoint = source.endpoint();
+        tracing::warn!(endpoint, %error, "cannot tell if cached shards changed; serves them");
+        self.inner.shared.silent().put(source.scope().to_owned(), Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(url: &str, version: &str) -> Origin {
+        let text = str::to_owned;
+        Origin { endpoint: text("file"), url: text(url), version: text(version) }
+    }
+
+    #[test]
+    fn first_version_binds_the_run() {
+        let snapshot = Snapshot::begin();
+        assert_eq!(snapshot.note(&origin("/0.tar", "a")), None);
+        assert_eq!(snapshot.note(&origin("/1.tar", "b")), None);
+        assert_eq!(snapshot.note(&origin("/0.tar", "a")), None);
+        for _ in 0..2 {
+            assert_eq!(snapshot.note(&origin("/0.tar", "b")), Some(OnChange::Raise));
+        }
+        assert_eq!(snapshot.note(&origin("/0.tar", "a")), None, "the first version went");
+    }
+
+    #[test]
+    fn served_change_is_reported_once() {
+        let snapshot = Snapshot::begin();
+        snapshot.state().on_change = OnChange::Serve;
+        assert_eq!(snapshot.note(&origin("/0.tar", "a")), None);
+        assert_eq!(snapshot.note(&origin("/0.tar", "b")), Some(OnChange::Serve));
+        assert_eq!(snapshot.note(&origin("/0.tar", "b")), None);
+    }
+
+    #[test]
+    fn remote_answers_may_be_a_minute_older_than_the_run() {
+        let snapshot = Snapshot::begin();
+        let since = snapshot.state().since;
+        assert_eq!(snapshot.oldest(false), Some(since));
+        assert_eq!(snapshot.oldest(true), since.checked_sub(Duration::from_secs(60)));
+    }
+}

@@ -1,0 +1,150 @@
+//! Requests of a peer on their way in: bounded in size, time and memory before they are received.
+//!
+//! Rule: a peer makes this process keep 64 KiB at most that are not reserved. A greeting is small.
+//! Lists of a job take slab memory, as the job's batches do. Other long requests belong to jobs
+//! that run already, so they wait for a turn of memory set aside for them.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_engine::session::{Grant, SlabMemory};
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_wire::frame::{MAX_FRAME, Receiver};
+use forebay_wire::message::{Request, RequestKind};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+
+/// Largest body of a greeting: a number and the name of a release.
+const GREETING: usize = 4 << 10;
+
+/// Time for a greeting. A client sends it at once.
+const GREETS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Time for the rest of a request once it has begun. A local peer sends 256 MiB within a second;
+/// this leaves a stopped or busy one room.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
+
+/// Largest request that is received without a reservation: what one system call receives.
+const UNRESERVED: usize = 64 << 10;
+
+/// Largest request of a running job: a choice of a million samples takes 25 MiB.
+const LONG: usize = 32 << 20;
+
+/// Memory for long requests of running jobs, in permits of [`UNRESERVED`] bytes: one of the
+/// largest, or hundreds of the usual ones.
+const LONG_PERMITS: usize = LONG / UNRESERVED;
+
+/// Memory set aside for long requests of all peers.
+#[derive(Debug)]
+pub struct RequestMemory(Semaphore);
+
+impl RequestMemory {
+    /// Bytes set aside.
+    pub const BYTES: usize = LONG;
+
+    pub(crate) fn new() -> Self {
+        Self(Semaphore::new(LONG_PERMITS))
+    }
+}
+
+/// A received request, and the memory that its content takes.
+pub(super) struct Incoming {
+    pub(super) request: Request,
+    /// Memory of a job's list, to be held as long as the list.
+    pub(super) list: Option<(RequestKind, Grant)>,
+}
+
+/// Receiving end of a peer's connection.
+pub(super) struct Intake {
+    stream: Arc<UnixStream>,
+    receiver: Receiver,
+}
+
+impl Intake {
+    pub(super) fn new(stream: Arc<UnixStream>) -> Self {
+        Self { stream, receiver: Receiver::limited(GREETING) }
+    }
+
+    /// Receives the first message.
+    ///
+    /// # Errors
+    /// `Closed` if it does not come in time; `Invalid` if it is too long.
+    pub(super) async fn greeting(&mut self) -> Result<Request> {
+        let Self { stream, receiver } = self;
+        let greeting = received(stream, || receiver.try_receive(stream.as_fd()));
+        let greeting = tokio::time::timeout(GREETS_WITHIN, greeting).await;
+        receiver.limit(MAX_FRAME);
+        greeting.map_err(|_| late("the peer sent no greeting in time", GREETS_WITHIN))?
+    }
+
+    /// Receives the next request.
+    ///
+    /// # Errors
+    /// `Full` if there is no memory for it; `Invalid` if it is too long for its kind; `Closed` if
+    /// it does not arrive in time once it has begun.
+    pub(super) async fn next(
+        &mut self,
+        slabs: &SlabMemory,
+        memory: &RequestMemory,
+    ) -> Result<Incoming> {
+        let Self { stream, receiver } = self;
+        let (kind, len) = received(stream, || receiver.try_announced(stream.as_fd())).await?;
+        let kind = RequestKind::of(kind);
+        let (mut list, mut _copy, mut _turn) = (None, None, None);
+        if kind.is_list() && len > UNRESERVED {
+            // Once as a frame, once decoded.
+            let full = || {
+                Error::new(ErrorKind::Full, "the daemon has no memory for the job's list of shards")
+                    .at("bytes", len)
+                    .at("memory", slabs.limit())
+                    .advise("end other jobs, name fewer shards, or raise `memory`")
+            };
+            list = Some((kind, slabs.reserve(len).ok_or_else(full)?));
+            _copy = Some(slabs.reserve(len).ok_or_else(full)?);
+        } else if len > LONG {
+            return Err(Error::new(ErrorKind::Invalid, "the peer announced too long a request")
+                .at("bytes", len)
+                .at("limit", LONG));
+        } else if len > UNRESERVED {
+            let permits = u32::try_from(len.div_ceil(UNRESERVED)).unwrap_or(u32::MAX);
+            // The semaphore is never closed, and each holder's time is limited.
+            _turn = memory.0.acquire_many(permits).await.ok();
+        }
+        let request = received(stream, || receiver.try_receive(stream.as_fd()));
+        let request = tokio::time::timeout(ARRIVES_WITHIN, request).await;
+        let request =
+            request.map_err(|_| late("the rest of a request is late", ARRIVES_WITHIN))??;
+        Ok(Incoming { request, list })
+    }
+}
+
+fn late(what: &str, limit: Duration) -> Error {
+    Error::new(ErrorKind::Closed, what).at("seconds", limit.as_secs())
+}
+
+/// Receives from a socket once `try_receive` has all of it.
+pub(super) async fn received<T>(
+    socket: &UnixStream,
+    mut try_receive: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    // It may be here already, behind the one before.
+    let mut received = try_receive();
+    loop {
+        if let Some(received) = received? {
+            return Ok(received);
+        }
+        socket.readable().await.doing("wait for the peer")?;
+        let mut tried = Ok(None);
+        // Reports the socket as empty, so that `readable` waits again.
+        let _ = socket.try_io(Interest::READABLE, || {
+            tried = try_receive();
+            match tried {
+                Ok(None) => Err(std::io::ErrorKind::WouldBlock.into()),
+                _ => Ok(()),
+            }
+        });
+        received = tried;
+    }
+}
