@@ -49,6 +49,7 @@ class Options:
     fields: Mapping[str, Field] | None
     transform: Callable[[dict[str, Any]], Any] | None
     select: Callable[[dict[str, Any]], Any] | None
+    drop_empty: bool | None
     workers: int
     worker_type: WorkerType
     shuffle: Order
@@ -84,6 +85,14 @@ class Options:
         fields = (self.fields or {}).items()
         return [name for name, field in fields if isinstance(field, Bytes) and not field.copy]
 
+    def drops_empty(self, world_size: int) -> bool:
+        """Return True if batches without samples are not delivered.
+
+        Ranks that step together would wait for the one that is a batch ahead.
+        """
+        together = world_size > 1 and self.split == "static"
+        return not together if self.drop_empty is None else self.drop_empty
+
     def settled(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the loader's arguments such that they mean the same in any folder."""
         folder = _paths.here()
@@ -101,6 +110,7 @@ def check(
     fields: Mapping[str, Field] | None,
     transform: Callable[[dict[str, Any]], Any] | None,
     select: Callable[[dict[str, Any]], Any] | None,
+    drop_empty: bool | None,
     workers: int,
     worker_type: WorkerType,
     shuffle: Shuffle,
@@ -202,6 +212,7 @@ def check(
         fields=None if fields is None else dict(fields),
         transform=transform,
         select=select,
+        drop_empty=None if drop_empty is None else flag("drop_empty", drop_empty),
         workers=whole("workers", workers, 0, _WORKERS_MAX),
         worker_type=worker_type,
         shuffle=_shuffle(shuffle),
