@@ -17,7 +17,7 @@ from forebay._sendable import check_program, check_sendable
 from forebay._stop import items
 from forebay._values import U32_MAX, U64_MAX, flag, number, text, whole, word
 from forebay.errors import ForebayError, Invalid
-from forebay.fields import Bytes, Field, Rows, specification
+from forebay.fields import Bytes, Field, Rows, cropped, specification
 from forebay.frameworks import Name, no_nested
 from forebay.streams import Mixture, Stream, Urls
 
@@ -159,6 +159,7 @@ def check(
         raise Invalid("rank and world_size come together; give both or neither")
     if fields is not None:
         specification(fields)
+        fields = cropped(fields)
         for name, field in fields.items():
             if framework in ("jax", "numpy") and isinstance(field, Rows) and field.is_nested:
                 raise no_nested(framework, name)
