@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use forebay_admin::HttpListener;
-use forebay_client::RuntimeDirectory;
+use forebay_client::{Capacity, RuntimeDirectory, cache_directory, wanted_capacity};
 use forebay_config::Config;
 use forebay_config::embedded;
 use forebay_config::settings::AccessConfig;
@@ -27,6 +27,7 @@ use forebay_serve::{Listener, serve};
 use forebay_source::{Limits, Rules};
 use forebay_store::{Class, LocalFiles};
 use forebay_uring::EngineChoice;
+use forebay_wire::socket::SocketPath;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -42,9 +43,6 @@ const TAKE_OVER: Duration = Duration::from_secs(15);
 /// Time for running work (a removal, a cancelled indexer) to end at shutdown before it is cut off:
 /// everything on disk is safe at any instant.
 const WIND_UP: Duration = Duration::from_secs(5);
-
-/// Bytes the embedded cache may hold, unless `--capacity` says so.
-const CAPACITY: &str = "FOREBAY_CAPACITY";
 
 /// Interval at which a process that waits for the lock checks if its holder serves: short beside
 /// the seconds in which a daemon starts.
@@ -270,16 +268,19 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
     Ok(Startup { node, governed, socket, listens, http, idle: None, announce: false, lock: None })
 }
 
-/// A user's own daemon; `None` if another one serves that user.
+/// A user's own daemon; `None` if another one serves its cache.
 fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Done<Option<Startup>> {
     let capacity = capacity(arguments)?;
     // A session of its own: a Ctrl-C for the trainer is not for the daemon. A process started as a
     // group leader cannot, and needs not: whoever did that separated it already.
     let _ = rustix::process::setsid();
-    let runtime = RuntimeDirectory::of_this_user()?;
+    let cache = cache_directory()?;
+    let runtime = RuntimeDirectory::of(&cache);
+    runtime.make()?;
     let Some(lock) = take_over(&runtime)? else { return Ok(None) };
-    let cache = embedded::cache_directory()?;
-    let capacity = embedded::capacity(&cache, capacity)?;
+    let wanted = capacity;
+    let capacity = embedded::capacity(&cache, wanted)?;
+    runtime.note_capacity(&Capacity { wanted, bytes: capacity })?;
     let tiers = vec![NodeTier::at("cache", Class::Nvme, cache, capacity)];
     let leases =
         LeasesConfig { directory: leases_directory(&tiers), redis: None, named_by_jobs: true };
@@ -322,20 +323,7 @@ fn capacity(arguments: &Arguments) -> Done<Option<u64>> {
     }
 }
 
-/// The capacity that the environment asks for.
-pub(super) fn wanted_capacity() -> Result<Option<u64>> {
-    let Some(text) = std::env::var(CAPACITY).ok().filter(|text| !text.is_empty()) else {
-        return Ok(None);
-    };
-    let size = text.parse().map_err(|why: String| {
-        Error::new(ErrorKind::Invalid, format!("invalid size: {why}"))
-            .at(CAPACITY, &text)
-            .advise("write it like '200GB'")
-    })?;
-    Ok(Some(bytes(size)))
-}
-
-/// Takes the lock of this user's daemon, waiting for one that is just ending; `None` if its holder
+/// Takes the lock of the cache's daemon, waiting for one that is just ending; `None` if its holder
 /// serves.
 fn take_over(runtime: &RuntimeDirectory) -> Result<Option<File>> {
     let path = runtime.daemon_lock();
@@ -351,15 +339,17 @@ fn take_over(runtime: &RuntimeDirectory) -> Result<Option<File>> {
             let _ = sender.send(result.map(|()| lock));
         })
         .doing("start a thread")?;
+    let socket = runtime.socket();
+    let socket = SocketPath::of(&socket)?;
     let deadline = Instant::now() + TAKE_OVER;
     while Instant::now() < deadline {
         match taken.recv_timeout(LOOK) {
             Ok(lock) => return lock.map(Some),
-            Err(_) if UnixStream::connect(runtime.socket()).is_ok() => return Ok(None),
+            Err(_) if UnixStream::connect(socket.path()).is_ok() => return Ok(None),
             Err(_) => {}
         }
     }
-    Err(Error::new(ErrorKind::Invalid, "another daemon of this user hangs")
+    Err(Error::new(ErrorKind::Invalid, "another daemon of this cache hangs")
         .at("lock", path.display())
         .advise("end the process that holds the lock"))
 }

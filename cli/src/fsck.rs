@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use forebay_config::embedded;
+use forebay_client::cache_directory;
 use forebay_error::{Error, ErrorKind};
 use forebay_store::{Checkup, FaultKind, fsck};
 use indicatif::ProgressBar;
@@ -28,7 +28,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Done {
     let directory = match &arguments.directory {
         Some(directory) => directory.clone(),
-        None => embedded::cache_directory()?,
+        None => cache_directory()?,
     };
     let bar = ProgressBar::new(0)
         .with_style(bar_style("{bar:40} {pos}/{len} files  {elapsed} (left {eta})"));

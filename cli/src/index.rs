@@ -62,6 +62,12 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
         connection.send(&Request::Pace { bandwidth: rate.bytes() })?;
     }
     let manifest = Manifest::new(count(&connection, urls)?)?;
+    if let (0, Some(first)) = (manifest.samples(), manifest.shards().first()) {
+        return Err(Error::new(ErrorKind::NotFound, "the shards have no samples")
+            .at("url", &first.url)
+            .advise("shards hold members such as 0001.jpg and 0001.cls, which `tar -t` lists")
+            .into());
+    }
     manifest.write(&arguments.output)?;
     Ok(tell(arguments, &manifest)?)
 }

@@ -33,7 +33,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use forebay_client::{Address, Admin, Connection, Deadline, Launch, RuntimeDirectory};
+use forebay_client::{Address, Admin, CAPACITY, Connection, Deadline, Launch, RuntimeDirectory};
 use forebay_error::{Doing, Error, ErrorKind, Problem, Result, is_hidden};
 use forebay_shard::Commands;
 use forebay_source::Options;
@@ -251,14 +251,23 @@ impl Target {
     fn address(&self, launcher: &Launcher) -> Result<Address> {
         let embedded = ["daemon", "--embedded"].map(OsString::from);
         let command = launcher.iter().cloned().chain(embedded).collect();
-        let directory = RuntimeDirectory::of_this_user()?;
+        let directory = RuntimeDirectory::of_this_user();
         Address::parse(self.daemon.as_deref(), Launch { command, directory })
     }
 
     /// Connects, starting this user's own daemon if need be.
     fn connect(&self, launcher: &Launcher) -> Done<Connection> {
         let address = self.address(launcher)?;
-        address.connect(&Deadline::after(CONNECT_TIMEOUT)).map_err(Failure::Unreachable)
+        let connected = address.connect(&Deadline::after(CONNECT_TIMEOUT));
+        let connection = connected.map_err(|error| match error.place(CAPACITY) {
+            Some(_) => Failure::Usage(error),
+            None => Failure::Unreachable(error),
+        })?;
+        if let Some(notice) = &connection.notice {
+            // Nothing is left to tell it to if standard error is gone.
+            let _ = writeln!(std::io::stderr(), "forebay: {notice}");
+        }
+        Ok(connection)
     }
 
     /// Returns the admin client of a daemon, which is started if needed.
@@ -271,9 +280,9 @@ impl Target {
         let open = |path: &Path| Connection::open(path, &Deadline::after(ANSWER_TIMEOUT));
         let opened = match self.address(&[])? {
             Address::Unix(path) => open(&path),
-            Address::Embedded(launch) => open(&launch.directory.socket()),
+            Address::Embedded(launch) => open(&launch.directory?.socket()),
             Address::Auto(launch) => open(forebay_client::NODE_SOCKET.as_ref())
-                .or_else(|_| open(&launch.directory.socket())),
+                .or_else(|_| open(&launch.directory?.socket())),
         };
         Ok(Admin::of(opened.map_err(Failure::Unreachable)?)?)
     }

@@ -24,16 +24,19 @@ const TICK: Duration = Duration::from_millis(100);
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// A folder, a list (.csv, .parquet), or shards: paths with braces (`{000..099}`) and globs.
+    /// A folder, a list (.csv, .tsv, .jsonl, .parquet), or shards: paths with braces (`{000..099}`)
+    /// and globs.
     ///
     /// In a folder, files that share a path up to the first dot of their name become one sample:
     /// `cat/001.jpg` and `cat/001.cls` are the fields `jpg` and `cls` of sample `cat/001`. Samples
-    /// come in the order of their keys. A file that fits no sample is an error.
+    /// come in the order of their keys. A file that fits no sample is an error; notes of operating
+    /// systems (.DS_Store, ._*, Thumbs.db) are left out.
     ///
     /// In a list, each row becomes a sample, in the order of the rows, and the header describes the
     /// columns: `key` holds keys (without it, rows are numbered from 000000000); `cls=` holds the
     /// field `cls` itself; `jpg` names files that hold the field `jpg`, relative to the list's
-    /// folder or --root. An empty cell is no field.
+    /// folder or --root. An empty cell is no field. Commas, semicolons or tabs separate the cells
+    /// of a .csv; a line of a .jsonl is an object whose names are those of columns.
     ///
     /// From shards, each sample is taken as it is, in their order. Members without a sample, which
     /// loaders skip, are left out; a sample that loaders would report as bad is an error.
@@ -72,6 +75,12 @@ pub(super) struct Arguments {
     /// be read as one.
     #[arg(long)]
     prefix_keys: bool,
+    /// Gather the members of each sample, and sort the samples of each shard by key.
+    ///
+    /// For shards in which the members of a sample lie apart, as `tar` leaves files that it finds
+    /// in a folder.
+    #[arg(long)]
+    sort: bool,
     /// Path of the manifest. Default: beside the shards, `out.json` for `out-{:06d}.tar`.
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
@@ -170,12 +179,17 @@ fn input(arguments: &Arguments) -> Done<Input> {
         [one] if is_list(one.as_ref()) => {
             Input::List { path: one.into(), root: arguments.root.clone() }
         }
-        all => Input::Tars { paths: tars(all)?, prefix_keys: arguments.prefix_keys },
+        all => Input::Tars {
+            paths: tars(all)?,
+            prefix_keys: arguments.prefix_keys,
+            sort: arguments.sort,
+        },
     };
     let (list, tars) = (matches!(input, Input::List { .. }), matches!(input, Input::Tars { .. }));
     let misplaced = [
         (arguments.root.is_some() && !list, "--root applies to a list"),
         (arguments.prefix_keys && !tars, "--prefix-keys applies to shards"),
+        (arguments.sort && !tars, "--sort applies to shards; a folder's samples are sorted"),
     ];
     match misplaced.iter().find(|(misplaced, _)| *misplaced) {
         Some((_, what)) => Err(Failure::Usage(Error::new(ErrorKind::Invalid, *what))),

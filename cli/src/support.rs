@@ -143,7 +143,7 @@ fn collect(arguments: &Arguments) -> Vec<Piece> {
     let found = doctor::report(Some(&config).filter(|path| path.exists()).map(PathBuf::as_path));
     pieces.push(Piece { name: "doctor.txt", content: found.map(String::into_bytes) });
     pieces.push(Piece { name: "node-daemon.log", content: journal() });
-    let log = RuntimeDirectory::of_this_user().and_then(|runtime| end_of(&runtime.log()));
+    let log = RuntimeDirectory::of_this_user().and_then(|directory| end_of(&directory.log()));
     pieces.push(Piece { name: "private-daemon.log", content: log });
     pieces.extend(MACHINE.map(|(name, path)| Piece { name, content: end_of(Path::new(path)) }));
     for piece in &mut pieces {

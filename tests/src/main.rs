@@ -37,12 +37,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Plays two epochs of the job on standard input. The arguments are the runtime directory and the
+/// Plays two epochs of the job on standard input. The arguments are the cache directory and the
 /// command that starts a daemon.
 fn play(arguments: &[OsString]) -> Result<()> {
-    let (directory, command) = arguments.split_first().expect("a runtime directory is given");
+    let (directory, command) = arguments.split_first().expect("a cache directory is given");
     let part: TrainerJob = serde_json::from_reader(std::io::stdin()).expect("a part is given");
-    let directory = RuntimeDirectory::at(directory.into())?;
+    let directory = Ok(RuntimeDirectory::of(directory.as_ref()));
     let launch = Launch { command: command.to_vec(), directory };
     let loader = loader(Address::Embedded(launch), part.open)?;
     let mut out = std::io::stdout();

@@ -1,4 +1,4 @@
-//! A user's directories, with embedded daemons and trainers as processes that may be killed.
+//! A user's cache directory, with embedded daemons and trainers as processes that may be killed.
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,10 +19,9 @@ const IDLE: &str = "1";
 /// Capacity for every shard of a test.
 const CAPACITY: &str = "1GiB";
 
-/// Runtime directory and cache of one user.
+/// Cache of one user.
 pub struct UserHome {
     actor: PathBuf,
-    runtime: TempDir,
     cache: TempDir,
 }
 
@@ -34,20 +33,19 @@ pub struct Trainer {
 }
 
 impl UserHome {
-    /// New directories, whose daemons and trainers run the program `actor`.
+    /// A new directory, whose daemons and trainers run the program `actor`.
     ///
     /// # Panics
-    /// If the directories cannot be made.
+    /// If the directory cannot be made.
     #[must_use]
     pub fn new(actor: &str) -> Self {
-        let runtime = TempDir::new().expect("a temp directory can be made");
-        Self { actor: actor.into(), runtime, cache: Daemon::disk() }
+        Self { actor: actor.into(), cache: Daemon::disk() }
     }
 
     /// Address at which its trainers find their daemon.
     #[must_use]
     pub fn address(&self) -> Address {
-        Address::Embedded(Launch { command: self.command(), directory: self.directory() })
+        Address::Embedded(Launch { command: self.command(), directory: Ok(self.directory()) })
     }
 
     /// The command line as its user runs it. A daemon that it starts ends soon after it.
@@ -57,7 +55,6 @@ impl UserHome {
         command
             .args(arguments)
             .env_remove("FOREBAY_DAEMON")
-            .env("XDG_RUNTIME_DIR", self.runtime.path())
             .env("FOREBAY_CACHE", self.cache.path())
             .env("FOREBAY_CAPACITY", CAPACITY)
             .env("FOREBAY_IDLE", IDLE);
@@ -65,24 +62,18 @@ impl UserHome {
     }
 
     fn command(&self) -> Vec<OsString> {
-        let set = |name: &str, path: &Path| {
-            let mut set = OsString::from(format!("{name}="));
-            set.push(path);
-            set
-        };
-        let mut command = vec![
-            "env".into(),
-            set("XDG_RUNTIME_DIR", self.runtime.path()),
-            set("FOREBAY_CACHE", self.cache.path()),
-            self.actor.clone().into(),
-        ];
+        let mut cache = OsString::from("FOREBAY_CACHE=");
+        cache.push(self.cache.path());
+        let mut command = vec!["env".into(), cache, self.actor.clone().into()];
         let daemon = ["daemon", "--embedded", "--capacity", CAPACITY, "--idle", IDLE];
         command.extend(daemon.map(OsString::from));
         command
     }
 
     fn directory(&self) -> RuntimeDirectory {
-        RuntimeDirectory::at(self.runtime.path().join("forebay")).expect("it is private")
+        let directory = RuntimeDirectory::of(self.cache.path());
+        directory.make().expect("it is private");
+        directory
     }
 
     /// Socket of its daemon.
@@ -103,6 +94,12 @@ impl UserHome {
         self.directory().log()
     }
 
+    /// Directory of its cache.
+    #[must_use]
+    pub fn cache(&self) -> &Path {
+        self.cache.path()
+    }
+
     /// Shard directory of its cache.
     #[must_use]
     pub fn shards(&self) -> PathBuf {
@@ -117,7 +114,7 @@ impl UserHome {
     pub fn trainer(&self, part: &TrainerJob) -> Trainer {
         let mut child = Command::new(&self.actor)
             .arg("play")
-            .arg(self.directory().path())
+            .arg(self.cache.path())
             .args(self.command())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -129,10 +126,10 @@ impl UserHome {
         Trainer { child, lines, last: None }
     }
 
-    /// Process ids of the daemons on its runtime directory.
+    /// Process ids of the daemons on its cache.
     #[must_use]
     pub fn daemons(&self) -> Vec<u32> {
-        let mine = self.runtime.path().as_os_str().as_encoded_bytes();
+        let mine = self.cache.path().as_os_str().as_encoded_bytes();
         let is_mine = |pid: &u32| {
             let read = |what: &str| fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
             let has = |text: &[u8], part: &[u8]| text.windows(part.len()).any(|at| at == part);

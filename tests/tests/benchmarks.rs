@@ -228,16 +228,16 @@ fn failure_keeps_results_measured_before() {
     assert_eq!(first["warm"].as_array().unwrap().len(), 2, "{report}");
     assert!(first.get("cold").is_none() && first.get("cold_seconds").is_none(), "{report}");
 
-    // There is nowhere for the daemon of the jobs to live.
+    // No daemon starts for the jobs, which are measured last.
     let folder = tempfile::tempdir().unwrap();
     let picture = folder.path().join("growth.svg");
     let scale = |picture: &std::path::Path| {
         let mut command = home.forebay(&["bench", "scale", "--quick", "--json", "--plot"]);
-        command.arg(picture).arg("--directory").arg(folder.path()).env("TMPDIR", "/no/such/folder");
+        command.arg(picture).arg("--directory").arg(folder.path()).env("FOREBAY_CAPACITY", "lots");
         command.args(["--max-samples", "1000", "--max-shards", "10", "--max-cached", "10"]);
         command.output().unwrap()
     };
-    let report = failed(&scale(&picture), "NotFound");
+    let report = failed(&scale(&picture), "FOREBAY_CAPACITY");
     assert_eq!(report["growths"].as_array().unwrap().len(), 10, "{report}");
     assert!(std::fs::read_to_string(picture).unwrap().starts_with("<svg"));
     // A picture that cannot be written is told before anything is measured.

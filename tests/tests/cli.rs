@@ -87,6 +87,10 @@ fn wrong_usage_exits_with_2_and_starts_nothing() {
     let mut command = home.forebay(&["daemon", "--embedded"]);
     command.env("FOREBAY_CAPACITY", "lots");
     assert_ends(command, 2, "FOREBAY_CAPACITY");
+    // Nor does a client that would start a daemon, or find one.
+    let mut command = home.forebay(&["index", "/x.tar", "-o", "/tmp/m.json"]);
+    command.env("FOREBAY_CAPACITY", "lots");
+    assert_ends(command, 2, "FOREBAY_CAPACITY");
     assert!(home.daemons().is_empty());
 }
 
@@ -294,7 +298,7 @@ fn long_log_of_an_embedded_daemon_is_truncated() {
 
     // A trainer cuts it too: what it starts may end before it would.
     fill_log(&home.log());
-    let directory = RuntimeDirectory::at(home.log().parent().unwrap().to_owned()).unwrap();
+    let directory = Ok(RuntimeDirectory::of(home.cache()));
     let address = Address::Embedded(Launch { command: vec!["true".into()], directory });
     assert!(address.connect(&Deadline::after(PATIENCE)).is_err());
     assert_eq!(home.log().metadata().unwrap().len(), 0);

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
@@ -21,7 +21,7 @@ from forebay._options import Verdict
 from forebay._stop import inside
 from forebay._usercode import Made
 from forebay._workers import Task, serves
-from forebay.errors import ForebayError, Full, Invalid
+from forebay.errors import ForebayError, Full, Invalid, NotFound
 
 if TYPE_CHECKING:
     from forebay.loader import DataLoader
@@ -32,9 +32,24 @@ _log = logging.getLogger("forebay")
 class _Over(Exception):
     """Not an error: the epoch ends here, by itself or because `on_error` stops it."""
 
-    def __init__(self, stopped: bool) -> None:
+    def __init__(self, stopped: bool, samples: int | None = None) -> None:
         super().__init__()
         self.stopped = stopped
+        # Samples of the epoch over all ranks, as far as this rank knows.
+        self.samples = samples
+
+
+class Empty(NotFound):
+    """A data set without samples."""
+
+    kind = NotFound.kind
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        super().__init__(
+            "the data set has no samples; shards hold members such as 0001.jpg and 0001.cls, "
+            "which `tar -t` lists",
+            {"url": urls[0], "shards": str(len(urls))},
+        )
 
 
 @dataclass(frozen=True)
@@ -92,6 +107,13 @@ class Epoch(Iterator[Any]):
                 self._taker = None
 
     def _taken(self) -> Any:
+        made = self._advanced()
+        while made is None or made.dropped:
+            made = self._advanced()
+        return made.batch
+
+    def _advanced(self) -> Made | None:
+        """Return the next batch; None if the iteration continues with another epoch."""
         if self._over:
             raise StopIteration
         self._loader._is_current(self)
@@ -106,7 +128,9 @@ class Epoch(Iterator[Any]):
             # A natural end has reported its errors; one made by `on_error` skips none.
             if not over.stopped:
                 self._count(first.errors)
-            return self._finish(over.stopped)
+                self._refuse_empty(over.samples)
+            self._finish(over.stopped)
+            return None
         except BaseException as error:
             # The position is still before the failed batch: start there again if asked.
             self._abandon()
@@ -119,13 +143,21 @@ class Epoch(Iterator[Any]):
             raise
         self._pending.popleft()
         self._count(first.errors)
-        self._loader._handed_out(first.samples - made.left_out, made.left_out)
-        return made.batch
+        self._loader._handed_out(first.samples - made.left_out, made.left_out, made.dropped)
+        return made
 
     def _count(self, errors: list[ForebayError]) -> None:
         self._errors += len(errors)
         self._skips.clear()
         self._loader._skipped(errors)
+
+    def _refuse_empty(self, samples: int | None) -> None:
+        place = self._loader._place
+        # Under split="dynamic" a rank knows its own samples only; the others may be faster.
+        others = self._loader._leases is not None and place is not None and place.world_size > 1
+        if samples == 0 and not others:
+            self._abandon()
+            raise Empty(self._loader._options.urls)
 
     def _begun(self) -> _native.Loader:
         """Start the native loader at the loader's position; again after a fork or an error."""
@@ -146,7 +178,7 @@ class Epoch(Iterator[Any]):
         self._pending.clear()
         self._run, self._full = None, False
 
-    def _finish(self, stopped: bool) -> Any:
+    def _finish(self, stopped: bool) -> None:
         self._abandon()
         self._over = self._loader._end(self, stopped)
         if self._over:
@@ -154,7 +186,6 @@ class Epoch(Iterator[Any]):
             raise StopIteration from None
         # The state was saved after an epoch's last batch: continue with the next epoch.
         self._errors = 0
-        return self._taken()
 
     def _fill(self, native: _native.Loader) -> None:
         """Keep as many batches in flight as there are workers; wait for the first only."""
@@ -175,7 +206,7 @@ class Epoch(Iterator[Any]):
             samples, errors = found
             self._full = True
             self._loader._learn(samples)
-            return Pending(partial(_raise, _Over(stopped=False)), errors)
+            return Pending(partial(_raise, _Over(stopped=False, samples=samples)), errors)
         samples = found.samples()
         assembler, workers = self._loader._assembler(), self._loader._pool()
         if workers is None:

@@ -73,7 +73,7 @@ LOADER: dict[str, str] = {
     "resampled": "every sample comes once per epoch; use epoch_samples= for another length",
     "repeat": "use loader.set_epoch, or forebay.Stream(urls, repeat=)",
     "handler": 'use on_error="raise", "skip", "stop" or a function of the error',
-    "empty_check": "an epoch without samples ends at once: leave it out",
+    "empty_check": "a data set without samples is an error: leave it out",
     "mode": "every sample comes once per epoch; use epoch_samples= for another length",
     "select_files": "use fields= for the members to read, and select= for the samples",
     "rename_files": "use fields=, whose names are your own",

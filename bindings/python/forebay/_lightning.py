@@ -28,6 +28,9 @@ _LOADERS = ("torch.utils.data.", "torchdata.")
 # included.
 _CALLERS = 24
 
+# Batches it may hold back: it prefetches one unless told otherwise.
+HELD_MAX = 64
+
 
 def held() -> int:
     """Return the number of batches that Lightning holds back once it has the present one."""

@@ -17,7 +17,7 @@ from forebay._sendable import check_program, check_sendable
 from forebay._stop import items
 from forebay._values import U32_MAX, U64_MAX, flag, number, text, whole, word
 from forebay.errors import ForebayError, Invalid
-from forebay.fields import Bytes, Field, Rows, specification
+from forebay.fields import Bytes, Field, Rows, cropped, specification
 from forebay.frameworks import Name, no_nested
 from forebay.streams import Mixture, Stream, Urls
 
@@ -49,6 +49,7 @@ class Options:
     fields: Mapping[str, Field] | None
     transform: Callable[[dict[str, Any]], Any] | None
     select: Callable[[dict[str, Any]], Any] | None
+    drop_empty: bool | None
     workers: int
     worker_type: WorkerType
     shuffle: Order
@@ -84,6 +85,14 @@ class Options:
         fields = (self.fields or {}).items()
         return [name for name, field in fields if isinstance(field, Bytes) and not field.copy]
 
+    def drops_empty(self, world_size: int) -> bool:
+        """Return True if batches without samples are not delivered.
+
+        Ranks that step together would wait for the one that is a batch ahead.
+        """
+        together = world_size > 1 and self.split == "static"
+        return not together if self.drop_empty is None else self.drop_empty
+
     def settled(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the loader's arguments such that they mean the same in any folder."""
         folder = _paths.here()
@@ -101,6 +110,7 @@ def check(
     fields: Mapping[str, Field] | None,
     transform: Callable[[dict[str, Any]], Any] | None,
     select: Callable[[dict[str, Any]], Any] | None,
+    drop_empty: bool | None,
     workers: int,
     worker_type: WorkerType,
     shuffle: Shuffle,
@@ -149,6 +159,7 @@ def check(
         raise Invalid("rank and world_size come together; give both or neither")
     if fields is not None:
         specification(fields)
+        fields = cropped(fields)
         for name, field in fields.items():
             if framework in ("jax", "numpy") and isinstance(field, Rows) and field.is_nested:
                 raise no_nested(framework, name)
@@ -202,6 +213,7 @@ def check(
         fields=None if fields is None else dict(fields),
         transform=transform,
         select=select,
+        drop_empty=None if drop_empty is None else flag("drop_empty", drop_empty),
         workers=whole("workers", workers, 0, _WORKERS_MAX),
         worker_type=worker_type,
         shuffle=_shuffle(shuffle),

@@ -31,10 +31,6 @@ class Position:
         """Return the position `step` batches later."""
         return replace(self, batch=self.batch + step)
 
-    def earlier(self, batches: int, first: int) -> Position:
-        """Return the position so many batches before, at the earliest the epoch's `first`."""
-        return replace(self, batch=max(min(first, self.batch), self.batch - batches))
-
     def samples(self, global_batch: int) -> int:
         """Return the samples of the epoch before it, over all ranks."""
         return self.base + self.batch * global_batch

@@ -41,6 +41,8 @@ class Made:
 
     batch: Any
     left_out: int = 0
+    # True if no sample is left in it: it is not delivered, and no other code saw it.
+    dropped: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class UserCode:
     framework: Framework
     select: Callable[[dict[str, Any]], Any] | None
     transform: Callable[[dict[str, Any]], Any] | None
+    # True if batches without samples are not delivered.
+    drops_empty: bool = False
 
     def __post_init__(self) -> None:
         for name, field in self.fields.items():
@@ -66,6 +70,10 @@ class UserCode:
                 samples = sum(decoded.valid.tolist())
                 decoded = self._take(decoded, chosen)
                 left_out = samples - sum(decoded.valid.tolist())
+        # A batch of padding alone keeps ranks in step.
+        emptied = left_out > 0 or not len(decoded.keys)
+        if self.drops_empty and emptied and not any(decoded.valid.tolist()):
+            return Made(None, left_out, dropped=True)
         batch: dict[str, Any] = {}
         for name, values, present in decoded.columns:
             field = self.fields.get(name)

@@ -6,6 +6,7 @@ one present. A sample without any is a `BadSample`, unless ``optional=True``.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
@@ -19,7 +20,9 @@ __all__ = ["Bytes", "Field", "Float", "Image", "Int", "Json", "Label", "Npy", "T
 
 Mapper = Callable[[Any], Any]
 Crop = Literal["random", "center"]
-ImageDtype = Literal["uint8", "float16", "bfloat16", "float32"]
+ImageDtype = Literal["uint8", "uint16", "float16", "bfloat16", "float32"]
+Mode = Literal["rgb", "gray", "palette"]
+Interpolation = Literal["bilinear", "nearest"]
 Layout = Literal["NCHW", "NHWC"]
 FloatDtype = Literal["float32", "float64"]
 Quality = Literal["exact", "fast"]
@@ -37,8 +40,12 @@ ArrayDtype = Literal[
     "bfloat16",
     "float32",
     "float64",
+    "complex64",
+    "complex128",
 ]
 Ragged = Literal["list", "pad", "nested"]
+# Arguments of an image that decide its crop.
+_CROPPED = ("size", "crop", "flip", "scale", "ratio", "resize", "views")
 # Range of a class's number.
 INT64 = (-(2**63), 2**63 - 1)
 
@@ -102,6 +109,8 @@ class Field:
 class Image(Field):
     """A JPEG, PNG or WebP image: a tensor of shape ``(batch, 3, height, width)``.
 
+    A PNG of 16 bits a channel keeps them, unless `dtype` is uint8.
+
     Parameters
     ----------
     size : int or (int, int), optional
@@ -113,13 +122,22 @@ class Image(Field):
         image, squeezed to `size` if given.
     flip : bool
         Mirror half of the samples, drawn at random.
-    dtype : {"uint8", "float16", "bfloat16", "float32"}
-        uint8 is 0...255; the others are 0...1, then normalised.
+    dtype : {"uint8", "uint16", "float16", "bfloat16", "float32"}
+        uint8 is 0...255, uint16 0...65535; the others are 0...1, then normalised.
+    mode : {"rgb", "gray", "palette"}
+        ``"gray"``: brightness, one channel. ``"palette"``: the numbers that a PNG with a palette,
+        or in gray, stores, such as those of classes; one channel, uint8 or uint16.
+    interpolation : {"bilinear", "nearest"}, optional
+        Values between pixels of a resized image. None: "nearest" for a palette, else "bilinear".
+    crop_with : str, optional
+        Name of another `Image` of `fields`: this one is cropped and mirrored as that one, sample by
+        sample. Its `size`, `crop`, `flip`, `scale`, `ratio`, `resize` and `views` apply here unless
+        given. For images and masks of one size.
     layout : {"NCHW", "NHWC"}
         Channels before or after height and width.
     mean, std : (float, float, float), optional
-        Per channel (red, green, blue), on the scale 0...1: subtracted, then divided by. Both or
-        neither.
+        Per channel (red, green, blue; one for gray), on the scale 0...1: subtracted, then divided
+        by. Both or neither.
     scale, ratio : (float, float)
         For ``"random"``: share of the image's area, and width divided by height.
     resize : int, optional
@@ -144,9 +162,12 @@ class Image(Field):
     crop: Crop | None = None
     flip: bool = False
     dtype: ImageDtype = "uint8"
+    mode: Mode = "rgb"
+    interpolation: Interpolation | None = None
+    crop_with: str | None = None
     layout: Layout = "NCHW"
-    mean: Sequence[float] | None = None
-    std: Sequence[float] | None = None
+    mean: Sequence[float] | float | None = None
+    std: Sequence[float] | float | None = None
     scale: tuple[float, float] | None = None
     ratio: tuple[float, float] | None = None
     resize: int | None = None
@@ -155,19 +176,62 @@ class Image(Field):
     exif: bool = False
 
     def _kind(self) -> dict[str, Any]:
+        # The size that a crop or views need may be that of another field.
+        awaits = self.crop_with is not None and self.size is None
         return {
             "type": "image",
             "size": self._size(),
-            "crop": self._crop(),
+            "crop": {"mode": "none"} if awaits else self._crop(),
             "flip": flag("flip", self.flip),
             "dtype": word("dtype", self.dtype, ImageDtype),
             "layout": word("layout", self.layout, Layout),
-            "mean": None if self.mean is None else numbers("mean", self.mean, 3),
-            "std": None if self.std is None else numbers("std", self.std, 3),
-            "views": None if self.views is None else self._views(),
+            "mode": word("mode", self.mode, Mode),
+            "interpolation": self._interpolation(),
+            "crop_with": self.crop_with,
+            "mean": None if self.mean is None else self._moments("mean", self.mean),
+            "std": None if self.std is None else self._moments("std", self.std),
+            "views": None if self.views is None or awaits else self._views(),
             "quality": word("quality", self.quality, Quality),
             "exif": flag("exif", self.exif),
         }
+
+    def _interpolation(self) -> str:
+        if self.interpolation is None:
+            return "nearest" if self.mode == "palette" else "bilinear"
+        return word("interpolation", self.interpolation, Interpolation)
+
+    def _moments(self, name: str, given: Any) -> tuple[float, ...]:
+        if self.mode != "gray":
+            return numbers(name, given, 3)
+        one = given if isinstance(given, (tuple, list)) else (given,)
+        # Only the first counts.
+        return numbers(name, one, 1) * 3
+
+    def following(self, fields: Mapping[str, Field]) -> Image:
+        """Return the field with the crop of the one that `crop_with` names."""
+        if self.crop_with is None:
+            return self
+        leader = fields.get(text("crop_with", self.crop_with, "name a field"))
+        if not isinstance(leader, Image) or leader is self or leader.crop_with is not None:
+            raise Invalid(
+                f"crop_with={self.crop_with!r} names no image that is cropped by itself; name "
+                "another Image of fields=, without crop_with",
+                {"option": "crop_with"},
+            )
+        plain = {field.name: field.default for field in dataclasses.fields(self)}
+        taken = {name: getattr(leader, name) for name in _CROPPED}
+        for name, value in taken.items():
+            own = getattr(self, name)
+            if own == plain[name]:
+                continue
+            if own != value and name != "size":
+                raise Invalid(
+                    f"{name}={own!r} differs from {value!r} of {self.crop_with!r}, with which the "
+                    "image is cropped; leave it out",
+                    {"option": name},
+                )
+            taken[name] = own
+        return dataclasses.replace(self, **taken)
 
     def _views(self) -> int:
         return whole("views", self.views, 1, _native.VIEWS_MAX)
@@ -375,7 +439,7 @@ class Npy(Rows):
     max_len : int, optional
         With ``"pad"`` the length of every row in every batch: ``(batch, max_len, ...)``. Longer
         arrays are cut, with ``"nested"`` too; ``"<name>_len"`` is the length after cutting.
-    dtype : {"bool", "uint8", ..., "int64", "float16", "bfloat16", "float32", "float64"}, optional
+    dtype : {"bool", "uint8", ..., "int64", "float16", ..., "float64", "complex64", "complex128"}
         With `shape`: the field has no header, only elements in C order, little-endian.
     shape : tuple of int, optional
         Shape of each array; one dimension may be -1 and follows from the number of bytes. A wrong
@@ -464,7 +528,15 @@ def specification(fields: Mapping[str, Field]) -> list[dict[str, Any]]:
         rows = fields.get(name.removesuffix("_len")) if name.endswith("_len") else None
         if isinstance(rows, Rows) and rows.has_lengths:
             raise Invalid(f"the name {name!r} is taken for lengths of rows; choose another")
-    return [field._specification(name) for name, field in fields.items()]
+    return [field._specification(name) for name, field in cropped(fields).items()]
+
+
+def cropped(fields: Mapping[str, Field]) -> dict[str, Field]:
+    """Return the fields, with the crops that ``crop_with`` of images stands for."""
+    return {
+        name: field.following(fields) if isinstance(field, Image) else field
+        for name, field in fields.items()
+    }
 
 
 def _path(path: Any) -> str | None:

@@ -122,7 +122,7 @@ def _fits(number: bool | int | float, dtype: str) -> bool:
     """Return true if a plain number has the kind and is within the range of `dtype`."""
     if isinstance(number, bool) or dtype == "bool":
         return isinstance(number, bool) and dtype == "bool"
-    if "float" in dtype:
+    if "float" in dtype or "complex" in dtype:
         # A whole number outside int64 must not be rounded.
         return isinstance(number, float) or _fits(number, "int64")
     integer = re.fullmatch(r"(u?)int(\d+)", dtype)
@@ -135,7 +135,7 @@ def _fits(number: bool | int | float, dtype: str) -> bool:
 
 def holds(dtype: str, number: bool | int | float) -> bool:
     """Return true if an element of `dtype` can hold this number; for floats, nearly."""
-    if "float" in dtype:
+    if "float" in dtype or "complex" in dtype:
         return True
     if not math.isfinite(number) or number != int(number):
         return False

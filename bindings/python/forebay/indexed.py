@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, overload
 
 from forebay import _foreign, _native, frameworks
+from forebay._epoch import Empty
 from forebay._launch import daemon as launch
 from forebay._stop import Guard
 from forebay._turns import Turns
@@ -93,7 +94,13 @@ class IndexedDataset:
         self._turns = Turns()
 
     def __len__(self) -> int:
-        """Return the number of samples of all shards."""
+        """Return the number of samples of all shards.
+
+        Raises
+        ------
+        NotFound
+            If there are none.
+        """
         return self._ends()[-1]
 
     @overload
@@ -160,6 +167,8 @@ class IndexedDataset:
                 options.urls, options.allow_pipe, options.daemon, launch(), options.timeout
             )
             self._firsts = _firsts(counts)
+        if self._firsts[-1] == 0:
+            raise Empty(self._loader._options.urls)
         return self._firsts
 
     def _batch(self, indices: Any) -> dict[str, Any]:

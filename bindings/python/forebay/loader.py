@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from types import TracebackType
@@ -74,17 +75,18 @@ class DataLoader:
         Called with each batch; its result is delivered in place of the batch.
     select : callable, optional
         Called with each sample: a dict of its decoded fields (None for a missing one),
-        ``"__key__"``
-        and ``"__url__"``, before any ``map``. Samples with a false result are left out: their batch
-        is
-        shorter, and positions do not change.
+        ``"__key__"`` and ``"__url__"``, before any ``map``. Samples with a false result are left
+        out: their batch is shorter, and positions do not change.
+    drop_empty : bool, optional
+        True leaves out batches that skipped and deselected samples leave without a sample;
+        positions do not change. None: True, unless ranks that step together would then have
+        different numbers of batches.
     workers : int
         Number of workers that run `select`, the fields' ``map`` and `transform`; 0 runs them where
         ``next`` is called. The order of batches is kept.
     worker_type : {"thread", "process"}
         Kind of workers. Processes start by "spawn" at the first batch; functions must be picklable,
-        as
-        those of a module are.
+        as those of a module are.
     shuffle : {False, True, "none", "window", "global"}
         False is "none", the list's order; True is "window": exact over `window` whole shards at
         a time; "global": exact over everything.
@@ -104,8 +106,7 @@ class DataLoader:
         Treatment of a sample that cannot be used. "skip" logs and counts it: its batch is
         shorter. "stop" ends the epoch there (one rank only). A function of the `ForebayError`
         returns one of these words. It is asked once about each error, in batch order, when the
-        batch is
-        about to be delivered.
+        batch is about to be delivered.
     max_errors : int, optional
         Errors skipped per epoch before one is raised. Not for "raise" and "stop", which skip none.
     rank, world_size : int, optional
@@ -115,20 +116,16 @@ class DataLoader:
         Parallel streams that shards are dealt to; part of the order.
     split : {"static", "dynamic"}
         Distribution of shards to ranks: "static" by the order alone; "dynamic" from a shared queue,
-        at
-        each rank's pace. Ranks then have different numbers of batches, and the time and rank of a
-        sample
-        vary; each sample still comes once.
+        at each rank's pace. Ranks then have different numbers of batches, and the time and rank of
+        a sample vary; each sample still comes once.
     uneven : bool
         True allows different numbers of batches under ``torch.distributed``, for
         ``split="dynamic"``.
     device : None, str or torch.device
         Decoder of images and place of tensors: "cpu", or "cuda" (the GPU of this process's rank on
-        its
-        node) or "cuda:N". On a GPU every dense tensor of a batch is there, except ``__valid__`` and
-        ``<field>_present``; `Image` needs a `size`. None: a GPU if there is one, the tensors are
-        torch's
-        or JAX's, and no `transform`, `select` or `map` expects CPU tensors.
+        its node) or "cuda:N". On a GPU every dense tensor of a batch is there, except ``__valid__``
+        and ``<field>_present``; `Image` needs a `size`. None: a GPU if there is one, the tensors
+        are torch's or JAX's, and no `transform`, `select` or `map` expects CPU tensors.
     pin_memory : bool, optional
         Copy tensors to pinned memory, as torch's own loader does.
     framework : {"torch", "jax", "numpy"}, optional
@@ -139,12 +136,9 @@ class DataLoader:
         Seconds; bounds every wait.
     allow_pipe : bool
         True allows shards made by commands: ``"pipe:aws s3 cp s3://bucket/{000..099}.tar -"``. They
-        run
-        for this process, by ``/bin/sh`` and with its rights, never in the daemon: take none from a
-        list
-        that you do not trust. A command's output is cached under its text for this user, and the
-        command
-        does not run again meanwhile.
+        run for this process, by ``/bin/sh`` and with its rights, never in the daemon: take none
+        from a list that you do not trust. A command's output is cached under its text for this
+        user, and the command does not run again meanwhile.
     daemon : str, optional
         None (or ``FOREBAY_DAEMON``): the node's daemon if it answers, else this user's own,
         started if need be. "embedded": always the latter. "unix:PATH": the daemon there.
@@ -168,6 +162,7 @@ class DataLoader:
         fields: Mapping[str, Field] | None = None,
         transform: Callable[[dict[str, Any]], Any] | None = None,
         select: Callable[[dict[str, Any]], Any] | None = None,
+        drop_empty: bool | None = None,
         workers: int = 0,
         worker_type: WorkerType = "thread",
         shuffle: Shuffle = False,
@@ -206,8 +201,8 @@ class DataLoader:
         self._first, self._step = 0, 1
         # Position of the next batch.
         self._at = self._start(0)
-        # Delivered batches that the caller holds back.
-        self._held = 0
+        # Delivered batches that the caller holds back, and the positions of the latest ones.
+        self._held, self._latest = 0, deque[_state.Position](maxlen=_lightning.HELD_MAX)
         self._begun = False
         self._chosen = False
         self._current: weakref.ref[Epoch] | None = None
@@ -470,7 +465,9 @@ class DataLoader:
             options = self._options
             framework = frameworks.choose(options.framework)
             fields = options.fields or {}
-            code = UserCode(fields, framework, options.select, options.transform)
+            place = self._place or ranks.resolve(options.rank, options.world_size)
+            drops = options.drops_empty(place.world_size)
+            code = UserCode(fields, framework, options.select, options.transform, drops)
             self._assemble = Assembler(code, options.pin_memory)
         return self._assemble
 
@@ -525,11 +522,14 @@ class DataLoader:
         if self._native is not None:
             self._native.tell(self._counts.bad.to_json())
 
-    def _handed_out(self, samples: int, deselected: int) -> None:
-        self._counts.batches += 1
+    def _handed_out(self, samples: int, deselected: int, dropped: bool) -> None:
+        self._counts.batches += not dropped
         self._counts.samples += samples
         self._counts.deselected += deselected
-        self._at, self._held = self._at.next_batch(self._step), _lightning.held()
+        if not dropped:
+            self._latest.append(self._at)
+            self._held = min(_lightning.held(), len(self._latest))
+        self._at = self._at.next_batch(self._step)
         self._chosen = True
         if self._leases is not None:
             self._leases.hand_out()
@@ -599,7 +599,7 @@ class DataLoader:
 
     def _unheld(self) -> _state.Position:
         """Return the position before batches that the caller holds back."""
-        return self._at.earlier(self._held * self._step, self._first)
+        return self._latest[-self._held] if self._held else self._at
 
     def _start(self, epoch: int) -> _state.Position:
         return _state.Position(epoch, 0, self._first)
@@ -609,6 +609,7 @@ class DataLoader:
             self._acknowledge(self._held)
             self._leases.move()
         self._at, self._held = to, 0
+        self._latest.clear()
         self._begun, self._current = False, None
 
     def _let_go(self) -> None:
@@ -651,8 +652,7 @@ class DataLoader:
         """Use the counts learnt in the ended epoch for later epochs.
 
         Never with several ranks, or under torch's workers: they would have to agree first, and the
-        next epoch
-        begins on each by itself.
+        next epoch begins on each by itself.
         """
         place, native = self._place, self._native
         if self._samples is None and native is not None and place is not None:

@@ -138,6 +138,7 @@ fn data_type(dtype: DType) -> DataType {
     const UINT: u8 = 1;
     const FLOAT: u8 = 2;
     const BFLOAT: u8 = 4;
+    const COMPLEX: u8 = 5;
     const BOOL: u8 = 6;
     let code = match dtype {
         DType::Bool => BOOL,
@@ -145,6 +146,7 @@ fn data_type(dtype: DType) -> DataType {
         DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => INT,
         DType::Bfloat16 => BFLOAT,
         DType::Float16 | DType::Float32 | DType::Float64 => FLOAT,
+        DType::Complex64 | DType::Complex128 => COMPLEX,
     };
     DataType { code, bits: (dtype.size() * 8) as u8, lanes: 1 }
 }

@@ -61,7 +61,7 @@ impl Settings {
         let timeout = seconds(self.timeout)?;
         let launch = Launch {
             command: self.command.into_iter().map(OsString::from).collect(),
-            directory: RuntimeDirectory::of_this_user()?,
+            directory: RuntimeDirectory::of_this_user(),
         };
         Ok(LoaderConfig {
             session: SessionConfig {
@@ -177,6 +177,10 @@ impl Loader {
         let open = move || make(settings.into_config(device, following)?, counting);
         let opened = py.detach(|| interruptible("fb-open", open));
         let loader = opened.map_err(|failure| failure.raise(py))?;
+        if let Some(notice) = loader.notice() {
+            let log = py.import("logging")?.call_method1("getLogger", ("forebay",))?;
+            log.call_method1("warning", (notice,))?;
+        }
         Ok(Self {
             inner: Mutex::new(Some(Arc::new(loader))),
             urls,

@@ -49,7 +49,7 @@ pub(crate) fn expand(
 ) -> PyResult<Vec<String>> {
     let expand = move || {
         let mut list = |pattern: &str| {
-            let directory = RuntimeDirectory::of_this_user()?;
+            let directory = RuntimeDirectory::of_this_user();
             let launch = Launch { command: command.clone(), directory };
             let deadline = Deadline::after(seconds(timeout)?);
             let connection = Address::parse(daemon.as_deref(), launch)?.connect(&deadline)?;
@@ -105,7 +105,7 @@ pub(crate) fn count(
     timeout: f64,
 ) -> PyResult<Vec<u64>> {
     let count = move || -> Result<Vec<u64>> {
-        let launch = Launch { command, directory: RuntimeDirectory::of_this_user()? };
+        let launch = Launch { command, directory: RuntimeDirectory::of_this_user() };
         let deadline = Deadline::after(seconds(timeout)?);
         let connection = Address::parse(daemon.as_deref(), launch)?.connect(&deadline)?;
         if allow_pipe {

@@ -58,9 +58,20 @@ def test_skipped_samples_are_counted_and_keep_their_places(make, spoilt, caplog,
         assert key in caplog.text
 
 
-def test_batch_of_bad_samples_is_empty_not_missing(make, spoilt):
+def test_batches_of_bad_samples_are_dropped_by_default(make, spoilt):
+    loader = make(spoilt, fields=FIELDS, batch_size=1, on_error="skip")
+    assert [batch["label"].tolist() for batch in loader] == [[n] for n in (0, 1, 3, 4, 6, 8, 9)]
+    assert (loader.stats()["batches"], loader.stats()["errors"]) == (7, 3)
+    iteration = iter(loader)
+    for number, position in ((0, 1), (1, 2), (3, 4)):
+        assert next(iteration)["label"].tolist() == [number]
+        assert loader.state_dict()["samples"] == position
+
+
+def test_batch_of_bad_samples_is_empty_on_request(make, spoilt):
     fields = FIELDS | {"image": forebay.Image("png", size=(8, 6))}
-    batches = list(make(spoilt, fields=fields, batch_size=1, on_error="skip"))
+    options = {"batch_size": 1, "on_error": "skip", "drop_empty": False}
+    batches = list(make(spoilt, fields=fields, **options))
     assert len(batches) == 10
     assert batches[2]["image"].shape == (0, 3, 8, 6)
 
@@ -76,7 +87,8 @@ def test_columns_of_an_empty_batch_keep_their_types(make, shard_of):
     }
     samples = [sample(number) for number in range(2)]
     samples[0][1]["cls"] = b"no number"
-    empty, whole = make(shard_of(samples), fields=fields, batch_size=1, on_error="skip")
+    options = {"batch_size": 1, "on_error": "skip", "drop_empty": False}
+    empty, whole = make(shard_of(samples), fields=fields, **options)
     assert set(empty) == set(whole)
     assert (empty["image"].shape, empty["image"].dtype) == ((0, 0, 0, 3), numpy.float32)
     assert (empty["label"].shape, empty["label"].dtype) == ((0,), numpy.int64)
@@ -92,7 +104,7 @@ def test_batch_of_bad_samples_has_every_column(make, shard_of, tmp_path):
         for member in of.getmembers():
             for _ in range(1 + member.name.endswith("0.cls")):
                 to.addfile(member, of.extractfile(member))
-    empty, whole = make(str(twice), batch_size=1, on_error="skip")
+    empty, whole = make(str(twice), batch_size=1, on_error="skip", drop_empty=False)
     assert set(empty) == set(whole) == {*sample(0)[1], "__key__", "__url__", "__valid__"}
     assert [len(values) for values in empty.values()] == [0] * len(whole)
 
@@ -112,7 +124,7 @@ def test_sample_larger_than_memory_is_skipped_at_its_place(
     assert caught.value.places["key"] == "s1"
     assert int(caught.value.places["limit"]) < 60 << 20 <= int(caught.value.places["bytes"])
     loader = make(url, daemon=small_daemon, on_error="skip", batch_size=1)
-    assert [list(batch["__key__"]) for batch in loader] == [["s0"], [], ["s2"]]
+    assert [list(batch["__key__"]) for batch in loader] == [["s0"], ["s2"]]
     assert [one["key"] for one in loader.stats()["bad"]["last"]] == ["s1"]
 
 

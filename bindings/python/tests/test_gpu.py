@@ -363,7 +363,7 @@ def _forebay_status() -> dict:
 def _metrics() -> list[str]:
     """Return the lines of the daemon's metrics."""
     with socket.socket(socket.AF_UNIX) as peer:
-        peer.connect(f"{os.environ['XDG_RUNTIME_DIR']}/forebay/forebayd.sock")
+        peer.connect(f"{os.environ['FOREBAY_CACHE']}/daemon/forebayd.sock")
         peer.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         answer = b"".join(iter(lambda: peer.recv(1 << 16), b""))
     return answer.decode().splitlines()

@@ -292,7 +292,7 @@ def test_embedded_daemon_inherits_nothing(home, make, tmp_path):
     assert not [name for name in opened if name.endswith("inherited")]
     assert os.getsid(pid) != os.getsid(0)
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
-    for directory in (home.runtime / "forebay", home.cache):
+    for directory in (home.cache, home.cache / "daemon"):
         assert directory.stat().st_mode & 0o777 == 0o700
 
 

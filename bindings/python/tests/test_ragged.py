@@ -232,7 +232,7 @@ def test_batch_of_bad_samples_has_empty_tensors(make, shard_of):
         "raw": forebay.Npy("bin", dtype="int16", shape=(-1, 2), ragged="pad", max_len=7),
         "text": forebay.Text("txt", ragged="pad"),
     }
-    (batch,) = make(url, fields=fields, on_error="skip")
+    (batch,) = make(url, fields=fields, on_error="skip", drop_empty=False)
     shapes = {name: batch[name].shape for name in batch if not name.startswith("__")}
     assert shapes == {
         "boxes": (0, 0),
@@ -245,7 +245,8 @@ def test_batch_of_bad_samples_has_empty_tensors(make, shard_of):
     assert batch["raw"].dtype == numpy.int16
     torch = pytest.importorskip("torch")
     nested = {"boxes": forebay.Npy(ragged="nested")}
-    (batch,) = make(url, fields=nested, on_error="skip", framework="torch")
+    options = {"on_error": "skip", "drop_empty": False, "framework": "torch"}
+    (batch,) = make(url, fields=nested, **options)
     assert (batch["boxes"].is_nested, batch["boxes"].shape[0]) == (True, 0)
     assert batch["boxes_len"].dtype == torch.int64
 
@@ -342,7 +343,8 @@ def test_batch_is_padded_to_its_longest_selected_row(make, ragged):
     ]
     assert batch["boxes"].shape == (2, 2, 3)
     assert batch["boxes_len"].tolist() == [2, 1]
-    (none,) = make(ragged, fields=fields, select=lambda sample: False, batch_size=5)
+    options = {"select": lambda sample: False, "drop_empty": False, "batch_size": 5}
+    (none,) = make(ragged, fields=fields, **options)
     assert none["boxes"].shape == (0, 0, 3)
     assert none["boxes_len"].tolist() == []
 

@@ -16,6 +16,10 @@ def odd(sample):
     return sample["label"] % 2
 
 
+def late(sample):
+    return sample["label"] >= 8
+
+
 def labels(loader):
     return [batch["label"].tolist() for batch in loader]
 
@@ -65,8 +69,43 @@ def test_deselected_samples_are_counted_apart_from_errors(make, shard_of, worker
     assert (stats["errors"], stats["bad"]["by_kind"]) == (1, {"BadSample": 1})
 
 
-def test_fully_deselected_batch_is_empty_not_missing(make):
-    loader = make(fields=FIELDS, select=lambda sample: sample["label"] >= 8)
+@pytest.mark.parametrize(
+    "workers",
+    [{}, {"workers": 2}, {"workers": 2, "worker_type": "process"}],
+    ids=["here", "threads", "processes"],
+)
+def test_fully_deselected_batches_are_dropped(make, workers):
+    made = []
+    code = {} if "worker_type" in workers else {"transform": lambda batch: made.append(1) or batch}
+    loader = make(fields=FIELDS, select=late, **workers, **code)
+    assert labels(loader) == [[n, n + 1, n + 2, n + 3] for n in range(8, 60, 4)]
+    assert len(made) in (0, 13)
+    stats = loader.stats()
+    assert (stats["batches"], stats["samples"], stats["deselected"]) == (13, 52, 8)
+    # Their positions are passed.
+    iteration = iter(loader)
+    next(iteration)
+    assert loader.state_dict()["samples"] == 12
+    again = make(fields=FIELDS, select=late)
+    again.load_state_dict(loader.state_dict())
+    assert next(iter(again))["label"].tolist() == [12, 13, 14, 15]
+
+
+def test_epoch_of_deselected_samples_alone_ends(make):
+    loader = make(fields=FIELDS, select=lambda sample: False)
+    assert list(loader) == list(loader) == []
+    assert loader.epoch == 2
+
+
+def test_ranks_in_step_keep_empty_batches(make, manifest):
+    options = {"fields": FIELDS, "manifest": manifest, "world_size": 2, "rank": 0}
+    batches = labels(make(**options, select=late))
+    assert (len(batches), batches[0]) == (8, [])
+    assert len(labels(make(**options, select=late, drop_empty=True))) == 7
+
+
+def test_fully_deselected_batch_is_kept_on_request(make):
+    loader = make(fields=FIELDS, select=late, drop_empty=False)
     batches = list(loader)
     assert len(batches) == 15
     assert batches[0]["image"].shape == (0, 3, 8, 6)

@@ -33,7 +33,7 @@ pub struct Sample {
     pub key: String,
     /// Start of its first member's data, in bytes.
     pub offset: u64,
-    /// End of its last member's data, in bytes. `offset..end` is one read for all its fields.
+    /// End of its last member's data, in bytes. A member that is a link lies elsewhere.
     pub end: u64,
     /// Members: a range of [`Index::members`], in the order of the tar, never empty.
     pub members: Range<u32>,

@@ -1,8 +1,9 @@
 //! From a tar to its index, sample by sample, while the bytes still arrive.
 //!
 //! Nothing is dropped in silence. What WebDataset would skip without a word (a header
-//! with a wrong checksum, an archive that stops between two members) is [`ErrorKind::Corrupt`] with
-//! the offset; a sample that names a field twice keeps its position and is marked bad.
+//! with a wrong checksum, an archive that stops between two members, a link without its bytes) is
+//! [`ErrorKind::Corrupt`] with the offset; a sample that names a field twice keeps its position and
+//! is marked bad.
 //!
 //! # What counts as a whole archive
 //! One zero block after the last member proves that no member is missing, so one is required and
@@ -15,6 +16,7 @@
 //! checksum is asked of the source of the bytes ([`ShardBytes::crc32c`]), which can compute it
 //! where the bytes already lie.
 
+mod links;
 mod pax;
 mod plain;
 mod walk;
@@ -27,8 +29,9 @@ use forebay_error::{Error, ErrorKind, Result};
 
 use crate::index::{Index, Member, Sample};
 use crate::key::{RESERVED, field_name, split_key};
+use links::{Names, Stored};
 pub use plain::Plain;
-use walk::{Entry, Walk};
+use walk::{Entry, Walk, corrupt};
 
 /// A shard's bytes, some of which may still be on their way: reads wait for them. Where the shard
 /// is shorter than was thought, a read ends as at a file's end.
@@ -53,6 +56,8 @@ pub struct Indexer<B> {
     /// Each field's number, and the count of samples when it was last met: a repetition within a
     /// sample is found in one step, however many fields a hostile sample has.
     fields: HashMap<String, (u32, usize)>,
+    /// Members so far, which links may name.
+    names: Names,
     /// The sample whose members are still being met; its entry in `index.samples` comes last.
     open: Option<Open>,
     /// A member whose header is known already, but which belongs to the next sample.
@@ -81,6 +86,7 @@ impl<B: ShardBytes> Indexer<B> {
             walk: Walk::new(bytes, len),
             index: Index::default(),
             fields: HashMap::new(),
+            names: Names::default(),
             open: None,
             met: None,
             state: IndexerState::Members,
@@ -133,7 +139,14 @@ impl<B: ShardBytes> Indexer<B> {
                 },
             };
             let name = String::from_utf8_lossy(&entry.name);
-            let Some((key, suffix)) = split_key(&name) else { continue };
+            let Some((key, suffix)) = split_key(&name) else {
+                // A link of a sample may stand for it.
+                if entry.link.is_none() {
+                    let stored = self.stored(&entry)?;
+                    self.names.add(&entry.name, stored);
+                }
+                continue;
+            };
             let exact = matches!(name, Cow::Borrowed(_));
             let raw = if exact { key.as_bytes() } else { raw_key(&entry.name) };
             match &self.open {
@@ -145,10 +158,26 @@ impl<B: ShardBytes> Indexer<B> {
                     self.met = Some(entry);
                     return Ok(self.close());
                 }
-                None => self.open(raw, key, entry.offset, exact)?,
+                None => self.open(raw, key, exact, entry.offset)?,
             }
-            self.add(&entry, suffix)?;
+            let stored = self.stored(&entry).map_err(|error| error.at("key", key))?;
+            self.names.add(&entry.name, stored);
+            self.add(stored, suffix)?;
         }
+    }
+
+    /// Place and checksum of a member's data; a link's are those of the member it names.
+    fn stored(&mut self, entry: &Entry) -> Result<Stored> {
+        let Some(link) = &entry.link else {
+            let crc32c = self.walk.bytes().crc32c(entry.offset, entry.len)?;
+            return Ok(Stored { offset: entry.offset, len: entry.len, crc32c });
+        };
+        self.names.resolve(&entry.name, link).ok_or_else(|| {
+            corrupt("a link names no earlier member of the shard", entry.offset)
+                .at("member", String::from_utf8_lossy(&entry.name))
+                .at("link", String::from_utf8_lossy(link.target()))
+                .advise("pack files in place of links, as by `tar --dereference`")
+        })
     }
 
     /// The archive's end has been met: the last sample is complete.
@@ -161,7 +190,7 @@ impl<B: ShardBytes> Indexer<B> {
     }
 
     /// Starts a sample; it becomes visible to the caller when it is closed.
-    fn open(&mut self, raw: &[u8], key: &str, offset: u64, exact: bool) -> Result<()> {
+    fn open(&mut self, raw: &[u8], key: &str, exact: bool, offset: u64) -> Result<()> {
         let first_member = small(self.index.members.len(), offset)?;
         let bad = (!exact).then(|| "its name is not UTF-8".to_owned());
         self.open = Some(Open { raw: raw.to_vec(), first_member, bad: None });
@@ -176,7 +205,8 @@ impl<B: ShardBytes> Indexer<B> {
     }
 
     /// Adds a member to the open sample; a repeated field marks the sample and the first one stays.
-    fn add(&mut self, entry: &Entry, suffix: &str) -> Result<()> {
+    fn add(&mut self, stored: Stored, suffix: &str) -> Result<()> {
+        let Stored { offset, len, crc32c } = stored;
         let name = field_name(suffix);
         let this = self.index.samples.len();
         let open = self.open.as_mut().expect("advance() opens a sample before it adds to one");
@@ -190,7 +220,7 @@ impl<B: ShardBytes> Indexer<B> {
                 *field
             }
             None => {
-                let field = small(self.fields.len(), entry.offset)?;
+                let field = small(self.fields.len(), offset)?;
                 self.index.fields.push(name.clone());
                 self.fields.insert(name.clone(), (field, this));
                 field
@@ -199,9 +229,8 @@ impl<B: ShardBytes> Indexer<B> {
         if RESERVED.contains(&name.as_str()) {
             open.bad.get_or_insert_with(|| format!("its field '{name}' has a reserved name"));
         }
-        let crc32c = self.walk.bytes().crc32c(entry.offset, entry.len)?;
-        self.index.members.push(Member { field, offset: entry.offset, len: entry.len, crc32c });
-        small(self.index.members.len(), entry.offset)?;
+        self.index.members.push(Member { field, offset, len, crc32c });
+        small(self.index.members.len(), offset)?;
         Ok(())
     }
 
@@ -211,7 +240,9 @@ impl<B: ShardBytes> Indexer<B> {
         let sample = self.index.samples.last_mut()?;
         let end = self.index.members.len() as u32;
         sample.members = open.first_member..end;
-        sample.end = self.index.members.last().map_or(sample.offset, Member::end);
+        let own = &self.index.members[open.first_member as usize..];
+        sample.offset = own.first().map_or(sample.offset, |first| first.offset);
+        sample.end = own.last().map_or(sample.offset, Member::end);
         sample.bad = sample.bad.take().or(open.bad);
         Some(self.index.samples.len() - 1)
     }

@@ -23,7 +23,9 @@ pub const BLOCK_BYTES: u64 = 4 << 20;
 pub const HEAD_BYTES: usize = 4096;
 
 const MAGIC: &[u8; 8] = b"FOREBAY\x1a";
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
+/// The first format whose members may lie before earlier ones: links.
+const FORMAT_LINKS: u32 = 5;
 /// The first format that knows of compressed objects.
 const FORMAT_COMPRESSED: u32 = 4;
 /// The oldest format that is read: it names no tenant.
@@ -119,7 +121,12 @@ impl Sidecar {
             samples: body::count(self.index.samples.len())?,
             body_crc32c: crc32c(&bytes[HEAD_BYTES..]),
         };
-        head.encode(&mut bytes[..HEAD_BYTES])?;
+        // Releases that know no links keep and read everything else.
+        let format = match body::is_ordered(&self.index) {
+            true => FORMAT_COMPRESSED,
+            false => FORMAT_LINKS,
+        };
+        head.encode(format, &mut bytes[..HEAD_BYTES])?;
         Ok(bytes)
     }
 
@@ -203,10 +210,10 @@ impl Head {
         Ok(head)
     }
 
-    fn encode(&self, into: &mut [u8]) -> Result<()> {
+    fn encode(&self, format: u32, into: &mut [u8]) -> Result<()> {
         let mut head = Vec::with_capacity(HEAD_BYTES);
         head.extend_from_slice(MAGIC);
-        head.extend_from_slice(&FORMAT.to_le_bytes());
+        head.extend_from_slice(&format.to_le_bytes());
         head.extend_from_slice(&[0; 4]);
         head.extend_from_slice(&self.len.to_le_bytes());
         head.extend_from_slice(&self.body_len.to_le_bytes());

@@ -9,7 +9,7 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use forebay_error::{ErrorKind, Result};
-use forebay_shard::{Index, Indexer, Plain};
+use forebay_shard::{Index, Indexer, Plain, checksum};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile")
@@ -39,6 +39,9 @@ const REFUSED: &[(&str, ErrorKind, &str, &str)] = &[
     ("pax-sparse", ErrorKind::Corrupt, "sparse", "0"),
     ("negative-size", ErrorKind::Corrupt, "past the end", "0"),
     ("joined", ErrorKind::Corrupt, "another archive", "2048"),
+    ("two-long-links", ErrorKind::Corrupt, "both a GNU and a PAX", "1024"),
+    ("link-forward", ErrorKind::Corrupt, "no earlier member", "0"),
+    ("link-outside", ErrorKind::Corrupt, "no earlier member", "1024"),
     ("empty", ErrorKind::Corrupt, "empty", "0"),
 ];
 
@@ -50,6 +53,16 @@ const TAKEN: &[(&str, &[Taken])] = &[
     ("dot-dot", &[("../../etc/a", 1, false), ("/abs/b", 1, false)]),
     ("zero-length", &[("a", 2, false), ("b", 1, false)]),
     ("others", &[("a", 2, false)]),
+    (
+        "links",
+        &[
+            ("b", 2, false),
+            ("dir/c", 1, false),
+            ("dir/d", 1, false),
+            ("e", 1, false),
+            ("f", 1, false),
+        ],
+    ),
     ("pax-size", &[("c", 1, false), ("b", 1, false)]),
     ("blank-numbers", &[("a", 2, false), ("b", 1, false)]),
     ("one-zero-block", &[("a", 1, false)]),
@@ -94,7 +107,27 @@ fn a_pax_size_overrides_the_header() {
     let index = index("pax-size").unwrap();
     let first = index.members[0];
     assert_eq!((first.offset, first.len), (1536, 5));
-    assert_eq!(first.crc32c, forebay_shard::checksum::crc32c(b"alpha"));
+    assert_eq!(first.crc32c, checksum::crc32c(b"alpha"));
+}
+
+#[test]
+fn links_have_the_bytes_of_the_member_they_name() {
+    let index = index("links").unwrap();
+    let (alpha, seven) = (checksum::crc32c(b"alpha"), checksum::crc32c(b"7"));
+    let seen: Vec<_> = index.members.iter().map(|m| (m.offset, m.len, m.crc32c)).collect();
+    let (text, class) = ((512, 5, alpha), (1536, 1, seven));
+    assert_eq!(seen, [class, text, text, text, class, class]);
+}
+
+#[test]
+fn unresolved_links_are_named_by_key_and_member() {
+    for (name, key, member, link) in
+        [("link-forward", "h", "h.txt", "a.txt"), ("link-outside", "b", "b.txt", "../a.txt")]
+    {
+        let error = index(name).expect_err(name);
+        let places = ["key", "member", "link"].map(|place| error.place(place));
+        assert_eq!(places, [Some(key), Some(member), Some(link)], "{error}");
+    }
 }
 
 #[test]
@@ -104,7 +137,7 @@ fn first_of_repeated_fields_is_kept() {
     assert_eq!(sample.bad.as_deref(), Some("it has the field 'txt' twice"));
     let first = index.members_of(sample)[0];
     assert_eq!((first.offset, first.len), (512, 1));
-    assert_eq!(first.crc32c, forebay_shard::checksum::crc32c(b"1"));
+    assert_eq!(first.crc32c, checksum::crc32c(b"1"));
 }
 
 #[test]

@@ -75,11 +75,13 @@ fn python(script: &str, input: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// Lists as WebDataset would read: regular members with their data, as JSON.
+/// Lists regular members, and links with the data of the member they name, as JSON.
 const LIST: &str = r"
 import sys, io, json, tarfile
 tar = tarfile.open(fileobj=io.BytesIO(sys.stdin.buffer.read()), mode='r:')
-json.dump([[m.name, m.offset_data, tar.extractfile(m).read().hex()] for m in tar if m.isreg()], sys.stdout)
+data = lambda m: m if m.isreg() else data(tar._find_link_target(m))
+members = [m for m in tar if m.isreg() or m.issym() or m.islnk()]
+json.dump([[m.name, data(m).offset_data, tar.extractfile(m).read().hex()] for m in members], sys.stdout)
 ";
 
 fn python_lists(tar: &[u8]) -> Listed {
@@ -97,13 +99,20 @@ fn crate_lists(tar: &[u8]) -> Listed {
     let mut listed = Vec::new();
     for entry in archive.entries().unwrap() {
         let mut entry = entry.unwrap();
-        if !matches!(
-            entry.header().entry_type(),
-            tar::EntryType::Regular | tar::EntryType::Continuous
-        ) {
+        let kind = entry.header().entry_type();
+        let name = String::from_utf8(entry.path_bytes().into_owned()).unwrap();
+        if matches!(kind, tar::EntryType::Link | tar::EntryType::Symlink) {
+            // Only the last part of a target differs from other members' names.
+            let target = String::from_utf8(entry.link_name_bytes().unwrap().into_owned()).unwrap();
+            let last = target.rsplit('/').next().unwrap();
+            let found = listed.iter().find(|(name, ..): &&(String, _, _)| name.ends_with(last));
+            let (_, offset, data) = found.unwrap().clone();
+            listed.push((name, offset, data));
             continue;
         }
-        let name = String::from_utf8(entry.path_bytes().into_owned()).unwrap();
+        if !matches!(kind, tar::EntryType::Regular | tar::EntryType::Continuous) {
+            continue;
+        }
         let offset = entry.raw_file_position();
         let mut data = Vec::new();
         entry.read_to_end(&mut data).unwrap();
@@ -114,7 +123,7 @@ fn crate_lists(tar: &[u8]) -> Listed {
 
 /// Long names in GNU, PAX and ustar form, links, folders, global headers, odd sizes, non-ASCII.
 const WRITE: &str = r"
-import sys, io, random, tarfile
+import sys, io, os, random, tarfile
 fmt, seed = sys.stdin.read().split()
 fmt = getattr(tarfile, fmt)
 rng = random.Random(int(seed))
@@ -122,6 +131,11 @@ out = io.BytesIO()
 kwargs = {'pax_headers': {'comment': 'a global header'}} if fmt == tarfile.PAX_FORMAT else {}
 tar = tarfile.open(fileobj=out, mode='w', format=fmt, **kwargs)
 long = 'd' * (40 if fmt == tarfile.USTAR_FORMAT else 300) + '/'
+def pool(i):
+    info = tarfile.TarInfo(f'{long}pool/{i:04d}.bin')
+    info.size = rng.randrange(5000)
+    tar.addfile(info, io.BytesIO(rng.randbytes(info.size)))
+    return info.name
 for i in range(60):
     folder = rng.choice(['', './', 'a.b/', long, 'ä/', long + '.x/', '__m__/'])
     base = f'{rng.choice([i, i // 2, i // 3]):04d}'
@@ -130,11 +144,12 @@ for i in range(60):
     info.mtime = rng.random() * 1e9 if fmt == tarfile.PAX_FORMAT else 0
     kind = rng.randrange(10)
     if kind == 0:
-        info.type, info.linkname = tarfile.SYMTYPE, long + 'target' * 5
+        folder = os.path.dirname(info.name) or '.'
+        info.type, info.linkname = tarfile.SYMTYPE, os.path.relpath(pool(i), folder)
     elif kind == 1:
         info.type = tarfile.DIRTYPE
     elif kind == 2:
-        info.type, info.linkname = tarfile.LNKTYPE, 'x.jpg'
+        info.type, info.linkname = tarfile.LNKTYPE, pool(i)
     else:
         info.size = rng.choice([0, 1, 511, 512, 513, rng.randrange(5000)])
     tar.addfile(info, io.BytesIO(rng.randbytes(info.size)))

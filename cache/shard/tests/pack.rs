@@ -74,7 +74,8 @@ impl Place {
     fn tars(&self, out: &str, paths: &[&Path], prefix_keys: bool) -> Packing {
         let paths = paths.iter().map(|&path| path.to_owned()).collect();
         let threads = NonZero::new(3).unwrap();
-        Packing { input: Input::Tars { paths, prefix_keys }, threads, ..self.packing(out) }
+        let input = Input::Tars { paths, prefix_keys, sort: false };
+        Packing { input, threads, ..self.packing(out) }
     }
 
     /// Every file of an output folder.
@@ -695,7 +696,8 @@ fn hostile_tars_are_rejected_or_packed_whole() {
         let place = Place::new();
         let packing = place.tars("o", &[&path], false);
         let kind = match name {
-            "zero-length" | "others" | "pax-size" | "blank-numbers" | "one-zero-block" => {
+            "zero-length" | "others" | "links" | "pax-size" | "blank-numbers"
+            | "one-zero-block" => {
                 pack(&packing);
                 assert_eq!(place.samples("o"), samples(&path), "{name}");
                 packed += 1;
@@ -715,7 +717,7 @@ fn hostile_tars_are_rejected_or_packed_whole() {
         assert!(!place.path("o").exists(), "{name}");
         refused += 1;
     }
-    assert_eq!((packed, refused), (5, 23));
+    assert_eq!((packed, refused), (6, 26));
 }
 
 proptest! {
@@ -753,4 +755,94 @@ proptest! {
             prop_assert!(!name.ends_with(".tar") || bytes.len() as u64 <= room);
         }
     }
+}
+
+#[test]
+fn lists_are_read_with_any_separator() {
+    let place = Place::new();
+    place.tree();
+    let comma = "key,jpg,cls=\na,0.jpg,7\nb,1.jpg,\"1;2\"\n";
+    place.put("comma.csv", comma);
+    place.put("semicolon.csv", "key;jpg;cls=\na;0.jpg;7\nb;1.jpg;\"1;2\"\n");
+    place.put("tab.csv", comma.replace(',', "\t"));
+    place.put("tab.tsv", comma.replace(',', "\t"));
+    let objects = [
+        r#"{"key": "a", "jpg": "0.jpg", "cls=": 7}"#,
+        "",
+        r#"{"cls=": "1;2", "jpg": "1.jpg", "key": "b", "txt=": null}"#,
+    ];
+    place.put("objects.jsonl", objects.join("\n"));
+    let lists = ["comma.csv", "semicolon.csv", "tab.csv", "tab.tsv", "objects.jsonl"];
+    for list in lists {
+        pack(&place.list(list, list));
+        let samples = place.samples(list);
+        let keys: Vec<_> = samples.iter().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(keys, ["a", "b"], "{list}");
+        for ((_, fields), (jpg, cls)) in samples.iter().zip([(0, "7"), (1, "1;2")]) {
+            let fields: BTreeMap<_, _> = fields.iter().cloned().collect();
+            assert_eq!(fields["jpg"], vec![jpg; 1000], "{list}");
+            assert_eq!(fields["cls"], cls.as_bytes(), "{list}");
+            assert_eq!(fields.len(), 2, "{list}");
+        }
+    }
+}
+
+#[test]
+fn broken_json_lists_are_rejected_with_their_line() {
+    let place = Place::new();
+    place.put("broken.jsonl", "{\"key\": \"a\", \"cls=\": 1}\n[1, 2]\n");
+    let error = refusal(&place.list("o", "broken.jsonl"));
+    assert_eq!((error.kind(), error.place("line")), (ErrorKind::Invalid, Some("2")));
+    place.put("number.jsonl", "{\"key\": 1, \"cls=\": 1}\n");
+    let error = refusal(&place.list("o", "number.jsonl"));
+    assert_eq!((error.kind(), error.place("column")), (ErrorKind::Invalid, Some("key")));
+}
+
+#[test]
+fn notes_of_operating_systems_are_left_out() {
+    let place = Place::new();
+    place.tree();
+    pack(&place.packing("plain"));
+    for note in
+        [".DS_Store", "sub/.DS_Store", "sub/._x.jpg", "._0.jpg", "Thumbs.db", "sub/desktop.ini"]
+    {
+        place.put(note, "note");
+    }
+    pack(&place.packing("noted"));
+    assert_eq!(place.samples("noted"), place.samples("plain"));
+    let hidden = place.put("sub/.hidden.jpg", "x");
+    let error = refusal(&place.packing("hidden"));
+    assert_eq!((error.kind(), error.place("path")), (ErrorKind::Invalid, hidden.to_str()));
+}
+
+#[test]
+fn members_that_lie_apart_are_gathered_on_request() {
+    let place = Place::new();
+    let mut builder = tar::Builder::new(Vec::new());
+    for (name, data) in [("b.jpg", "B"), ("a.jpg", "A"), ("b.cls", "2"), ("a.cls", "1")] {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(data.len() as u64);
+        builder.append_data(&mut header, name, data.as_bytes()).unwrap();
+    }
+    let apart = place.put("apart.tar", builder.into_inner().unwrap());
+    for prefix_keys in [false, true] {
+        let error = refusal(&place.tars("o", &[&apart], prefix_keys));
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("--sort"), "{error}");
+    }
+    let input = Input::Tars { paths: vec![apart], prefix_keys: false, sort: true };
+    pack(&Packing { input, ..place.packing("o") });
+    let sample = |key: &str, jpg: &str, cls: &str| {
+        let field = |name: &str, data: &str| (name.to_owned(), data.as_bytes().to_vec());
+        (key.to_owned(), vec![field("jpg", jpg), field("cls", cls)])
+    };
+    assert_eq!(place.samples("o"), [sample("a", "A", "1"), sample("b", "B", "2")]);
+}
+
+#[test]
+fn small_compressed_tar_is_rejected_naming_its_format() {
+    let place = Place::new();
+    let small = place.put("small.tar.gz", b"\x1f\x8b\x08\0\0\0\0\0\0\x03");
+    let error = refusal(&place.tars("o", &[&small], false));
+    assert_eq!((error.kind(), error.place("format")), (ErrorKind::Invalid, Some("gzip")));
 }

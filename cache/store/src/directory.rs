@@ -339,6 +339,9 @@ fn make_private(path: &Path) -> std::io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
+/// Folder of an embedded daemon's socket and log, which is made before the cache.
+const DAEMON: &str = "daemon";
+
 /// Takes the lock. Its descriptor is read-only, so that the file system can be remounted read-only
 /// under a running daemon.
 fn lock(root: &Path) -> Result<File> {
@@ -406,7 +409,8 @@ pub fn occupant(root: &Path) -> Result<Occupant> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let mut others = fs::read_dir(root).doing("list the cache directory")?;
             let foreign = others.find(|entry| {
-                let ours = |name: &str| ["LOCK", FORMAT_ASIDE, "lost+found"].contains(&name);
+                let ours =
+                    |name: &str| ["LOCK", FORMAT_ASIDE, DAEMON, "lost+found"].contains(&name);
                 entry.as_ref().map_or(true, |entry| !entry.file_name().to_str().is_some_and(ours))
             });
             if let Some(foreign) = foreign {

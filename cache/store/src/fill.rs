@@ -208,6 +208,8 @@ impl Fill {
         // Readers that have all samples do not wait for the disk.
         self.growth.mark_good();
         let since = Instant::now();
+        // The next fill runs meanwhile: for small shards the syncs take most of the time.
+        let _syncing = running.sync().await?;
         if let (Target::Disk(disk), None) = (&self.destination.target, self.destination.fault.get())
             && let Err(error) = self.commit(disk).await
         {

@@ -37,16 +37,11 @@ def private_daemon(
     environment: dict[str, str], cache: Path, forebay: Path = FOREBAY
 ) -> Iterator[None]:
     """Point `environment` to an embedded daemon of its own on `cache`; end it afterwards."""
-    # Not under RUN: a socket's path may have 107 bytes at most.
-    runtime = Path(tempfile.mkdtemp(prefix="forebay-run-"))
-    environment.update(
-        FOREBAY_DAEMON="embedded", FOREBAY_CACHE=str(cache), XDG_RUNTIME_DIR=str(runtime)
-    )
+    environment.update(FOREBAY_DAEMON="embedded", FOREBAY_CACHE=str(cache))
     try:
         yield
     finally:
         stop_daemon(environment, forebay)
-        shutil.rmtree(runtime)
 
 
 @contextmanager

@@ -101,7 +101,7 @@ impl MountFacts {
     }
 
     fn of(machine: &Machine, directory: &Path) -> Result<Self> {
-        let nearest = embedded::existing(directory);
+        let nearest = forebay_client::existing(directory);
         let exists = nearest == directory;
         let nearest = std::fs::canonicalize(nearest).doing("find the directory")?;
         let stat = rustix::fs::stat(&nearest).doing("stat the directory")?;

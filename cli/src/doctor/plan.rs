@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay_client::{NODE_SOCKET, RuntimeDirectory};
+use forebay_client::{NODE_SOCKET, RuntimeDirectory, cache_directory, wanted_capacity};
 use forebay_config::embedded;
 use forebay_config::settings::NodeTier;
 use forebay_config::{Config, Places};
@@ -13,7 +13,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_store::{Class, FRAME_BYTES};
 
 use super::finding::{Finding, listed, size};
-use crate::daemon::{CONFIG, wanted_capacity};
+use crate::daemon::CONFIG;
 
 /// The check's name.
 const CHECK: &str = "config";
@@ -71,8 +71,13 @@ impl Plan {
     }
 
     fn of_private(cache: Option<&Path>) -> (Self, Finding) {
-        // Made if it is missing, as any command makes it.
-        let socket = RuntimeDirectory::of_this_user().map(|directory| directory.socket()).ok();
+        let socket = match cache {
+            Some(cache) => {
+                std::path::absolute(cache).map(|cache| RuntimeDirectory::of(&cache)).ok()
+            }
+            None => RuntimeDirectory::of_this_user().ok(),
+        };
+        let socket = socket.map(|directory| directory.socket());
         let memory = embedded::memory() as u64;
         let mut plan = Self { file: None, config: None, tiers: Vec::new(), memory, socket };
         let tier = || -> Result<NodeTier> {
@@ -80,7 +85,7 @@ impl Plan {
                 Some(cache) => std::path::absolute(cache).map_err(|error| {
                     Error::from_io("find the cache directory", &error).at("cache", cache.display())
                 })?,
-                None => embedded::cache_directory()?,
+                None => cache_directory()?,
             };
             let capacity = embedded::capacity(&path, wanted_capacity()?)?;
             Ok(NodeTier::at("cache", Class::Nvme, path, capacity))

@@ -9,6 +9,7 @@ use std::path::Path;
 use forebay_api::status::Status;
 use forebay_client::{Admin, Connection, Deadline};
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_wire::socket::SocketPath;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{UnixCredentials, getsockopt};
 use rustix::fs::Access;
@@ -21,9 +22,6 @@ use super::plan::{Plan, advice, without_advice};
 use crate::ANSWER_TIMEOUT;
 
 const CHECK: &str = "socket";
-
-/// The kernel takes paths up to here, an end included.
-const PATH_MAX: usize = 108;
 
 /// Mode bit that lets anybody write to a folder; unless it is sticky, anybody may replace the
 /// daemon's socket.
@@ -68,7 +66,11 @@ fn peer(path: &Path) -> Result<Option<UnixCredentials>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let socket = socket.doing("make a socket")?;
-    let address = SocketAddrUnix::new(path).doing(doing)?;
+    let place = match SocketPath::of(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        place => place?,
+    };
+    let address = SocketAddrUnix::new(place.path()).doing(doing)?;
     match connect(&socket, &address) {
         Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => return Ok(None),
         // The backlog is full and stays so: a healthy daemon accepts at once.
@@ -94,19 +96,19 @@ pub(super) fn check(plan: &Plan, asked: Option<&Result<Option<Listener>>>) -> Fi
     let (Some(path), Some(asked)) = (&plan.socket, asked) else {
         return Finding::wrong(
             CHECK,
-            "this user has no private runtime directory",
-            "set XDG_RUNTIME_DIR to a directory of mode 0700 that is this user's",
+            "this user has no cache directory, and so no socket",
+            "set FOREBAY_CACHE to a directory on a local disk",
         );
     };
     let place = || plan.place("daemon", 0, "socket");
     let shown = path.display();
-    if path.as_os_str().len() >= PATH_MAX {
-        let found = format!("{shown} is longer than the {PATH_MAX} bytes of a socket's path");
-        return Finding::wrong(CHECK, found, format!("{}: choose a shorter path", place()));
-    }
     match asked {
         Ok(Some(listener)) => somebody(path, listener),
         Ok(None) => nobody(path, &place()),
+        Err(error) if error.kind() == ErrorKind::Invalid => {
+            let mend = format!("{}: choose a shorter path", place());
+            Finding::wrong(CHECK, format!("{shown}: {}", without_advice(error)), mend)
+        }
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Finding::skipped(
             CHECK,
             format!("this user has no access to it: {}", without_advice(error)),
@@ -201,7 +203,7 @@ pub(super) fn folder(check: &'static str, path: &Path, place: &str) -> Option<Fi
 
 /// The folder is not there: a daemon makes it, if it may.
 fn unmade(check: &'static str, folder: &Path) -> Option<Finding> {
-    let parent = forebay_config::embedded::existing(folder);
+    let parent = forebay_client::existing(folder);
     let shown = folder.display();
     if rustix::fs::access(parent, Access::WRITE_OK | Access::EXEC_OK).is_ok() {
         return None;
@@ -328,7 +330,7 @@ mod tests {
         assert!(finding.mend.unwrap().contains("rm "));
         // A configuration file with such a path is rejected; an embedded daemon's is made up.
         let (mut plan, _folder) = plan("/run/f.sock".as_ref());
-        plan.socket = Some(folder.path().join("x".repeat(PATH_MAX)));
+        plan.socket = Some(folder.path().join("x".repeat(200)));
         assert_eq!(check(&plan, None).verdict, Verdict::Wrong);
     }
 

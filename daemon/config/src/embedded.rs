@@ -1,9 +1,9 @@
-//! Defaults of an embedded daemon: place and size of its cache, memory.
+//! Defaults of an embedded daemon: size of its cache, memory.
 
 use std::io::Stderr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use forebay_client::LOG_MAX;
+use forebay_client::{LOG_MAX, existing};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, ftruncate};
 
@@ -22,51 +22,6 @@ const SHARE_OF_MEMORY: u64 = 4;
 
 /// Memory beyond which more slab does not feed a node faster.
 const MEMORY_MAX: u64 = 16 << 30;
-
-/// File systems behind a network, by the magic numbers of statfs(2): a cache there would read every
-/// byte over the network twice.
-const NETWORK: [(u64, &str); 8] = [
-    (0x6969, "NFS"),
-    (0x0BD0_0BD0, "Lustre"),
-    (0x4750_4653, "GPFS"),
-    (0x1983_0326, "BeeGFS"),
-    (0x00C3_6400, "CephFS"),
-    (0xFE53_4D42, "SMB"),
-    (0xFF53_4D42, "CIFS"),
-    (0x6573_5546, "FUSE"),
-];
-
-/// The cache directory: `FOREBAY_CACHE`, else one under the user's cache directory that bears the
-/// machine's id, for homes that several nodes mount.
-///
-/// # Errors
-/// `Invalid` if the choice would fall on a network file system nobody asked for.
-pub fn cache_directory() -> Result<PathBuf> {
-    if let Some(chosen) = std::env::var_os("FOREBAY_CACHE").filter(|path| !path.is_empty()) {
-        return Ok(chosen.into());
-    }
-    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
-    let base = base.filter(|base| base.is_absolute()).ok_or_else(|| {
-        Error::new(ErrorKind::Invalid, "there is no home directory to put a cache in")
-            .advise("set FOREBAY_CACHE to a directory on a local disk")
-    })?;
-    let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-    let machine = match machine.trim() {
-        "" => rustix::system::uname().nodename().to_string_lossy().into_owned(),
-        id => id.to_owned(),
-    };
-    let directory = base.join("forebay").join(machine);
-    match network(&directory)? {
-        None => Ok(directory),
-        Some(kind) => {
-            Err(Error::new(ErrorKind::Invalid, "the user's cache directory is on a network")
-                .at("directory", directory.display())
-                .at("file_system", kind)
-                .advise("set FOREBAY_CACHE to a directory on a local disk"))
-        }
-    }
-}
 
 /// Bytes an embedded cache in `directory` may hold: half of what is free (what it holds already
 /// counts as free), at most 500 GB; what `wanted` says instead, up to nine tenths of what is free.
@@ -134,17 +89,6 @@ pub fn log() -> Stderr {
         let _ = ftruncate(&stderr, 0);
     }
     stderr
-}
-
-fn network(directory: &Path) -> Result<Option<&'static str>> {
-    let found = rustix::fs::statfs(existing(directory)).doing("stat the file system")?;
-    let magic = found.f_type as u64 & 0xFFFF_FFFF;
-    Ok(NETWORK.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name))
-}
-
-/// The nearest directory above that exists.
-pub fn existing(directory: &Path) -> &Path {
-    directory.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"))
 }
 
 /// Bytes of the shards in a cache directory.

@@ -24,6 +24,7 @@ use forebay_node::peer;
 use forebay_wire::frame;
 use forebay_wire::message::Reply;
 use forebay_wire::peer::Credentials;
+use forebay_wire::socket::SocketPath;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
@@ -136,9 +137,10 @@ pub fn is_open(path: &Path, mode: u32) -> bool {
 /// A socket at `path` that nobody but the daemon's user can connect to.
 fn bind(path: &Path) -> Result<UnixListener> {
     let at = |error: Error| error.at("socket", path.display());
+    let place = SocketPath::of(path).map_err(at)?;
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {
-            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            if std::os::unix::net::UnixStream::connect(place.path()).is_ok() {
                 return Err(at(Error::new(ErrorKind::Invalid, "another daemon listens there")));
             }
             fs::remove_file(path).doing("remove a dead socket").map_err(at)?;
@@ -152,7 +154,7 @@ fn bind(path: &Path) -> Result<UnixListener> {
         }
         Err(_) => {}
     }
-    let listener = UnixListener::bind(path).doing("bind the socket").map_err(at)?;
+    let listener = UnixListener::bind(place.path()).doing("bind the socket").map_err(at)?;
     let private = fs::Permissions::from_mode(PRIVATE);
     fs::set_permissions(path, private).doing("make the socket private").map_err(at)?;
     Ok(listener)

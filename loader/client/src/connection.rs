@@ -14,6 +14,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::leases::{Mark, Sharing};
 use forebay_wire::message::{Bad, Begin, Extent, Picked, Progress, Reply, Request, Stream};
+use forebay_wire::socket::SocketPath;
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -39,6 +40,8 @@ pub struct Connection {
     commands: Arc<Commands>,
     /// The daemon's process.
     pub daemon_pid: u32,
+    /// Warning for the user: a setting that this daemon does not have.
+    pub notice: Option<String>,
     /// Protocol version of both sides.
     protocol: u32,
 }
@@ -74,8 +77,16 @@ impl Connection {
         };
         let (path, sending) = (path.to_owned(), Mutex::new(()));
         let (files, commands) = (Arc::default(), Arc::default());
-        let mut connection =
-            Self { socket, path, sending, files, commands, daemon_pid: 0, protocol: PROTOCOL };
+        let mut connection = Self {
+            socket,
+            path,
+            sending,
+            files,
+            commands,
+            daemon_pid: 0,
+            notice: None,
+            protocol: PROTOCOL,
+        };
         match connection.greet(deadline) {
             Ok((pid, protocol)) => (connection.daemon_pid, connection.protocol) = (pid, protocol),
             // It is just ending.
@@ -425,7 +436,11 @@ pub(crate) fn dial(
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let socket: OwnedFd = socket.doing("make a socket")?;
-    let address = SocketAddrUnix::new(path).doing(doing).map_err(at)?;
+    let place = match SocketPath::of(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Err(at(error))),
+        place => place.map_err(at)?,
+    };
+    let address = SocketAddrUnix::new(place.path()).doing(doing).map_err(at)?;
     let tried = deadline.retry(|| match connect(&socket, &address) {
         // The backlog is full: the daemon accepts no connections, or not as many at once.
         Err(Errno::AGAIN | Errno::INTR) => Ok(None),

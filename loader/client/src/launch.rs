@@ -1,4 +1,4 @@
-//! The embedded daemon: one per user, started by the first trainer.
+//! The embedded daemon: one per cache directory, started by the first trainer.
 //!
 //! A lock decides, not luck. A client that finds nobody listening takes `start.lock`,
 //! looks again, and only then starts a daemon and waits until it listens; eight ranks at once make
@@ -14,11 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use rustix::event::PollFlags;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
+use crate::cache::{CACHE, CAPACITY, cache_directory, wanted_capacity};
 use crate::connection::{Connection, Found};
 use crate::deadline::Deadline;
 
@@ -30,8 +33,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// accident.
 const STARTS: usize = 5;
 
-/// An embedded daemon's log starts anew beyond this many bytes: years of normal lines, and no more
-/// than a runtime directory in memory can spare.
+/// An embedded daemon's log starts anew beyond this many bytes: years of normal lines.
 pub const LOG_MAX: u64 = 1 << 20;
 
 /// The end of the log in which a daemon's last words are looked for, in bytes.
@@ -40,50 +42,59 @@ const LOG_TAIL: u64 = 4 << 10;
 /// Lines of it that are quoted.
 const LAST_LINES: usize = 3;
 
-/// Folder of a user's embedded daemon: socket, locks and log.
+/// Folder of an embedded daemon within its cache directory: socket, locks and log. So whoever names
+/// a cache finds the daemon that holds it, and another cache has another daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeDirectory(PathBuf);
 
 impl RuntimeDirectory {
-    /// `$XDG_RUNTIME_DIR/forebay`, else `forebay-<uid>` under the temp directory; made 0700 and
-    /// refused if it is anybody else's.
+    /// The directory of the cache that the environment names.
+    ///
+    /// # Errors
+    /// As [`cache_directory`].
+    pub fn of_this_user() -> Result<Self> {
+        cache_directory().map(|cache| Self::of(&cache))
+    }
+
+    /// The directory of the daemon that holds `cache`; nothing is made.
+    #[must_use]
+    pub fn of(cache: &Path) -> Self {
+        Self(cache.join("daemon"))
+    }
+
+    /// Makes the directory if it is missing, and checks that it is this user's alone.
     ///
     /// # Errors
     /// `PermissionDenied` if the directory belongs to someone else or others may enter it.
-    pub fn of_this_user() -> Result<Self> {
-        let uid = rustix::process::geteuid();
-        let path = match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_dir()) {
-            Some(runtime) => Path::new(&runtime).join("forebay"),
-            None => std::env::temp_dir().join(format!("forebay-{}", uid.as_raw())),
-        };
-        Self::at(path)
-    }
-
-    /// The directory at `path`, made if missing and checked.
-    ///
-    /// # Errors
-    /// As [`RuntimeDirectory::of_this_user`].
-    pub fn at(path: PathBuf) -> Result<Self> {
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(error)
-                    .doing("make the runtime directory")
-                    .map_err(|error| error.at("path", path.display()));
-            }
-            _ => {}
-        }
-        // A link planted in a shared temp directory must not lead elsewhere.
-        let found = path.symlink_metadata().doing("stat the runtime directory")?;
+    pub fn make(&self) -> Result<()> {
+        let Self(path) = self;
+        let at = |error: Error| error.at("path", path.display());
+        let made = DirBuilder::new().mode(0o700).recursive(true).create(path);
+        made.doing("make the daemon's directory").map_err(at)?;
+        // A link planted in a shared directory must not lead elsewhere.
+        let found = path.symlink_metadata().doing("stat the daemon's directory").map_err(at)?;
         let uid = rustix::process::geteuid().as_raw();
         if !found.is_dir() || found.uid() != uid || found.mode() & 0o077 != 0 {
-            return Err(Error::new(
+            return Err(at(Error::new(
                 ErrorKind::PermissionDenied,
-                "the runtime directory is not private to this user",
-            )
-            .at("path", path.display())
+                "the daemon's directory is not private to this user",
+            ))
             .advise(format!("remove it, or make it `chmod 700` and owned by uid {uid}")));
         }
-        Ok(Self(path))
+        Ok(())
+    }
+
+    /// Notes the capacity of the daemon that is starting, for later clients.
+    ///
+    /// # Errors
+    /// The error of writing the file.
+    pub fn note_capacity(&self, capacity: &Capacity) -> Result<()> {
+        let text = serde_json::to_string(capacity).expect("numbers always encode");
+        std::fs::write(self.capacity(), text).doing("note the cache's capacity")
+    }
+
+    fn capacity(&self) -> PathBuf {
+        self.0.join("capacity.json")
     }
 
     /// The socket.
@@ -115,23 +126,52 @@ impl RuntimeDirectory {
     }
 }
 
+/// Capacity of an embedded daemon's cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capacity {
+    /// Bytes asked for, if any were.
+    pub wanted: Option<u64>,
+    /// Bytes in force.
+    pub bytes: u64,
+}
+
 /// Settings to start this user's daemon.
 #[derive(Debug, Clone)]
 pub struct Launch {
     /// Program and arguments; the daemon writes a line to its standard output once it listens.
     pub command: Vec<OsString>,
-    /// Folder of the daemon.
-    pub directory: RuntimeDirectory,
+    /// Folder of the daemon, if the environment names a usable one: a node daemon needs none.
+    pub directory: Result<RuntimeDirectory>,
 }
 
 impl Launch {
     /// Connects to this user's daemon, starting one if nobody listens.
     ///
     /// # Errors
-    /// `Unavailable` if a daemon was started and does not listen, quoting its log.
+    /// `Invalid` if the environment names no usable cache; `Unavailable` if a daemon was started
+    /// and does not listen, quoting its log.
     pub fn connect(&self, deadline: &Deadline) -> Result<Connection> {
+        let starter = Starter {
+            command: &self.command,
+            directory: self.directory.as_ref().map_err(Clone::clone)?,
+        };
+        starter.connect(deadline)
+    }
+}
+
+/// Client that may start the daemon of a directory.
+struct Starter<'a> {
+    command: &'a [OsString],
+    directory: &'a RuntimeDirectory,
+}
+
+impl Starter<'_> {
+    fn connect(&self, deadline: &Deadline) -> Result<Connection> {
+        let wanted = wanted_capacity()?;
+        self.directory.make()?;
         let socket = self.directory.socket();
-        if let Found::Daemon(connection) = Connection::find(&socket, deadline)? {
+        if let Found::Daemon(mut connection) = Connection::find(&socket, deadline)? {
+            connection.notice = self.other_capacity(wanted);
             return Ok(connection);
         }
         let _lock = self.lock(deadline)?;
@@ -153,6 +193,23 @@ impl Launch {
                     .at("socket", socket.display()))
             }
         }
+    }
+
+    /// Returns a warning if the daemon that runs was started with another capacity than is wanted.
+    fn other_capacity(&self, wanted: Option<u64>) -> Option<String> {
+        let wanted = wanted?;
+        // A daemon that is just starting has noted nothing yet.
+        let noted = std::fs::read(self.directory.capacity()).ok()?;
+        let noted: Capacity = serde_json::from_slice(&noted).ok()?;
+        (noted.wanted != Some(wanted)).then(|| {
+            format!(
+                "{CAPACITY} asks for {}, but the daemon that already runs holds {} at most; the \
+                 new capacity applies once that daemon has ended ({})",
+                ByteSize(wanted),
+                ByteSize(noted.bytes),
+                self.directory.socket().display(),
+            )
+        })
     }
 
     /// Takes the lock of whoever starts a daemon.
@@ -194,6 +251,10 @@ impl Launch {
             log.set_len(0).doing("start a new log of the daemon")?;
         }
         let mut command = Command::new(program);
+        if let Some(chosen) = std::env::var_os(CACHE).filter(|path| !path.is_empty()) {
+            // A relative path means this process's folder, which the daemon leaves.
+            command.env(CACHE, std::path::absolute(chosen).doing("find the cache directory")?);
+        }
         command
             .args(arguments)
             .current_dir("/")

@@ -19,6 +19,7 @@
 
 mod address;
 mod admin;
+mod cache;
 mod commands;
 mod connection;
 mod counting;
@@ -36,9 +37,10 @@ pub use forebay_wire::message::RunEnd;
 
 pub use address::{Address, NODE_SOCKET};
 pub use admin::Admin;
+pub use cache::{CACHE, CAPACITY, cache_directory, existing, wanted_capacity};
 pub use connection::Connection;
 pub use deadline::{Deadline, TIMEOUT_MAX};
-pub use launch::{LOG_MAX, Launch, RuntimeDirectory};
+pub use launch::{Capacity, LOG_MAX, Launch, RuntimeDirectory};
 pub use lease::Lease;
 pub use loader::{Batch, Loader, LoaderConfig, Next, Rows, Stats, Tally, View};
 pub use session::{RawBatch, SessionConfig};

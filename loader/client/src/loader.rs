@@ -452,6 +452,12 @@ impl Loader {
         self.session.tell(bad);
     }
 
+    /// Returns a warning for the user: a setting that the daemon does not have.
+    #[must_use]
+    pub fn notice(&self) -> Option<String> {
+        self.session.notice()
+    }
+
     /// Returns the counters so far.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -310,6 +310,11 @@ impl Session {
         self.shared.learnt.get().map(Vec::as_slice)
     }
 
+    /// Returns the daemon's warning for the user, if it gave one.
+    pub(crate) fn notice(&self) -> Option<String> {
+        self.shared.wanted().connection.as_ref().and_then(|connection| connection.notice.clone())
+    }
+
     pub(crate) fn daemon_pid(&self) -> Option<u32> {
         self.shared.wanted().connection.as_ref().map(|connection| connection.daemon_pid)
     }

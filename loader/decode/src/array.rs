@@ -56,7 +56,7 @@ impl<'a> Stored<'a> {
             out.copy_from_slice(&self.elements[..out.len()]);
         }
         if self.swapped {
-            out.chunks_exact_mut(self.dtype.size()).for_each(<[u8]>::reverse);
+            out.chunks_exact_mut(self.dtype.number_size()).for_each(<[u8]>::reverse);
         }
         if self.dtype == DType::Bool {
             // Frameworks read a boolean byte as 0 or 1; any other value would be undefined there.

@@ -33,11 +33,15 @@ pub enum DType {
     Float32,
     /// IEEE double precision.
     Float64,
+    /// Real and imaginary part, each a [`DType::Float32`].
+    Complex64,
+    /// Real and imaginary part, each a [`DType::Float64`].
+    Complex128,
 }
 
 impl DType {
     /// Every type, in the order of error messages.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Bool,
         Self::Uint8,
         Self::Uint16,
@@ -51,6 +55,8 @@ impl DType {
         Self::Bfloat16,
         Self::Float32,
         Self::Float64,
+        Self::Complex64,
+        Self::Complex128,
     ];
 
     /// Returns the bytes per element.
@@ -60,7 +66,17 @@ impl DType {
             Self::Bool | Self::Uint8 | Self::Int8 => 1,
             Self::Uint16 | Self::Int16 | Self::Float16 | Self::Bfloat16 => 2,
             Self::Uint32 | Self::Int32 | Self::Float32 => 4,
-            Self::Uint64 | Self::Int64 | Self::Float64 => 8,
+            Self::Uint64 | Self::Int64 | Self::Float64 | Self::Complex64 => 8,
+            Self::Complex128 => 16,
+        }
+    }
+
+    /// Returns the bytes per number: a complex element has two.
+    #[must_use]
+    pub fn number_size(self) -> usize {
+        match self {
+            Self::Complex64 | Self::Complex128 => self.size() / 2,
+            _ => self.size(),
         }
     }
 
@@ -81,6 +97,8 @@ impl DType {
             Self::Bfloat16 => "bfloat16",
             Self::Float32 => "float32",
             Self::Float64 => "float64",
+            Self::Complex64 => "complex64",
+            Self::Complex128 => "complex128",
         }
     }
 

@@ -5,6 +5,7 @@
 //! normalises, converts and lays out the result in the batch itself. Sizes come from the header and
 //! are checked before anything is allocated.
 
+mod deep;
 mod exif;
 mod finish;
 mod jpeg;
@@ -22,8 +23,10 @@ use crate::crop::{Part, Placement, Size};
 use crate::draw::{Draw, Purpose};
 use crate::dtype::DType;
 use crate::record::bad;
-use crate::spec::{ImageSpec, Layout, Quality};
+use crate::routes::Reason;
+use crate::spec::{ImageSpec, Interpolation, Layout, Mode, Quality};
 
+use deep::Deep;
 pub(crate) use exif::Orientation;
 use finish::Finish;
 pub(crate) use jpeg::{MAGIC as JPEG_MAGIC, ends_after_its_scan};
@@ -64,6 +67,7 @@ pub(crate) struct Scratch {
     jpeg: jpeg::Jpeg,
     pixels: Pixels,
     turned: Vec<u8>,
+    deep: Deep,
     cuts: Vec<Cut>,
     resize: Resize,
 }
@@ -77,6 +81,17 @@ pub(crate) struct Pixels {
     shrunk: u32,
     /// Pixels of the part; bytes after them are left from larger images.
     bytes: Vec<u8>,
+}
+
+/// Requested form of a file's values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// 8 bits a channel.
+    Color,
+    /// As many bits as the file has.
+    Full,
+    /// The numbers that the file stores: of a palette, or gray.
+    Stored,
 }
 
 /// Requested pixels of a file.
@@ -108,9 +123,18 @@ pub(crate) struct Ready<'s> {
     plan: &'s ImagePlan,
     /// Size of the whole image.
     image: Size,
-    pixels: &'s Pixels,
+    pixels: Decoded<'s>,
     cuts: &'s [Cut],
     resize: &'s mut Resize,
+}
+
+/// Pixels by their depth.
+#[derive(Clone, Copy)]
+enum Decoded<'s> {
+    /// 8 bits a channel.
+    Eight(&'s Pixels),
+    /// 16 bits.
+    Sixteen(&'s Deep),
 }
 
 impl ImagePlan {
@@ -135,9 +159,10 @@ impl ImagePlan {
 
     fn shape_of(&self, (height, width): Size) -> Vec<usize> {
         let (height, width) = (height as usize, width as usize);
+        let channels = self.spec.mode.channels();
         let one = match self.spec.layout {
-            Layout::Nchw => [CHANNELS, height, width],
-            Layout::Nhwc => [height, width, CHANNELS],
+            Layout::Nchw => [channels, height, width],
+            Layout::Nhwc => [height, width, channels],
         };
         self.spec.views.iter().map(|views| *views as usize).chain(one).collect()
     }
@@ -149,8 +174,8 @@ impl ImagePlan {
         draw: &Draw,
         scratch: &'s mut Scratch,
     ) -> Result<Ready<'s>> {
-        let Scratch { jpeg, pixels, turned, cuts, resize } = scratch;
-        let opened = Opened::new(bytes, jpeg)?;
+        let Scratch { jpeg, pixels, turned, deep, cuts, resize } = scratch;
+        let opened = Opened::new(bytes, jpeg, self.form())?;
         let stored = opened.size();
         check_size(stored)?;
         let orientation = self.orientation(bytes);
@@ -167,11 +192,44 @@ impl ImagePlan {
             true => parts.reduce(Part::around).unwrap_or_default(),
             false => Part::whole(stored),
         };
+        if opened.is_deep() {
+            *deep = opened.decode_deep()?;
+            if self.spec.dtype == DType::Uint8 {
+                return Err(bad("the image has 16 bits, which uint8 cannot hold")
+                    .advise("set dtype=\"uint16\""));
+            }
+            if self.spec.mode == Mode::Gray {
+                deep.make_gray();
+            }
+            if !orientation.is_upright() {
+                orientation.turn_deep(deep);
+            }
+            return Ok(Ready { plan: self, image, pixels: Decoded::Sixteen(deep), cuts, resize });
+        }
         opened.decode(Wanted { part, shrink, is_fast }, pixels)?;
         if !orientation.is_upright() {
             orientation.apply(pixels, turned);
         }
-        Ok(Ready { plan: self, image, pixels, cuts, resize })
+        if self.spec.mode == Mode::Gray {
+            pixels.make_gray();
+        }
+        Ok(Ready { plan: self, image, pixels: Decoded::Eight(pixels), cuts, resize })
+    }
+
+    /// Returns the form in which files are decoded.
+    fn form(&self) -> Form {
+        match (self.spec.mode, self.spec.dtype) {
+            (Mode::Palette, _) => Form::Stored,
+            (_, DType::Uint8) => Form::Color,
+            _ => Form::Full,
+        }
+    }
+
+    /// Returns the reason why a GPU makes none of its rows, if there is one.
+    pub(crate) fn only_here(&self) -> Option<Reason> {
+        let ImageSpec { mode, interpolation, dtype, .. } = self.spec;
+        let is_plain = mode == Mode::Rgb && interpolation == Interpolation::Bilinear;
+        (!is_plain || dtype == DType::Uint16).then_some(Reason::Mode)
     }
 
     /// Returns the orientation of the image in `bytes`.
@@ -228,9 +286,16 @@ impl Ready<'_> {
         let Self { plan, image, pixels, cuts, resize } = self;
         let each = out.len() / cuts.len();
         for (Cut { placement, flip }, out) in cuts.iter().zip(out.chunks_exact_mut(each)) {
+            let pixels = match pixels {
+                Decoded::Eight(pixels) => pixels,
+                Decoded::Sixteen(deep) => {
+                    deep.finish(&plan.spec, placement, *flip, out);
+                    continue;
+                }
+            };
             let width = placement.canvas.1;
-            let mut canvas = plan.finish.canvas(width, *flip, plan.spec.layout, out);
-            resize.draw(pixels, image, placement, &mut canvas);
+            let mut canvas = plan.finish.canvas(width, *flip, &plan.spec, out);
+            resize.draw(pixels, image, placement, plan.spec.interpolation, &mut canvas);
         }
     }
 }
@@ -244,16 +309,22 @@ impl Scratch {
         if self.turned.capacity() > SCRATCH_KEPT_MAX {
             self.turned = Vec::new();
         }
+        if self.deep.values.capacity() * size_of::<u16>() > SCRATCH_KEPT_MAX {
+            self.deep = Deep::default();
+        }
         self.resize.trim(SCRATCH_KEPT_MAX);
     }
 }
 
 impl<'a> Opened<'a> {
-    fn new(bytes: &'a [u8], jpeg: &'a mut jpeg::Jpeg) -> Result<Self> {
-        if bytes.starts_with(jpeg::MAGIC) {
+    fn new(bytes: &'a [u8], jpeg: &'a mut jpeg::Jpeg, form: Form) -> Result<Self> {
+        let is_png = bytes.starts_with(png::MAGIC);
+        if form == Form::Stored && !is_png {
+            Err(png::no_palette())
+        } else if bytes.starts_with(jpeg::MAGIC) {
             jpeg.open(bytes).map(Self::Jpeg)
-        } else if bytes.starts_with(png::MAGIC) {
-            png::open(bytes).map(Box::new).map(Self::Png)
+        } else if is_png {
+            png::open(bytes, form).map(Box::new).map(Self::Png)
         } else if webp::is_one(bytes) {
             webp::open(bytes).map(Box::new).map(Self::Webp)
         } else {
@@ -268,6 +339,19 @@ impl<'a> Opened<'a> {
             Self::Jpeg(opened) => opened.size(),
             Self::Png(opened) => opened.size(),
             Self::Webp(opened) => opened.size(),
+        }
+    }
+
+    /// Returns true if its pixels come with 16 bits a channel.
+    fn is_deep(&self) -> bool {
+        matches!(self, Self::Png(opened) if opened.is_deep())
+    }
+
+    /// Decodes an image of 16 bits a channel.
+    fn decode_deep(self) -> Result<Deep> {
+        match self {
+            Self::Png(opened) => opened.decode_deep(),
+            Self::Jpeg(_) | Self::Webp(_) => Err(bad("the image has 8 bits")),
         }
     }
 
@@ -294,6 +378,16 @@ impl Pixels {
 
     fn size(&self) -> Size {
         (self.part.height, self.part.width)
+    }
+
+    /// Mixes red, green and blue to gray, by the weights of ITU-R 601, as Pillow does.
+    fn make_gray(&mut self) {
+        let len = byte_len(self.size());
+        for pixel in self.bytes[..len].as_chunks_mut::<CHANNELS>().0 {
+            let [red, green, blue] = pixel.map(u32::from);
+            *pixel =
+                [((red * 19_595 + green * 38_470 + blue * 7_471 + 0x8000) >> 16) as u8; CHANNELS];
+        }
     }
 
     fn as_bytes(&self) -> &[u8] {

@@ -53,5 +53,6 @@ pub use image::{PIXELS_MAX, SIDE_MAX};
 pub use record::Record;
 pub use routes::Routes;
 pub use spec::{
-    Crop, FieldKind, FieldSpec, ImageSpec, Layout, PadValue, Quality, Ragged, RawSpec, VIEWS_MAX,
+    Crop, FieldKind, FieldSpec, ImageSpec, Interpolation, Layout, Mode, PadValue, Quality, Ragged,
+    RawSpec, VIEWS_MAX,
 };

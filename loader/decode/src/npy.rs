@@ -94,6 +94,8 @@ fn element_type(descr: &str) -> Result<(DType, bool)> {
         "f2" => DType::Float16,
         "f4" => DType::Float32,
         "f8" => DType::Float64,
+        "c8" => DType::Complex64,
+        "c16" => DType::Complex128,
         _ => return Err(refused()),
     };
     Ok((dtype, big != cfg!(target_endian = "big")))

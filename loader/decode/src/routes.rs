@@ -49,6 +49,8 @@ pub(crate) enum Reason {
     Booleans,
     /// Padded or joined, which the CPU does.
     Ragged,
+    /// A mode, interpolation or dtype of images that the GPU's kernel lacks.
+    Mode,
 }
 
 impl Reason {
@@ -67,6 +69,7 @@ impl Reason {
             Self::End => "end",
             Self::Refused => "refused",
             Self::Failed => "failed",
+            Self::Mode => "mode",
             Self::Shapes => "shapes",
             Self::Order => "order",
             Self::Booleans => "booleans",

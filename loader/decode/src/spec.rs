@@ -109,8 +109,14 @@ pub struct ImageSpec {
     pub crop: Crop,
     /// True mirrors half of the samples, drawn at random, left to right.
     pub flip: bool,
-    /// uint8 (0…255), or float16, bfloat16 or float32 (0…1, then normalised).
+    /// uint8 (0…255), uint16 (0…65535), or float16, bfloat16 or float32 (0…1, then normalised).
     pub dtype: DType,
+    /// Channels of the result.
+    pub mode: Mode,
+    /// Values between pixels.
+    pub interpolation: Interpolation,
+    /// Name of the field whose draws this one has.
+    pub crop_with: Option<String>,
     /// Channels first or last.
     pub layout: Layout,
     /// Subtracted per channel (red, green, blue) on the 0…1 scale; given with `std` or not at all.
@@ -133,6 +139,9 @@ impl Default for ImageSpec {
             crop: Crop::None,
             flip: false,
             dtype: DType::Uint8,
+            mode: Mode::Rgb,
+            interpolation: Interpolation::Bilinear,
+            crop_with: None,
             layout: Layout::Nchw,
             mean: None,
             std: None,
@@ -141,6 +150,30 @@ impl Default for ImageSpec {
             exif: false,
         }
     }
+}
+
+/// Channels of an image's result.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Red, green and blue.
+    #[default]
+    Rgb,
+    /// Brightness.
+    Gray,
+    /// The numbers that a PNG with a palette, or in gray, stores, such as those of classes.
+    Palette,
+}
+
+/// Values between pixels of a resized image.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Interpolation {
+    /// Weighted means of neighbours, with antialias.
+    #[default]
+    Bilinear,
+    /// The value of the nearest pixel.
+    Nearest,
 }
 
 /// Exactness of pixels, compared with libjpeg's defaults and an antialiased resize.

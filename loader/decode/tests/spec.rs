@@ -72,7 +72,7 @@ fn invalid_json_and_dtypes_are_rejected_with_advice() {
         r#"{"type": "npy", "ragged": {"mode": "cut"}}"#,
         r#"{"type": "npy", "ragged": {"mode": "pad", "value": "much"}}"#,
         r#"{"type": "npy", "ragged": {"mode": "nested", "value": "0"}}"#,
-        r#"{"type": "npy", "raw": {"dtype": "complex64", "shape": [1]}}"#,
+        r#"{"type": "npy", "raw": {"dtype": "complex32", "shape": [1]}}"#,
         r#"{"type": "npy", "raw": {"dtype": "int8", "shape": [-1]}}"#,
     ];
     for kind in kinds {

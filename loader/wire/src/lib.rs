@@ -14,6 +14,7 @@ pub mod leases;
 pub mod message;
 pub mod peer;
 pub mod slab;
+pub mod socket;
 
 /// Protocol of both sides; each side also accepts its predecessor.
 ///

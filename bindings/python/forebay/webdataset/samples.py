@@ -17,6 +17,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from forebay import _paths
+from forebay._epoch import Empty
 from forebay.errors import BadSample, Corrupt, ForebayError, Full, Invalid
 from forebay.loader import DataLoader
 from forebay.webdataset import shards
@@ -127,6 +128,9 @@ class _Part:
             while True:
                 try:
                     batch = next(batches, None)
+                except Empty:
+                    # The other shards of the list may have samples.
+                    break
                 except ForebayError as error:
                     self._failed(error, single)
                     return
@@ -148,6 +152,8 @@ class _Part:
             rank=0,
             world_size=1,
             on_error=on_error or self._verdict,
+            # A position without a sample counts as one.
+            drop_empty=False,
             timeout=reading.timeout,
             allow_pipe=reading.allow_pipe,
             daemon=reading.daemon,

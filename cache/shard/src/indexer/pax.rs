@@ -1,4 +1,5 @@
-//! PAX extended headers: the two records that change where a member lies or what it is called.
+//! PAX extended headers: the records that change where a member lies, what it is called, or what it
+//! links to.
 //!
 //! A record list is taken whole or refused; two readers must not be able to see two
 //! different members in it.
@@ -8,6 +9,7 @@
 pub(super) struct Pax {
     pub(super) path: Option<Vec<u8>>,
     pub(super) size: Option<u64>,
+    pub(super) linkpath: Option<Vec<u8>>,
 }
 
 /// Parses `"LEN KEY=VALUE\n"` records; of a repeated key the last one counts, as POSIX says.
@@ -26,6 +28,7 @@ pub(super) fn parse(mut rest: &[u8]) -> Result<Pax, &'static str> {
                 let kept = value.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
                 pax.path = Some(value[..kept].to_vec());
             }
+            b"linkpath" => pax.linkpath = Some(value.to_vec()),
             b"size" => pax.size = Some(number(value).ok_or("a PAX size that is not a number")?),
             _ => {}
         }
@@ -62,7 +65,7 @@ mod tests {
     #[test]
     fn values_may_hold_newlines_and_equals_signs() {
         let pax = parse(b"13 path=a\n=b\n11 size=42\n\0\0").unwrap();
-        assert_eq!(pax, Pax { path: Some(b"a\n=b".to_vec()), size: Some(42) });
+        assert_eq!(pax, Pax { path: Some(b"a\n=b".to_vec()), size: Some(42), linkpath: None });
     }
 
     #[test]

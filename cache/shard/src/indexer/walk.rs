@@ -9,6 +9,7 @@ use std::io::{self, SeekFrom};
 use forebay_error::{Error, ErrorKind, Result};
 use tar::{EntryType, Header};
 
+use super::links::Link;
 use super::pax::{self, Pax};
 use super::{ShardBytes, UNKNOWN};
 
@@ -32,11 +33,13 @@ const COMPRESSED: [(&[u8], &str); 6] = [
     (b"PK\x03\x04", "zip"),
 ];
 
-/// A regular file in the tar.
+/// A regular file in the tar, or a link.
 pub(super) struct Entry {
     pub(super) name: Vec<u8>,
+    /// Start of its data; of a link, which has none, the start of its header.
     pub(super) offset: u64,
     pub(super) len: u64,
+    pub(super) link: Option<Link>,
 }
 
 /// Extension headers met since the last member; they describe the next one.
@@ -44,12 +47,12 @@ pub(super) struct Entry {
 struct Extensions {
     long_name: Option<Vec<u8>>,
     pax: Option<Pax>,
-    long_link: bool,
+    long_link: Option<Vec<u8>>,
 }
 
 impl Extensions {
     fn is_empty(&self) -> bool {
-        self.long_name.is_none() && self.pax.is_none() && !self.long_link
+        self.long_name.is_none() && self.pax.is_none() && self.long_link.is_none()
     }
 }
 
@@ -68,12 +71,12 @@ impl<B: ShardBytes> Walk<B> {
         &mut self.bytes
     }
 
-    /// The next regular file, or `None` at the end-of-archive marker.
+    /// The next regular file or link, or `None` at the end-of-archive marker.
     pub(super) fn next_entry(&mut self) -> Result<Option<Entry>> {
         let mut extensions = Extensions::default();
         loop {
             let at = self.next;
-            let block = self.block(at)?.ok_or_else(|| self.ends_early(at))?;
+            let Some(block) = self.block(at)? else { return Err(self.ends_early(at)) };
             if block.iter().all(|&byte| byte == 0) {
                 if !extensions.is_empty() {
                     return Err(corrupt("a long name describes no member", at));
@@ -127,16 +130,14 @@ impl<B: ShardBytes> Walk<B> {
         let twice = || corrupt("two extension headers of one kind describe one member", at);
         match header.entry_type() {
             EntryType::GNULongName => {
-                let mut name = self.extension_data(at, size)?;
-                let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-                name.truncate(end);
-                if to.long_name.replace(name).is_some() {
+                if to.long_name.replace(self.long_name(at, size)?).is_some() {
                     return Err(twice());
                 }
             }
             EntryType::GNULongLink => {
-                self.advance(at, size)?;
-                to.long_link = true;
+                if to.long_link.replace(self.long_name(at, size)?).is_some() {
+                    return Err(twice());
+                }
             }
             // Solaris writes `X` for `x`.
             kind if kind.is_pax_local_extensions() || kind.as_byte() == b'X' => {
@@ -152,7 +153,8 @@ impl<B: ShardBytes> Walk<B> {
                 let pax =
                     pax::parse(&data).map_err(|what| corrupt(&format!("it has {what}"), at))?;
                 if pax != Pax::default() {
-                    return Err(corrupt("a global PAX header sets a path or a size", at));
+                    let what = "a global PAX header sets a path, a link or a size";
+                    return Err(corrupt(what, at));
                 }
             }
             _ => return Ok(false),
@@ -160,10 +162,13 @@ impl<B: ShardBytes> Walk<B> {
         if to.long_name.is_some() && to.pax.as_ref().is_some_and(|pax| pax.path.is_some()) {
             return Err(corrupt("a member has both a GNU and a PAX long name", at));
         }
+        if to.long_link.is_some() && to.pax.as_ref().is_some_and(|pax| pax.linkpath.is_some()) {
+            return Err(corrupt("a link has both a GNU and a PAX long target", at));
+        }
         Ok(true)
     }
 
-    /// Resolves a member and steps over its data; `None` for links, directories and the like.
+    /// Resolves a member and steps over its data; `None` for directories, devices and the like.
     fn member(
         &mut self,
         header: &Header,
@@ -171,28 +176,32 @@ impl<B: ShardBytes> Walk<B> {
         size: u64,
         extensions: &mut Extensions,
     ) -> Result<Option<Entry>> {
-        let Extensions { long_name, pax, .. } = std::mem::take(extensions);
-        let Pax { path, size: pax_size } = pax.unwrap_or_default();
+        let Extensions { long_name, pax, long_link } = std::mem::take(extensions);
+        let Pax { path, size: pax_size, linkpath } = pax.unwrap_or_default();
         let short = header.path_bytes();
         let kind = header.entry_type();
         let old_directory = header.as_bytes()[156] == 0 && short.last() == Some(&b'/');
         if kind == EntryType::GNUSparse {
             return Err(corrupt("it has a sparse file, which a shard may not hold", at));
         }
+        let name = long_name.or(path).unwrap_or_else(|| short.into_owned());
         // Links, devices, directories and pipes have no data, whatever their size field says: that
         // is how Python's tarfile, and so WebDataset, reads them.
         if old_directory || matches!(header.as_bytes()[156], b'1'..=b'6') {
             self.advance(at, 0)?;
-            return Ok(None);
+            let short = || header.link_name_bytes().unwrap_or_default().into_owned();
+            let link: Option<fn(Vec<u8>) -> Link> = match kind {
+                EntryType::Link => Some(Link::Hard),
+                EntryType::Symlink => Some(Link::Symbolic),
+                _ => None,
+            };
+            let link = link.map(|link| link(linkpath.or(long_link).unwrap_or_else(short)));
+            return Ok(link.map(|link| Entry { name, offset: at, len: 0, link: Some(link) }));
         }
         let len = pax_size.unwrap_or(size);
         self.advance(at, len)?;
         let regular = matches!(kind, EntryType::Regular | EntryType::Continuous);
-        Ok(regular.then(|| Entry {
-            name: long_name.or(path).unwrap_or_else(|| short.into_owned()),
-            offset: at + BLOCK,
-            len,
-        }))
+        Ok(regular.then(|| Entry { name, offset: at + BLOCK, len, link: None }))
     }
 
     /// Moves past `size` bytes of data behind the header at `at`, if the shard can hold them.
@@ -209,6 +218,14 @@ impl<B: ShardBytes> Walk<B> {
                 .at("shard_bytes", self.len)
                 .advise("upload the shard again; it looks truncated")),
         }
+    }
+
+    /// The text of a GNU long name, up to its NUL.
+    fn long_name(&mut self, at: u64, size: u64) -> Result<Vec<u8>> {
+        let mut name = self.extension_data(at, size)?;
+        let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+        name.truncate(end);
+        Ok(name)
     }
 
     fn extension_data(&mut self, at: u64, size: u64) -> Result<Vec<u8>> {
@@ -239,7 +256,17 @@ impl<B: ShardBytes> Walk<B> {
         }
     }
 
-    fn ends_early(&self, at: u64) -> Error {
+    fn ends_early(&mut self, at: u64) -> Error {
+        // A small file that is no tar.
+        let mut first = [0; BLOCK as usize];
+        let len = self.len.min(BLOCK) as usize;
+        if at == 0
+            && self.len != UNKNOWN
+            && self.read_at(0, &mut first[..len]).is_ok()
+            && let Some(error) = compressed(&first)
+        {
+            return error;
+        }
         let what = match self.len {
             0 => "the shard is empty",
             _ => "the shard ends without an end-of-archive marker",
@@ -292,18 +319,22 @@ fn checksum_holds(header: &Header) -> bool {
 }
 
 fn not_a_header(block: &[u8], at: u64) -> Error {
-    let format = COMPRESSED.iter().find(|(magic, _)| at == 0 && block.starts_with(magic));
-    match format {
-        Some((_, name)) => {
-            Error::new(ErrorKind::Invalid, format!("the shard is a {name} file, not a tar"))
-                .at("format", name)
-                .advise("pack it as a plain tar, or one that gzip or zstd compressed once")
-        }
-        None => corrupt("a tar header has a wrong checksum", at),
-    }
+    let format = (at == 0).then(|| compressed(block)).flatten();
+    format.unwrap_or_else(|| corrupt("a tar header has a wrong checksum", at))
 }
 
-fn corrupt(what: &str, offset: u64) -> Error {
+/// Returns the error of a file in a compressed format, by its first bytes.
+fn compressed(first: &[u8]) -> Option<Error> {
+    let (_, name) = COMPRESSED.iter().find(|(magic, _)| first.starts_with(magic))?;
+    let error = Error::new(ErrorKind::Invalid, format!("the shard is a {name} file, not a tar"));
+    Some(
+        error
+            .at("format", name)
+            .advise("pack it as a plain tar, or one that gzip or zstd compressed once"),
+    )
+}
+
+pub(super) fn corrupt(what: &str, offset: u64) -> Error {
     Error::new(ErrorKind::Corrupt, what).at("offset", offset)
 }
 

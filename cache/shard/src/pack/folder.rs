@@ -1,7 +1,7 @@
 //! A folder's files as samples.
 //!
-//! Every file becomes a field or is reported; the key rules of the reader decide, so what
-//! is packed here is what a loader sees.
+//! Every file becomes a field or is reported, but for the notes that operating systems leave. The
+//! key rules of the reader decide, so what is packed here is what a loader sees.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,13 @@ const MAX_DEPTH: usize = 64;
 /// The field that a shard among the files would be. One in each sample and nothing else is a
 /// mistake.
 const SHARD: &str = "tar";
+
+/// Files that operating systems write into any folder, in lower case.
+const NOTES: [&str; 4] = [".ds_store", "thumbs.db", "desktop.ini", ".directory"];
+
+/// First characters of the files in which macOS keeps attributes of others, `._0001.jpg` of
+/// `0001.jpg`.
+const ATTRIBUTES: &str = "._";
 
 struct Found {
     name: String,
@@ -71,6 +78,10 @@ fn walk(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<Found>) -> Re
         let path = entry.path();
         let name = entry.file_name();
         let name = name.to_str().ok_or_else(|| unfit("a file's name is not UTF-8", &path))?;
+        if NOTES.contains(&name.to_ascii_lowercase().as_str()) || name.starts_with(ATTRIBUTES) {
+            continue;
+        }
+        let is_hidden = name.starts_with('.');
         let name = format!("{prefix}{name}");
         let kind = entry.file_type().doing("read the folder").map_err(at)?;
         if kind.is_dir() {
@@ -82,7 +93,8 @@ fn walk(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<Found>) -> Re
         if !file.is_file() {
             return Err(unfit("it is not a regular file", &path));
         }
-        if split_key(&name).is_none() {
+        // Below a folder the rules of readers would take the folder for its key.
+        if is_hidden || split_key(&name).is_none() {
             return Err(unfit("a file's name has no key and field", &path)
                 .advise("name files key.field, such as 0001.jpg and 0001.cls, or move it away"));
         }

@@ -5,6 +5,7 @@
 //! the cell names. An empty cell is no field.
 
 mod csv;
+mod jsonl;
 mod parquet;
 
 use std::fs;
@@ -30,6 +31,8 @@ pub(super) fn is_list(path: &Path) -> bool {
 
 enum Kind {
     Csv,
+    Tsv,
+    Jsonl,
     Parquet,
 }
 
@@ -38,6 +41,8 @@ impl Kind {
         let ending = path.extension()?.to_str()?.to_ascii_lowercase();
         match ending.as_str() {
             "csv" => Some(Self::Csv),
+            "tsv" => Some(Self::Tsv),
+            "jsonl" | "ndjson" => Some(Self::Jsonl),
             "parquet" => Some(Self::Parquet),
             _ => None,
         }
@@ -56,7 +61,9 @@ pub(super) fn samples(list: &Path, root: Option<&Path>) -> Result<Vec<Sample>> {
     let mut rows = Rows { root, columns: Vec::new(), samples: Vec::new() };
     let read = match Kind::of(list) {
         Some(Kind::Parquet) => parquet::read(list, &mut rows),
-        _ => csv::read(list, &mut rows),
+        Some(Kind::Jsonl) => jsonl::read(list, &mut rows),
+        Some(Kind::Tsv) => csv::read(list, Some(b'\t'), &mut rows),
+        Some(Kind::Csv) | None => csv::read(list, None, &mut rows),
     };
     read.map_err(|error| error.at("list", list.display()))?;
     Ok(rows.samples)

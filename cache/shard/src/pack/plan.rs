@@ -38,6 +38,8 @@ pub enum Input {
         paths: Vec<PathBuf>,
         /// True if each key is prefixed with its tar's name.
         prefix_keys: bool,
+        /// True if the members of each key of a tar are gathered, and its samples sorted by key.
+        sort: bool,
     },
 }
 
@@ -121,7 +123,7 @@ impl Packing {
                 Ok((Vec::new(), folder::samples(path)?))
             }
             Input::List { path, root } => Ok((Vec::new(), list::samples(path, root.as_deref())?)),
-            Input::Tars { paths, prefix_keys } => {
+            Input::Tars { paths, prefix_keys, sort } => {
                 for path in paths {
                     if pattern.names(path) {
                         let what = "an input shard has the name of an output shard";
@@ -130,7 +132,7 @@ impl Packing {
                             .advise("choose other names by -o, or another folder"));
                     }
                 }
-                tars::samples(paths, *prefix_keys, self.threads)
+                tars::samples(paths, *prefix_keys, *sort, self.threads)
             }
         }
     }
@@ -144,6 +146,11 @@ impl Packing {
             let error = error.at("key", sample.key());
             let place = |at: usize| place(&samples[at], tars).unwrap_or((at + 1).to_string());
             return Err(match &self.input {
+                Input::Tars { .. } if tar_of(&samples[first]) == tar_of(&samples[at]) => {
+                    error.at("first", place(first)).at("second", place(at)).advise(
+                        "the members of a sample lie apart in this tar; give --sort to gather them",
+                    )
+                }
                 Input::Tars { prefix_keys: false, .. } => error
                     .at("first", place(first))
                     .at("second", place(at))
@@ -198,6 +205,14 @@ impl Plan {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.shards().map(|shard| shard.bytes).sum()
+    }
+}
+
+/// Returns the number of the tar that a sample was taken from, if it was.
+fn tar_of(sample: &Sample) -> Option<u32> {
+    match sample.fields().first()?.content {
+        Content::Piece { tar, .. } => Some(tar),
+        Content::File(..) | Content::Text(_) => None,
     }
 }
 

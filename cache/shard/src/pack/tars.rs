@@ -24,7 +24,8 @@ pub(super) struct Tar {
     pub(super) stamp: Stamp,
 }
 
-/// Every sample of `paths`, in their order; with `prefix`, keys begin with their tar's name.
+/// Every sample of `paths`, in their order; with `prefix`, keys begin with their tar's name; with
+/// `sort`, members of one key of a tar are one sample, and its samples come in the order of keys.
 ///
 /// # Errors
 /// The indexer's error, with the tar's path; `BadSample` for a sample that a loader would report as
@@ -32,24 +33,31 @@ pub(super) struct Tar {
 pub(super) fn samples(
     paths: &[PathBuf],
     prefix: bool,
+    sort: bool,
     threads: NonZero<usize>,
 ) -> Result<(Vec<Tar>, Vec<Sample>)> {
     let read = |number: usize, _: &_| {
         let path = &paths[number];
-        samples_of(path, number, prefix).map_err(|error| error.at("url", path.display()))
+        samples_of(path, number, prefix, sort).map_err(|error| error.at("url", path.display()))
     };
     let (tars, samples): (Vec<_>, Vec<_>) = each(paths.len(), threads, read)?.into_iter().unzip();
     Ok((tars, samples.into_iter().flatten().collect()))
 }
 
-fn samples_of(path: &Path, number: usize, prefix: bool) -> Result<(Tar, Vec<Sample>)> {
+fn samples_of(path: &Path, number: usize, prefix: bool, sort: bool) -> Result<(Tar, Vec<Sample>)> {
     let number = u32::try_from(number)
         .map_err(|_| Error::new(ErrorKind::Invalid, "too many shards in one packing"))?;
     let tar = Tar::look(path)?;
     let index = Indexer::new(Headers(tar.open()?), tar.len).finish().map_err(unpack_first)?;
-    let samples = index.samples.iter().map(|found| {
+    let mut found: Vec<&crate::index::Sample> = index.samples.iter().collect();
+    if sort {
+        // Stable: members stay in the order of the tar.
+        found.sort_by(|a, b| a.key.cmp(&b.key));
+    }
+    let samples = found.chunk_by(|a, b| sort && a.key == b.key).map(|pieces| {
+        let found = pieces[0];
         let at = |error: Error| error.at("offset", found.offset);
-        if let Some(why) = &found.bad {
+        if let Some(why) = pieces.iter().find_map(|piece| piece.bad.as_ref()) {
             let error = Error::new(ErrorKind::BadSample, why.as_str()).at("key", &found.key);
             return Err(at(error).advise("repair the shard first: nothing is dropped silently"));
         }
@@ -57,7 +65,7 @@ fn samples_of(path: &Path, number: usize, prefix: bool) -> Result<(Tar, Vec<Samp
             true => format!("{}/{}", stem(path), found.key),
             false => found.key.clone(),
         };
-        Sample::new(&key, parts(&index, found, number)).map_err(at)
+        Sample::new(&key, pieces.iter().flat_map(|piece| parts(&index, piece, number))).map_err(at)
     });
     Ok((tar, samples.collect::<Result<_>>()?))
 }

@@ -1,7 +1,7 @@
 //! The sidecar's body: the index as bytes.
 //!
-//! A decoded index is valid: every member lies inside the shard and behind the one before it, every
-//! field number names a field, and the samples own all members in order. So a reader may use it
+//! A decoded index is valid: every member lies inside the shard, every field number names a field,
+//! and the samples own all members in order. So a reader may use it
 //! without further checks.
 
 use forebay_error::{Error, ErrorKind, Result};
@@ -118,16 +118,18 @@ fn room<T>(count: u32, item_bytes: usize, reader: &Reader<'_>) -> Result<Vec<T>>
     Ok(Vec::with_capacity(count as usize))
 }
 
+/// Returns true if every member lies behind the one before it, as in a tar without links.
+pub(super) fn is_ordered(index: &Index) -> bool {
+    index.members.is_sorted_by(|before, member| before.end() <= member.offset)
+}
+
 fn members_fit(members: &[Member], fields: usize, len: u64) -> Result<(), &'static str> {
-    let mut end = 0;
     for member in members {
         if member.field as usize >= fields {
             return Err("a member has a field without a name");
         }
-        let next = member.offset.checked_add(member.len).filter(|&next| next <= len);
-        match next {
-            Some(next) if member.offset >= end => end = next,
-            _ => return Err("a member has an impossible offset"),
+        if member.offset.checked_add(member.len).is_none_or(|end| end > len) {
+            return Err("a member has an impossible offset");
         }
     }
     Ok(())

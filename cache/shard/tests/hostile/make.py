@@ -77,12 +77,27 @@ TARS = {
     "reserved-field": member("a.__key__", b"1") + B + END,
     "not-utf8": member("\udcff.txt", b"1") + member("\udcfe.txt", b"2") + B + END,
     "others": member("dir/", b"", tarfile.DIRTYPE)
-    + member("l.txt", b"", tarfile.SYMTYPE, linkname="a.txt")
-    + member("h.txt", b"", tarfile.LNKTYPE, linkname="a.txt")
+    + member("latest", b"", tarfile.SYMTYPE, linkname="dir")
     + A
     + member("__meta__", b"m")
     + member("noext", b"m")
     + member("a.cls", b"3")
+    + END,
+    "links": member("dir/pool", b"alpha")
+    + member("b.cls", b"7")
+    + member("b.txt", b"", tarfile.SYMTYPE, linkname="./dir/pool")
+    + member("dir/c.txt", b"", tarfile.LNKTYPE, linkname="b.txt")
+    + member("dir/d.txt", b"", tarfile.SYMTYPE, linkname="../dir/c.txt")
+    + raw("././@LongLink", b"K", 6, b"b.cls\0")
+    + member("e.cls", b"", tarfile.LNKTYPE, linkname="elsewhere")
+    + pax(pax_record(b"linkpath", b"b.cls"))
+    + member("f.cls", b"", tarfile.SYMTYPE, linkname="elsewhere")
+    + END,
+    "link-forward": member("h.txt", b"", tarfile.LNKTYPE, linkname="a.txt") + A + END,
+    "link-outside": A + member("b.txt", b"", tarfile.SYMTYPE, linkname="../a.txt") + END,
+    "two-long-links": raw("././@LongLink", b"K", 6, b"a.txt\0")
+    + pax(pax_record(b"linkpath", b"a.txt"))
+    + member("b.txt", b"", tarfile.LNKTYPE, linkname="a.txt")
     + END,
     "pax-size": pax(pax_record(b"size", b"5") + pax_record(b"path", b"c.txt"))
     + member("a.txt")

@@ -11,16 +11,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use forebay_error::Result;
 use forebay_source::{Queue, QueuePermit, Rank, Source, Turn};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 use utoipa::ToSchema;
 
 use super::starts::{FirstBatchWaits, StartState};
+use crate::shutdown::shutting_down;
 use crate::sizes::FILLS;
 
 /// Fills that have begun and are paused. Each keeps a sleeping indexer thread; with the running
 /// fills that is half of tokio's blocking threads. Beyond this number, shards come one after
 /// another. It is more than two jobs of 96 lanes need.
 const RESTING: usize = 250;
+
+/// Fills that sync at once, after their turn. They hold no frames, and a journalling file system
+/// syncs many small files in the time of one; each takes one of tokio's blocking threads.
+const SYNCING: usize = 32;
 
 /// Fills of a store: fetches from origins, and moves between tiers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -49,6 +54,8 @@ pub(crate) struct Flights {
     /// Requests of first bytes before a fill takes them. Each holds a request of its endpoint, so
     /// there are no more of them than running fills.
     heads: Arc<Semaphore>,
+    /// Permits to sync.
+    syncs: Semaphore,
 }
 
 /// Turn of a fill, until dropped; a pause returns it.
@@ -99,7 +106,7 @@ impl Drop for Counted<'_> {
     }
 }
 
-impl Running<'_> {
+impl<'a> Running<'a> {
     /// Returns true if another awaited fill waits for this turn.
     pub(super) fn is_contested(&self) -> bool {
         let held = self.held.as_ref();
@@ -123,6 +130,15 @@ impl Running<'_> {
     /// Watches the jobs that wait for their first batch.
     pub(super) fn watch_starts(&self) -> watch::Receiver<StartState> {
         self.flights.starts.watch()
+    }
+
+    /// Returns the turn for good, since only syncs are left, and waits for a permit to sync.
+    ///
+    /// # Errors
+    /// `Closed` if the store has ended.
+    pub(super) async fn sync(&mut self) -> Result<SemaphorePermit<'a>> {
+        self.held = None;
+        self.flights.syncs.acquire().await.map_err(|_| shutting_down())
     }
 
     /// Lets others go first: until the job has its first batch, or until `wanted` completes because
@@ -150,7 +166,8 @@ impl Flights {
         let heads = Arc::new(Semaphore::new(FILLS));
         let (places, ranks, starts) =
             (Queue::new(FILLS), Mutex::default(), FirstBatchWaits::default());
-        Self { places, running, waiting, resting, held_back, starts, ranks, heads }
+        let syncs = Semaphore::new(SYNCING);
+        Self { places, running, waiting, resting, held_back, starts, ranks, heads, syncs }
     }
 
     /// Waits for a turn to fetch a shard.

@@ -14,7 +14,6 @@ use indicatif::ProgressBar;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Deserialize;
-use tempfile::TempDir;
 
 use super::{Setup, doubles, grown, median};
 use crate::fetches::{self, Fetches};
@@ -57,7 +56,7 @@ pub(super) fn growth(
         Ok(format!("file://{}", path.display()))
     });
     let urls: Vec<String> = urls.collect::<Result<_>>()?;
-    let temporary = TemporaryDaemon::new(setup, &root)?;
+    let temporary = TemporaryDaemon::new(setup, &root);
     let address = temporary.address();
     let first = Loader::open(config(&address, &urls))?;
     let daemon: Daemon = fetches::status(&address)?;
@@ -115,28 +114,22 @@ fn config(address: &Address, urls: &[String]) -> LoaderConfig {
 /// Folders of the daemon.
 struct TemporaryDaemon {
     launch: Launch,
-    _runtime: TempDir,
 }
 
 impl TemporaryDaemon {
-    fn new(setup: Setup<'_>, root: &Path) -> Result<Self> {
-        // A socket's path is short, so it does not lie where the shards do.
-        let runtime = TempDir::new().doing("make a folder for a daemon")?;
-        let directory = RuntimeDirectory::at(runtime.path().join("forebay"))?;
+    fn new(setup: Setup<'_>, root: &Path) -> Self {
+        let cache = root.join("cache");
+        let directory = Ok(RuntimeDirectory::of(&cache));
         let set = |name: &str, path: PathBuf| {
             let mut set = std::ffi::OsString::from(format!("{name}="));
             set.push(path);
             set
         };
-        let mut command = vec![
-            "env".into(),
-            set("XDG_RUNTIME_DIR", runtime.path().to_owned()),
-            set("FOREBAY_CACHE", root.join("cache")),
-        ];
+        let mut command = vec!["env".into(), set("FOREBAY_CACHE", cache)];
         command.extend_from_slice(setup.launcher);
         let daemon = ["daemon", "--embedded", "--capacity", CAPACITY, "--idle", IDLE];
         command.extend(daemon.map(std::ffi::OsString::from));
-        Ok(Self { launch: Launch { command, directory }, _runtime: runtime })
+        Self { launch: Launch { command, directory } }
     }
 
     fn address(&self) -> Address {

@@ -67,7 +67,11 @@ impl Field {
             FieldKind::Npy { ragged, raw } => DecodeTask::Npy { ragged: Packing::of(ragged), raw },
             FieldKind::Bytes => DecodeTask::Bytes,
         };
-        Self { id: field_id(&spec.name), job, spec }
+        let drawn = match &spec.kind {
+            FieldKind::Image(image) => image.crop_with.as_deref().unwrap_or(&spec.name),
+            _ => &spec.name,
+        };
+        Self { id: field_id(drawn), job, spec }
     }
 
     /// Returns the output's key.

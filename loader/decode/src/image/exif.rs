@@ -5,6 +5,7 @@ use std::io::Cursor;
 
 use exif::{In, Reader, Tag};
 
+use super::deep::Deep;
 use super::{CHANNELS, Pixels};
 use crate::crop::{Part, Size};
 
@@ -64,29 +65,47 @@ impl Orientation {
 
     /// Makes a whole image upright; `aside` is scratch.
     pub(super) fn apply(self, pixels: &mut Pixels, aside: &mut Vec<u8>) {
-        let (rows, columns) = (pixels.part.height as usize, pixels.part.width as usize);
+        let size = (pixels.part.height, pixels.part.width);
+        let upright = self.turned(size, CHANNELS, pixels.as_bytes(), aside);
+        std::mem::swap(&mut pixels.bytes, aside);
+        pixels.part = Part::whole(upright);
+    }
+
+    /// Makes an image of 16 bits upright.
+    pub(super) fn turn_deep(self, deep: &mut Deep) {
+        let mut aside = Vec::new();
+        deep.size = self.turned(deep.size, deep.channels, &deep.values, &mut aside);
+        deep.values = aside;
+    }
+
+    /// Writes the upright image to `aside` and returns its size.
+    fn turned<T: Copy + Default>(
+        self,
+        size: Size,
+        channels: usize,
+        stored: &[T],
+        aside: &mut Vec<T>,
+    ) -> Size {
+        let (rows, columns) = (size.0 as usize, size.1 as usize);
         let turn = self.turn();
-        let (height, width) = if turn.swaps { (columns, rows) } else { (rows, columns) };
+        let width = if turn.swaps { rows } else { columns };
         let from = |y: usize, x: usize| {
             let (row, column) = if turn.swaps { (x, y) } else { (y, x) };
             let row = if turn.mirrors_rows { rows - 1 - row } else { row };
             let column = if turn.mirrors_columns { columns - 1 - column } else { column };
             (row, column)
         };
-        let len = rows * columns * CHANNELS;
+        let len = rows * columns * channels;
         if aside.len() < len {
-            aside.resize(len, 0);
+            aside.resize(len, T::default());
         }
-        let stored = pixels.as_bytes();
-        for (y, row) in aside[..len].chunks_exact_mut(width * CHANNELS).enumerate() {
-            for (x, pixel) in row.chunks_exact_mut(CHANNELS).enumerate() {
+        for (y, row) in aside[..len].chunks_exact_mut(width * channels).enumerate() {
+            for (x, pixel) in row.chunks_exact_mut(channels).enumerate() {
                 let (row, column) = from(y, x);
-                let at = (row * columns + column) * CHANNELS;
-                pixel.copy_from_slice(&stored[at..at + CHANNELS]);
+                let at = (row * columns + column) * channels;
+                pixel.copy_from_slice(&stored[at..at + channels]);
             }
         }
-        std::mem::swap(&mut pixels.bytes, aside);
-        let side = |pixels: usize| u32::try_from(pixels).expect("the image's size was checked");
-        pixels.part = Part::whole((side(height), side(width)));
+        self.size(size)
     }
 }

@@ -10,7 +10,10 @@ use half::{bf16, f16};
 
 use super::CHANNELS;
 use crate::dtype::DType;
-use crate::spec::{ImageSpec, Layout};
+use crate::spec::{ImageSpec, Layout, Mode};
+
+/// Factor from 8 bits to 16.
+const WIDEN: u16 = 257;
 
 type Table<T> = Box<[[T; 256]; CHANNELS]>;
 
@@ -28,6 +31,7 @@ static THEMSELVES: [[u8; 256]; CHANNELS] = {
 /// Result of each value of each channel.
 pub(super) enum Finish {
     Uint8,
+    Uint16(Table<u16>),
     Float16(Table<f16>),
     Bfloat16(Table<bf16>),
     Float32(Table<f32>),
@@ -44,6 +48,9 @@ impl Finish {
             }
         };
         match spec.dtype {
+            // The numbers of a palette stay; 255 is as bright as 65535.
+            DType::Uint16 if spec.mode == Mode::Palette => Self::Uint16(table(|_, p| p as u16)),
+            DType::Uint16 => Self::Uint16(table(|_, p| p as u16 * WIDEN)),
             DType::Float16 => Self::Float16(table(|c, p| f16::from_f32(value(c, p)))),
             DType::Bfloat16 => Self::Bfloat16(table(|c, p| bf16::from_f32(value(c, p)))),
             DType::Float32 => Self::Float32(table(value)),
@@ -55,21 +62,24 @@ impl Finish {
     pub(super) fn as_bytes(&self) -> &[u8] {
         match self {
             Self::Uint8 => THEMSELVES.as_flattened(),
+            Self::Uint16(table) => bytemuck::cast_slice(table.as_flattened()),
             Self::Float16(table) => bytemuck::cast_slice(table.as_flattened()),
             Self::Bfloat16(table) => bytemuck::cast_slice(table.as_flattened()),
             Self::Float32(table) => bytemuck::cast_slice(table.as_flattened()),
         }
     }
 
-    /// Makes a canvas of rows of `width` over the elements `out`, in `layout`, mirrored or not.
+    /// Makes a canvas of rows of `width` over the elements `out`, laid out as `spec` says, mirrored
+    /// or not.
     pub(super) fn canvas<'a>(
         &'a self,
         width: u32,
         flip: bool,
-        layout: Layout,
+        spec: &ImageSpec,
         out: &'a mut [u8],
     ) -> Canvas<'a> {
-        Canvas { finish: self, width: width as usize, flip, layout, out }
+        let (layout, channels) = (spec.layout, spec.mode.channels());
+        Canvas { finish: self, width: width as usize, flip, layout, channels, out }
     }
 }
 
@@ -89,6 +99,7 @@ pub(super) struct Canvas<'a> {
     width: usize,
     flip: bool,
     layout: Layout,
+    channels: usize,
     out: &'a mut [u8],
 }
 
@@ -112,6 +123,7 @@ impl Canvas<'_> {
     fn write(&mut self, y: usize, pixels: impl Iterator<Item = [u8; CHANNELS]>) {
         match self.finish {
             Finish::Uint8 => self.elements(y, pixels, |_, value| value),
+            Finish::Uint16(table) => self.elements(y, pixels, found(table)),
             Finish::Float16(table) => self.elements(y, pixels, found(table)),
             Finish::Bfloat16(table) => self.elements(y, pixels, found(table)),
             Finish::Float32(table) => self.elements(y, pixels, found(table)),
@@ -127,6 +139,13 @@ impl Canvas<'_> {
     ) {
         let out: &mut [T] = bytemuck::cast_slice_mut(self.out);
         let at = y * self.width..(y + 1) * self.width;
+        if self.channels == 1 {
+            // All three are the same.
+            for (out, [gray, ..]) in out[at].iter_mut().zip(pixels) {
+                *out = element(0, gray);
+            }
+            return;
+        }
         match self.layout {
             Layout::Nchw => {
                 let plane = out.len() / CHANNELS;

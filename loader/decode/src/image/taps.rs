@@ -86,6 +86,11 @@ impl Taps {
         self.spans.iter().map(|span| (span.first, &self.weights[span.weights.clone()]))
     }
 
+    /// As [`Taps::iter`], with the weights before rounding.
+    pub(super) fn exact(&self) -> impl ExactSizeIterator<Item = (usize, &[f64])> {
+        self.spans.iter().map(|span| (span.first, &self.exact[span.weights.clone()]))
+    }
+
     /// Returns the range of all source pixels in use.
     pub(super) fn reach(&self) -> Range<usize> {
         let first = self.spans.first().map_or(0, |span| span.first);

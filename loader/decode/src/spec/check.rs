@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use forebay_error::{Error, Result};
 
-use super::{Crop, FieldKind, FieldSpec, ImageSpec, Ragged, RawSpec, invalid};
+use super::{Crop, FieldKind, FieldSpec, ImageSpec, Interpolation, Mode, Ragged, RawSpec, invalid};
 use crate::array::{self, DIMENSIONS_MAX};
 use crate::dtype::DType;
 use crate::image::{PIXELS_MAX, SIDE_MAX};
@@ -22,7 +22,25 @@ impl FieldSpec {
             }
             field.check().map_err(|error| error.at("field", &field.name))?;
         }
-        Ok(())
+        fields.iter().try_for_each(|field| field.check_leader(fields))
+    }
+
+    /// Checks that the field whose draws this one has is an image with draws of its own.
+    fn check_leader(&self, fields: &[Self]) -> Result<()> {
+        let FieldKind::Image(ImageSpec { crop_with: Some(leader), .. }) = &self.kind else {
+            return Ok(());
+        };
+        let own = |field: &Self| match &field.kind {
+            FieldKind::Image(image) => field.name == *leader && image.crop_with.is_none(),
+            _ => false,
+        };
+        match fields.iter().any(own) {
+            true => Ok(()),
+            false => Err(invalid("crop_with names no image that is cropped by itself")
+                .at("field", &self.name)
+                .at("crop_with", leader)
+                .advise("name another Image of fields=, without crop_with")),
+        }
     }
 
     /// Checks the field by itself.
@@ -194,17 +212,25 @@ impl ImageSpec {
 
     fn check_values(&self) -> Result<()> {
         match self.dtype {
-            DType::Uint8 | DType::Float16 | DType::Bfloat16 | DType::Float32 => {}
+            DType::Uint8 | DType::Uint16 => {}
+            DType::Float16 | DType::Bfloat16 | DType::Float32 if self.mode != Mode::Palette => {}
             other => {
                 return Err(invalid("an image cannot have this dtype")
                     .at("dtype", other.name())
-                    .advise("use uint8, float16, bfloat16 or float32"));
+                    .advise(match self.mode {
+                        Mode::Palette => "use uint8 or uint16 for the numbers of a palette",
+                        _ => "use uint8, uint16, float16, bfloat16 or float32",
+                    }));
             }
+        }
+        if self.mode == Mode::Palette && self.interpolation != Interpolation::Nearest {
+            return Err(invalid("numbers of a palette have no values between them")
+                .advise("set interpolation=\"nearest\", or mode=\"gray\""));
         }
         match (self.mean, self.std) {
             (None, None) => Ok(()),
-            (Some(_), Some(_)) if self.dtype == DType::Uint8 => {
-                Err(invalid("uint8 pixels cannot be normalised")
+            (Some(_), Some(_)) if matches!(self.dtype, DType::Uint8 | DType::Uint16) => {
+                Err(invalid("whole numbers cannot be normalised")
                     .advise("drop mean= and std=, or ask for a float dtype"))
             }
             (Some(mean), Some(std)) => {

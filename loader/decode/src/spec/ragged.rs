@@ -93,6 +93,9 @@ impl PadValue {
                 near(found.into()).then(|| found.to_ne_bytes().to_vec())?
             }
             DType::Float64 => real.to_ne_bytes().to_vec(),
+            // The imaginary part is 0.
+            DType::Complex64 => [self.element(DType::Float32)?, vec![0; 4]].concat(),
+            DType::Complex128 => [self.element(DType::Float64)?, vec![0; 8]].concat(),
         })
     }
 }

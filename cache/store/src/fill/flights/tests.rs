@@ -136,3 +136,23 @@ fn starts_of_a_job_are_counted() {
     starts.close();
     assert!(!starts.has(1), "no job waits once the store closes");
 }
+
+#[test]
+fn syncing_fills_leave_their_turns_to_others() {
+    let flights = Flights::new();
+    let rank = Rank::ahead(1);
+    let mut syncing: Vec<_> = Vec::new();
+    for _ in 0..SYNCING {
+        let mut running = begun(&flights, &rank);
+        syncing.push(running.sync().now_or_never().expect("a permit is free").unwrap());
+    }
+    assert_eq!(flights.report().running, 0);
+    let mut running: Vec<_> = (0..FILLS).map(|_| begun(&flights, &rank)).collect();
+    // No more files than that are synced at once.
+    let mut last = running.pop().unwrap();
+    let mut waiting = pin!(last.sync());
+    assert!((&mut waiting).now_or_never().is_none());
+    assert_eq!(flights.report().running, FILLS - 1);
+    drop(syncing);
+    assert!(waiting.now_or_never().is_some());
+}
