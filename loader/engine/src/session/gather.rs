@@ -98,7 +98,8 @@ impl Gatherer {
         let job = self.job.clone();
         let waiting = job.patience.waiting();
         loop {
-            match self.try_open(shard, samples, stages).await {
+            let attempt = self.try_open(shard, samples, stages);
+            match waiting.within(job.url(shard), &job.origin, attempt).await {
                 Err(error) => {
                     let start_ns = now_ns();
                     waiting.after(error).await?;
