@@ -46,7 +46,7 @@ fn next_entry(text: &str) -> Option<(usize, usize, &str)> {
 /// mark ends with a slash and is no shard.
 fn is_odd(key: &str) -> bool {
     let plain = key.strip_suffix('/').unwrap_or(key);
-    !plain.is_empty() && Path::parse(plain).map_or(true, |path| path.as_ref() != plain)
+    !plain.is_empty() && !Path::parse(plain).is_ok_and(|path| path.as_ref() == plain)
 }
 
 fn unescaped(text: &str) -> String {

@@ -181,10 +181,10 @@ async fn chunks(
             return Err(Failed::for_good(only_whole(object, range.start)));
         }
     };
-    let wanted = (!is_all).then(|| GetRange::Bounded(range.clone()));
     let got = match stat.binding {
-        Binding::Strong => version_of(object, stat, wanted, deadline).await?,
-        _ => {
+        Binding::Strong => version_of(object, stat, &range, deadline).await?,
+        Binding::Weak | Binding::Sequential | Binding::Stream => {
+            let wanted = (!is_all).then(|| GetRange::Bounded(range.clone()));
             object.try_once(GetOptions { range: wanted, ..GetOptions::default() }, deadline).await?
         }
     };
@@ -205,11 +205,12 @@ async fn chunks(
 async fn version_of(
     object: &Object,
     stat: &Stat,
-    range: Option<GetRange>,
+    range: &Range<u64>,
     deadline: Instant,
 ) -> Result<Got, Failed> {
     let lacks = object.link().lacks();
-    let plain = || GetOptions { range: range.clone(), ..GetOptions::default() };
+    let part = || Some(GetRange::Bounded(range.clone()));
+    let plain = || GetOptions { range: part(), ..GetOptions::default() };
     if !lacks.know(Lack::Conditions, &object.folder) {
         let if_match = Some(stat.version.clone());
         let got = object.try_once(GetOptions { if_match, ..plain() }, deadline).await;
