@@ -315,7 +315,7 @@ impl HttpService for Counted {
         let failed = match &mut response {
             Ok(response) => {
                 let retry_after = response.headers().get("retry-after").and_then(retry_after);
-                let head = Head::take(asked, response);
+                let head = Head::take(asked.as_ref(), response);
                 let status = head.status;
                 note(|noted| (noted.retry_after, noted.head) = (retry_after, Some(head)));
                 status >= 500 || status == 429 || status == 408
