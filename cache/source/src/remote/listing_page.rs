@@ -98,7 +98,7 @@ mod tests {
         let all = good.iter().chain(&odd).map(|key| entry(key)).collect::<String>();
         let page = format!("<R>{all}<CommonPrefixes><Prefix>x//</Prefix></CommonPrefixes></R>");
         let (kept, left_out) = without_odd(&page);
-        let good = good.map(|key| entry(key)).concat();
+        let good = good.map(entry).concat();
         assert_eq!(kept, format!("<R>{good}</R>"));
         let odd = ["a//b.tar", "./a.tar", "a/../b.tar", "a\tb.tar", "/a.tar", "a\tc.tar", "x//"];
         assert_eq!(left_out, odd);
