@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 use forebay_client::{Connection, Deadline};
 use forebay_error::ErrorKind;
-use forebay_source::{Limits, Options};
+use forebay_source::{Limits, Options, Rule, Rules};
 use forebay_store::PART_BYTES;
-use forebay_testkit::{ACCESS_KEY, Fault, FaultProxy, Nginx, SECRET_KEY, When, shard};
+use forebay_testkit::{ACCESS_KEY, Certificate, Fault, FaultProxy, Nginx, SECRET_KEY, When, shard};
 use forebay_tests::{Daemon, Installation, Origin, PATIENCE, epoch, job_with};
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -163,6 +163,91 @@ fn certificate_of_an_unknown_authority_is_rejected() {
     }
     let right = format!("ca_bundle = {:?}\n", server.authority());
     played(&right).unwrap().assert_whole(1, 3, &SIZES);
+}
+
+/// A certificate that names itself as its authority serves as `ca_bundle`; one that may sign others
+/// does not, and the error has the command that makes a right one.
+#[test]
+fn self_signed_certificate_is_accepted_or_explained() {
+    let (root, disk) = (tempfile::tempdir().unwrap(), Daemon::disk());
+    fs::create_dir(root.path().join("bucket")).unwrap();
+    fs::write(root.path().join("bucket/0.tar"), shard(3, 0, &SIZES)).unwrap();
+    let played = |certificate: Certificate| {
+        let server = Nginx::with(root.path(), certificate).unwrap();
+        let mut rule = Rule::new(&format!("{}/", server.https())).unwrap();
+        rule.ca_bundle = Some(server.certificate());
+        let mut config = Daemon::config(disk.path(), 1 << 30);
+        config.sources = Rules::new(vec![rule]).unwrap();
+        let daemon = Daemon::try_start(config).unwrap();
+        let url = format!("{}/bucket/0.tar", server.https());
+        epoch(daemon.address(), job_with(BTreeMap::new(), vec![url]))
+    };
+    played(Certificate::SelfSigned).unwrap().assert_whole(1, 3, &SIZES);
+    let error = played(Certificate::AuthoritysOwn).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert_eq!(error.place("check"), Some("usage"), "{error}");
+    assert!(error.advice().unwrap().contains("CA:FALSE"), "{error}");
+}
+
+/// A job whose first shard does not come is told for what it waited and what was answered last,
+/// before its own timeout.
+#[test]
+fn job_without_a_first_batch_learns_what_it_waited_for() {
+    let (origin, disk) = (Origin::with_shards(1, SAMPLES, &SIZES), Daemon::disk());
+    let proxy = FaultProxy::start(origin.server.address()).unwrap();
+    let mut config = Daemon::config(disk.path(), 1 << 30);
+    // Far more than the job waits for.
+    config.limits = Limits { retries: 1_000, ..config.limits };
+    config.limits.retry_time = PATIENCE;
+    let daemon = Daemon::try_start(config).unwrap();
+    let url = format!("{}/{}", proxy.endpoint(), Origin::key("0.tar"));
+    for (fault, last) in [(Fault::status(503), Some("503")), (Fault::StallBeforeHead, None)] {
+        proxy.set([(When::any(), fault)]);
+        let mut open = job_with(BTreeMap::new(), vec![url.clone()]);
+        open.patience_ms = 2_000;
+        let error = epoch(daemon.address(), open).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert_eq!(error.place("url"), Some(&url[..]), "{error}");
+        assert_eq!(error.place("endpoint"), Some(&proxy.endpoint()[..]), "{error}");
+        assert!(error.place("waited_s").is_some(), "{error}");
+        assert!(last.is_none() || error.place("status") == last, "{error}");
+        proxy.clear();
+    }
+}
+
+/// Two links to one object: fetched once, and neither signature reaches the cache's files.
+#[test]
+fn signed_links_to_one_object_are_one_shard() {
+    let (origin, disk) = (Origin::with_shards(1, SAMPLES, &SIZES), Daemon::disk());
+    let daemon = daemon(&disk);
+    let link = |signature: &str| {
+        let object = format!("{}/{}", origin.server.endpoint(), Origin::key("0.tar"));
+        format!("{object}?Expires=99&Signature={signature}")
+    };
+    for signature in ["hunter2", "hunter3"] {
+        let played = epoch(daemon.address(), job_with(BTreeMap::new(), vec![link(signature)]));
+        played.unwrap().assert_whole(1, SAMPLES, &SIZES);
+        daemon.settle();
+    }
+    let len = origin.bytes("0.tar").len() as u64;
+    assert_eq!(daemon.number("/cache/origin_bytes"), len, "it is fetched once");
+    let holds = |path: &std::path::Path| {
+        let bytes = fs::read(path).unwrap();
+        bytes.windows(7).any(|word| word == b"hunter2" || word == b"hunter3")
+    };
+    let mut folders = vec![disk.path().to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if kind.is_file() {
+                assert!(!holds(&entry.path()), "{}", entry.path().display());
+            }
+        }
+    }
+    let status = daemon.status().to_string();
+    assert!(!status.contains("hunter"), "{status}");
 }
 
 /// A name that is not known ends within the retries, and is counted.

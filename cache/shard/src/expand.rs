@@ -205,6 +205,18 @@ mod tests {
     }
 
     #[test]
+    fn quoted_colons_are_part_of_a_key() {
+        let mut asked = Vec::new();
+        let urls =
+            super::expand("s3://b/a[:]:c.tar::s3://b/d.tar", Commands::Refused, &mut |url| {
+                asked.push(url.to_owned());
+                Ok(vec!["s3://b/a::c.tar".to_owned()])
+            });
+        assert_eq!(urls.unwrap(), ["s3://b/a::c.tar", "s3://b/d.tar"]);
+        assert_eq!(asked, ["s3://b/a[:]:c.tar"]);
+    }
+
+    #[test]
     fn commands_are_rejected_unless_allowed() {
         for spec in ["pipe:cat /x.tar", " PIPE:cat x", "s3://b/k.tar::pipe:curl h", "pipe:"] {
             let error = expand(spec).unwrap_err();

@@ -16,6 +16,7 @@
 //! checksum is asked of the source of the bytes ([`ShardBytes::crc32c`]), which can compute it
 //! where the bytes already lie.
 
+mod foreign;
 mod links;
 mod pax;
 mod plain;

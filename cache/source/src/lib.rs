@@ -14,6 +14,7 @@ mod credentials;
 mod helper_process;
 mod layout;
 mod limits;
+mod linked;
 mod listing;
 mod network;
 mod options;
@@ -25,6 +26,7 @@ mod readers;
 mod remote;
 mod rules;
 mod scheme;
+mod signature;
 mod sources;
 mod stat;
 
@@ -49,6 +51,7 @@ pub use readers::{
 };
 pub use remote::{Counters, LinkReport};
 pub use rules::{Rule, Rules, settled};
+pub use signature::object_of;
 pub use sources::{ByClient, NewRules, Sources};
 pub use stat::{Binding, Stat};
 
@@ -135,6 +138,11 @@ pub trait Source: Send + Sync {
     /// As [`Source::stat`].
     async fn turn(&self, _url: &str, _rank: &Rank) -> Result<Turn> {
         Ok(Turn::default())
+    }
+
+    /// Returns the last failure of requests for a shard that are still made again, if there is one.
+    fn trouble(&self, _url: &str) -> Option<Error> {
+        None
     }
 
     /// Returns true if a read asks a store over a network.

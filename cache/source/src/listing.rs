@@ -22,6 +22,9 @@ const MATCHES_MAX: usize = 1_000_000;
 /// objects.
 const PAGES_MAX: u64 = 100_000;
 
+/// Keys that are named where some were left out.
+const NAMED_MOST: usize = 8;
+
 const MATCHING: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
@@ -83,6 +86,8 @@ pub(crate) struct Found {
     keys: BTreeSet<String>,
     pages: u64,
     token: Option<String>,
+    /// Number of matching keys that no URL can name, and the first of them.
+    left_out: (u64, Vec<String>),
 }
 
 impl Found {
@@ -108,6 +113,21 @@ impl Found {
         }
         self.token.clone_from(&next);
         Ok(next)
+    }
+
+    /// Notes keys that match and that no URL can name.
+    pub(crate) fn leave_out(&mut self, wanted: &Wanted, keys: Vec<String>) {
+        for key in keys.into_iter().filter(|key| wanted.has(key)) {
+            self.left_out.0 += 1;
+            if self.left_out.1.len() < NAMED_MOST {
+                self.left_out.1.push(key);
+            }
+        }
+    }
+
+    /// Returns the number of keys that were left out, and the first of them, if there are any.
+    pub(crate) fn left_out(&self) -> Option<(u64, Vec<String>)> {
+        (self.left_out.0 > 0).then(|| self.left_out.clone())
     }
 
     /// Everything, by name.

@@ -11,7 +11,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use reqwest::{Certificate, ClientBuilder, Proxy};
 use url::Url;
 
-pub(crate) use gate::Gate;
+pub(crate) use gate::{Gate, Leads};
 
 /// The variable that names certificates for every connection, as Amazon's tools read it.
 const CA_BUNDLE: &str = "AWS_CA_BUNDLE";
@@ -28,13 +28,15 @@ pub(crate) struct Network {
     pub(crate) proxy: Option<String>,
     /// Certificates to trust beside the system's.
     pub(crate) ca_bundle: Option<PathBuf>,
+    /// Addresses that redirects may lead to, beside those that a rule matches.
+    pub(crate) redirects: Vec<String>,
 }
 
 impl Network {
     /// As this process's environment says.
     pub(crate) fn of_process() -> Self {
         let bundle = std::env::var_os(CA_BUNDLE).filter(|path| !path.is_empty());
-        Self { proxy: None, ca_bundle: bundle.map(PathBuf::from) }
+        Self { ca_bundle: bundle.map(PathBuf::from), ..Self::default() }
     }
 
     /// Refuses what no client can be made of.
@@ -73,6 +75,32 @@ impl Network {
         // The URL may contain a password.
         let proxy = proxy.map_err(|_| Error::new(ErrorKind::Invalid, "`proxy` is invalid"))?;
         Ok(client.proxy(proxy))
+    }
+
+    /// The proxy that requests to `endpoint` go by, as it may be shown, and the setting that names
+    /// it.
+    pub(crate) fn proxy_of(&self, endpoint: &str) -> Option<(String, String)> {
+        let host = |proxy: &str| {
+            let url = if proxy.contains("://") { proxy } else { &format!("http://{proxy}") };
+            Some(Url::parse(url).ok()?.origin().ascii_serialization())
+        };
+        if let Some(proxy) = &self.proxy {
+            return Some((host(proxy)?, "proxy".to_owned()));
+        }
+        let matcher = hyper_util::client::proxy::matcher::Matcher::from_env();
+        let by = host(&matcher.intercept(&endpoint.parse().ok()?)?.uri().to_string())?;
+        let is_it = |name: &&&str| {
+            let value = std::env::var(name).ok();
+            value.and_then(|value| host(&value)).is_some_and(|named| named == by)
+        };
+        // The more specific ones stand first among those that apply to the scheme.
+        let scheme = endpoint.split_once("://").map_or("", |(scheme, _)| scheme);
+        let applies = |name: &&&str| {
+            let name = name.to_ascii_lowercase();
+            name == format!("{scheme}_proxy") || name == "all_proxy"
+        };
+        let variable = PROXIES.iter().filter(applies).find(is_it);
+        Some((by, variable.map_or_else(String::new, |name| (*name).to_owned())))
     }
 
     /// The hosts of the proxies that requests may go by.

@@ -7,7 +7,9 @@
 //!   range_read.rs  consecutive bytes: resumed at the byte, requested twice when late
 //!     attempts.rs    number and pauses of retries
 //!     reply.rs       one reply: of the requested version and range, or an error
+//!       head.rs        head of a reply, as the server meant it
 //!       refusal.rs     meaning of an error: retry, or which kind
+//!         protocol.rs    replies that are none
 //!       link.rs        the endpoint: slots, concurrency limit, late replies, circuit breaker
 //!       wire.rs        the HTTP client
 //! ```
@@ -16,9 +18,12 @@ mod attempts;
 pub(crate) mod azure;
 mod bucket;
 pub(crate) mod gcs;
+mod head;
 mod http;
 mod hub;
 mod link;
+mod listing_page;
+mod protocol;
 mod range_read;
 mod refusal;
 mod reply;
@@ -32,20 +37,21 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
-use forebay_error::{ErrorKind, Result};
+use forebay_error::{Error, ErrorKind, Result};
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
+use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
 
 use crate::origin_checksum::Comparison;
 use crate::queue::Rank;
 use crate::stat::{Binding, Stat};
 use crate::{Begun, Limits, RangeRead, Source};
-use attempts::{Again, Attempts, Failed};
+use attempts::{Attempts, Failed};
+use head::Head;
 pub(crate) use http::Http;
 pub(crate) use hub::Hub;
-use link::Asking;
 pub(crate) use link::Link;
 pub use link::LinkReport;
+use link::{Asking, Lack, Target};
 use range_read::ObjectRead;
 use refusal::Refusals;
 use reply::{Reply, tell};
@@ -86,14 +92,21 @@ pub(crate) struct Route {
 
 impl Route {
     /// The way to the endpoint that `refusals` names.
-    fn new(store_client: &StoreClient<'_>, refusals: Refusals) -> Self {
-        let link = store_client.wire.link(&refusals.endpoint, store_client.limits);
+    fn new(store_client: &StoreClient<'_>, mut refusals: Refusals) -> Self {
+        let StoreClient { wire, limits, network, .. } = store_client;
+        let link = wire.link(&refusals.endpoint, *limits, network);
+        refusals.proxy = network.proxy_of(&refusals.endpoint);
         Self { wire: Arc::clone(store_client.wire), link, refusals }
     }
 
     /// Runs `once` with retries; with a `rank`, each attempt takes its turn among the requests for
     /// bytes.
-    async fn asked<T, F>(&self, rank: Option<&Rank>, once: impl Fn() -> F) -> Result<T>
+    async fn asked<T, F>(
+        &self,
+        rank: Option<&Rank>,
+        target: Target<'_>,
+        once: impl Fn() -> F,
+    ) -> Result<T>
     where
         F: Future<Output = Result<T, Failed>>,
     {
@@ -103,7 +116,7 @@ impl Route {
                 Some(rank) => Some(self.link.place(rank).await?),
                 None => None,
             };
-            let asking = self.link.enter(attempts.deadline()).await?;
+            let asking = self.link.enter(target, attempts.deadline()).await?;
             let got = once().await;
             tell(asking, got.as_ref().err());
             drop(place);
@@ -126,7 +139,7 @@ impl<S: Store + 'static> Remote<S> {
     fn object(&self, url: &str) -> Result<Object> {
         let (store, location) = self.0.locate(url)?;
         let of: Arc<dyn Store> = self.0.clone();
-        Ok(Object { url: url.into(), store, location, of })
+        Ok(Object { url: url.into(), folder: folder_of(url).into(), store, location, of })
     }
 }
 
@@ -163,6 +176,10 @@ impl<S: Store + 'static> Source for Remote<S> {
         self.0.route().link.request_bytes()
     }
 
+    fn trouble(&self, url: &str) -> Option<Error> {
+        self.0.route().link.trouble(Target { folder: folder_of(url), url })
+    }
+
     fn is_remote(&self) -> bool {
         true
     }
@@ -176,20 +193,58 @@ impl<S: Store + 'static> Source for Remote<S> {
 #[derive(Clone)]
 struct Object {
     url: Arc<str>,
+    /// URL of what it lies in.
+    folder: Arc<str>,
     store: Arc<dyn ObjectStore>,
     location: Path,
     of: Arc<dyn Store>,
 }
 
+/// A reply that passed: its head as the server meant it, and its body.
+struct Got {
+    head: Head,
+    result: GetResult,
+}
+
+/// Ways to ask for length and version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Inquiry {
+    Head,
+    /// One byte, where the server does not answer HEAD, or the link is for GET alone.
+    Byte,
+    /// All bytes, of which none is read: no range lies in an empty object.
+    Whole,
+}
+
 impl Object {
     async fn stat(&self) -> Result<Stat> {
-        let head = || GetOptions { head: true, ..GetOptions::default() };
+        let lacks = self.link().lacks();
+        let is_for_get = crate::signature::is_signed(&self.url);
+        let mut inquiry = match is_for_get || lacks.know(Lack::Head, &self.url) {
+            true => Inquiry::Byte,
+            false => Inquiry::Head,
+        };
         let mut attempts = Attempts::new(self.limits());
         loop {
-            let got = self.try_once(head(), attempts.deadline()).await;
-            match got {
-                Ok(got) => return Ok(self.stat_of(&got.meta)),
-                Err(failed) => attempts.again(failed, self.link()).await?,
+            let options = match inquiry {
+                Inquiry::Head => GetOptions { head: true, ..GetOptions::default() },
+                Inquiry::Byte => self.part(0..1),
+                Inquiry::Whole => GetOptions::default(),
+            };
+            match self.try_once(options, attempts.deadline()).await {
+                Ok(got) if inquiry == Inquiry::Head && got.head.len.is_none() => {
+                    lacks.find(Lack::Head, &self.url);
+                    inquiry = Inquiry::Byte;
+                }
+                Ok(got) => return Ok(self.stat_of(&got)),
+                Err(failed) => match (inquiry, failed.status) {
+                    (Inquiry::Head, Some(status)) if protocol::NO_HEAD.contains(&status) => {
+                        lacks.find(Lack::Head, &self.url);
+                        inquiry = Inquiry::Byte;
+                    }
+                    (Inquiry::Byte, Some(416)) => inquiry = Inquiry::Whole,
+                    _ => attempts.again(failed, self.link()).await?,
+                },
             }
         }
     }
@@ -200,75 +255,93 @@ impl Object {
         self.link().pay(HEAD).await;
         let place = self.link().place(rank).await?;
         let (got, asked) = loop {
-            let range = (!self.link().is_sequential()).then_some(GetRange::Bounded(0..HEAD));
-            let had_range = range.is_some();
-            let options = GetOptions { range, ..GetOptions::default() };
+            let options = self.part(0..HEAD);
             let asked = Instant::now();
             if let Some(bill) = rank.bill() {
                 bill.asked();
             }
-            let failed = match self.try_once(options, attempts.deadline()).await {
+            match self.try_once(options, attempts.deadline()).await {
                 Ok(got) => break (got, asked),
-                Err(failed) => failed,
-            };
-            match failed.again {
-                // It serves no ranges, which is known now.
-                _ if had_range && self.link().is_sequential() => {}
                 // No range lies in an empty object.
-                Again::Never if failed.error.kind() == ErrorKind::Unavailable => {
+                Err(Failed { status: Some(416), .. }) => {
                     return Ok(Begun { stat: self.stat().await?, head: None });
                 }
-                _ => attempts.again(failed, self.link()).await?,
+                Err(failed) => attempts.again(failed, self.link()).await?,
             }
         };
-        let (stat, range) = (self.stat_of(&got.meta), got.range.clone());
+        let stat = self.stat_of(&got);
+        let whole = if stat.binding == Binding::Stream { u64::MAX } else { stat.len };
+        let range = got.head.range.clone().unwrap_or(0..whole);
         let is_usable = stat.binding != Binding::Sequential || range == (0..stat.len);
         let head = (is_usable && !range.is_empty()).then(|| {
-            let reply = Reply::of(self.clone(), got, asked);
+            let reply = Reply::of(self.clone(), got, range.clone(), asked);
             let head = ObjectRead::new(self.clone(), stat.clone(), range, rank.clone());
             Box::new(head.begun(reply, place)) as Box<dyn RangeRead>
         });
         Ok(Begun { stat, head })
     }
 
-    async fn try_once(&self, options: GetOptions, by: Instant) -> Result<GetResult, Failed> {
-        let asking = self.link().enter(by).await.map_err(Failed::for_good)?;
+    /// A request for these bytes, or for all where the server is known to send all in any case.
+    fn part(&self, range: Range<u64>) -> GetOptions {
+        let is_whole = self.link().lacks().know(Lack::Ranges, &self.url);
+        let range = (!is_whole).then_some(GetRange::Bounded(range));
+        GetOptions { range, ..GetOptions::default() }
+    }
+
+    async fn try_once(&self, options: GetOptions, by: Instant) -> Result<Got, Failed> {
+        let asking = self.link().enter(self.target(), by).await.map_err(Failed::for_good)?;
         self.get(options, asking).await
     }
 
-    async fn get(&self, options: GetOptions, asking: Asking<'_>) -> Result<GetResult, Failed> {
+    async fn get(&self, options: GetOptions, asking: Asking<'_>) -> Result<Got, Failed> {
         let answers = self.answers();
-        let (got, retry_after) = wire::noting(self.store.get_opts(&self.location, options)).await;
-        let got = got.map_err(|error| self.refused(&error, retry_after, answers));
+        let (got, noted) = wire::noting(self.store.get_opts(&self.location, options)).await;
+        let got = match (got, &noted.head) {
+            (Ok(result), Some(head)) => Ok(Got { head: head.clone(), result }),
+            // The client reports every reply.
+            (Ok(_), None) => Err(Failed::for_now(Error::new(
+                ErrorKind::Unavailable,
+                "the store's reply has no head",
+            ))),
+            (Err(error), _) => Err(self.refused(&error, &noted, answers)),
+        };
         tell(asking, got.as_ref().err());
+        if let Ok(got) = &got
+            && got.head.ignores_ranges()
+            && self.link().lacks().find(Lack::Ranges, &self.url)
+        {
+            let url = forebay_error::shown(&self.url);
+            tracing::info!(
+                url,
+                "the server sends no byte range of this shard: it comes in one reply"
+            );
+        }
         got
     }
 
-    fn stat_of(&self, meta: &ObjectMeta) -> Stat {
-        let len = meta.size;
+    fn stat_of(&self, got: &Got) -> Stat {
+        let (meta, len) = (&got.result.meta, got.head.len);
         let etag = meta.e_tag.as_deref().filter(|etag| !etag.is_empty());
         // object_store's default when the server gives no time.
         let time = Some(meta.last_modified.timestamp()).filter(|time| *time != 0);
+        // Of a stream the length is no part of the version.
+        let size = len.map_or_else(String::new, |len| format!("{len:x}"));
         let (version, binding) = match (etag, time) {
             (Some(etag), _) if !etag.starts_with("W/") => (etag.to_owned(), Binding::Strong),
-            (_, Some(time)) => (format!("{time}-{len:x}"), Binding::Weak),
-            (Some(etag), None) => (format!("{etag}-{len:x}"), Binding::Weak),
-            (None, None) => (format!("-{len:x}"), Binding::Sequential),
+            (_, Some(time)) => (format!("{time}-{size}"), Binding::Weak),
+            (Some(etag), None) => (format!("{etag}-{size}"), Binding::Weak),
+            (None, None) => (format!("-{size}"), Binding::Sequential),
         };
-        let binding = if self.link().is_sequential() { Binding::Sequential } else { binding };
-        Stat::new(len, version, binding)
+        let binding = match len {
+            None => Binding::Stream,
+            Some(_) if self.link().lacks().know(Lack::Ranges, &self.url) => Binding::Sequential,
+            Some(_) => binding,
+        };
+        Stat::new(len.unwrap_or(0), version, binding)
     }
 
-    fn refused(
-        &self,
-        error: &object_store::Error,
-        retry_after: Option<std::time::Duration>,
-        answers: u64,
-    ) -> Failed {
-        if refusal::is_without_ranges(error) {
-            self.link().set_sequential();
-        }
-        self.of.route().refusals.explain(error, &self.url, retry_after, answers)
+    fn refused(&self, error: &object_store::Error, noted: &wire::Noted, answers: u64) -> Failed {
+        self.of.route().refusals.explain(error, &self.url, noted, answers)
     }
 
     /// For what is refused without a reply of its own.
@@ -279,6 +352,10 @@ impl Object {
     fn received(&self, bytes: usize) {
         self.of.route().wire.received(bytes);
         self.link().received(bytes);
+    }
+
+    fn target(&self) -> Target<'_> {
+        Target { folder: &self.folder, url: &self.url }
     }
 
     fn link(&self) -> &Arc<Link> {
@@ -292,4 +369,10 @@ impl Object {
     fn url(&self) -> &str {
         &self.url
     }
+}
+
+/// The URL up to the last name of its path.
+fn folder_of(url: &str) -> &str {
+    let path = url.split_once('?').map_or(url, |(path, _)| path);
+    path.rsplit_once('/').map_or(path, |(folder, _)| folder)
 }

@@ -12,7 +12,7 @@ use forebay_error::{Error, ErrorKind, Result};
 
 use crate::Options;
 use crate::limits::RateLimits;
-use crate::network::{self, Gate, Network, host};
+use crate::network::{self, Gate, Leads, Network, host};
 use crate::options::Family;
 use crate::scheme::Scheme;
 use pattern::Matches;
@@ -41,7 +41,13 @@ pub struct Rule {
     pub request_payer: Option<bool>,
     /// True if requests are not signed.
     pub anonymous: Option<bool>,
+    /// Web addresses that its stores may redirect to, beside what a rule matches.
+    pub redirects: Vec<String>,
 }
+
+/// Hosts from which the Hub serves files, as its documentation names them.
+const HUB_HOSTS: [&str; 3] =
+    ["https://huggingface.co/", "https://*.huggingface.co/**", "https://*.hf.co/**"];
 
 /// The variables by which a client says where requests go.
 const ENDPOINTS: [&str; 7] = [
@@ -112,6 +118,7 @@ impl Rule {
             virtual_host: None,
             request_payer: None,
             anonymous: None,
+            redirects: Vec::new(),
         })
     }
 
@@ -125,6 +132,16 @@ impl Rule {
         }
         if self.profile.is_some() && self.anonymous == Some(true) {
             return Err(invalid("`profile` and `anonymous` exclude each other"));
+        }
+        for text in &self.redirects {
+            let lead = Matches::new(text).map_err(|error| {
+                invalid(&format!("`redirects` is invalid: {}", error.message()))
+            })?;
+            if !matches!(lead.scheme(), Some("http" | "https")) {
+                return Err(invalid("`redirects` names what is no web address")
+                    .at("redirect", text)
+                    .advise("write it like \"https://cdn.example/\""));
+            }
         }
         if self.limits.connections == Some(0) {
             return Err(invalid("`connections` must be at least 1"));
@@ -148,7 +165,11 @@ impl Rule {
     }
 
     pub(crate) fn network(&self) -> Network {
-        Network { proxy: self.proxy.clone(), ca_bundle: self.ca_bundle.clone() }
+        let mut redirects = self.redirects.clone();
+        if self.matches.scheme() == Some("hf") && self.endpoint.is_none() {
+            redirects.extend(HUB_HOSTS.map(str::to_owned));
+        }
+        Network { proxy: self.proxy.clone(), ca_bundle: self.ca_bundle.clone(), redirects }
     }
 
     /// A client's options with what the rule says on top, and without what a client may not choose.
@@ -295,11 +316,21 @@ impl Rules {
         if !self.guarded {
             return Gate::default();
         }
+        let endpoint = |rule: &Rule| rule.endpoint.as_deref().and_then(|url| Url::parse(url).ok());
+        let server = |text: &String| Matches::new(text).ok()?.server();
         let named = self.list.iter().flat_map(|rule| {
-            let endpoint = rule.endpoint.as_deref().and_then(|url| Url::parse(url).ok());
-            endpoint.into_iter().chain(rule.matches.server())
+            let redirects = rule.redirects.iter().filter_map(server);
+            endpoint(rule).into_iter().chain(rule.matches.server()).chain(redirects)
         });
-        Gate::but(&named.collect::<Vec<_>>())
+        let gate = Gate::but(&named.collect::<Vec<_>>());
+        if self.list.is_empty() {
+            return gate;
+        }
+        let is_web =
+            |rule: &&Rule| rule.matches.scheme().is_none_or(|scheme| scheme.starts_with("http"));
+        let leads = self.list.iter().filter(is_web).map(|rule| rule.matches.clone()).collect();
+        let stores: Vec<_> = self.list.iter().filter_map(endpoint).collect();
+        gate.led(those(leads), stores.iter())
     }
 
     /// The rule for `url` and its number; none where there are no rules at all.
@@ -327,6 +358,19 @@ impl Rules {
             format!("ask an admin to add: [[source]] match = \"{}\"", pattern::root(&plain));
         Err(Error::new(ErrorKind::PermissionDenied, what).at("url", url).advise(advice))
     }
+}
+
+/// Returns the targets of redirects that these texts of rules name; they were checked before.
+pub(crate) fn leads(texts: &[String]) -> Leads {
+    those(texts.iter().filter_map(|text| Matches::new(text).ok()).collect())
+}
+
+/// Targets of redirects that one of these matches.
+fn those(matches: Vec<Matches>) -> Leads {
+    Leads::new(move |url| {
+        let plain = pattern::plain(url.as_str());
+        plain.is_ok_and(|plain| matches.iter().any(|matches| matches.has(&plain)))
+    })
 }
 
 fn invalid(what: &str) -> Error {

@@ -12,13 +12,14 @@ use lru::LruCache;
 
 use crate::commands::{self, Commands};
 use crate::credentials::Lending;
+use crate::linked::{Linked, Worked};
 use crate::network::Gate;
 use crate::posix::{Posix, path_of};
 use crate::readers::{Client, Permit, Readers};
 use crate::remote::{Counters, Http, Hub, LinkReport, Remote, StoreClient, Wire, azure, gcs, s3};
 use crate::rules::{Rule, Rules};
 use crate::scheme::Scheme;
-use crate::{Limits, Options, Source};
+use crate::{Limits, Options, Source, signature};
 
 /// Sources remembered: a node has a handful of buckets; this bounds what hostile clients can make.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
@@ -83,6 +84,8 @@ pub struct Sources {
     ruled: RwLock<Arc<Ruled>>,
     /// True if files that clients name are opened without a rule.
     opens_named: bool,
+    /// Signed links that worked.
+    worked: Arc<Worked>,
     /// Sources supplied by the caller, by scheme.
     brought: Vec<(String, Arc<dyn Source>)>,
 }
@@ -117,6 +120,7 @@ impl Sources {
             lending: Lending::new(Vec::new(), false),
             ruled: RwLock::new(Ruled::new(Rules::default(), Wire::new(limits, Gate::default())?)),
             opens_named: true,
+            worked: Arc::default(),
             brought: Vec::new(),
         })
     }
@@ -220,7 +224,11 @@ impl Sources {
         if let Some(permit) = permit(client) {
             permit.read(url)?;
         }
-        self.reach(url, options, client)
+        let source = self.reach(url, options, client)?;
+        match signature::is_signed(url) {
+            true => Ok(Arc::new(Linked::new(source, url, self.worked.clone()))),
+            false => Ok(source),
+        }
     }
 
     /// The source of a URL or a pattern that this client may ask about.

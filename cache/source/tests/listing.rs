@@ -115,7 +115,9 @@ async fn changes_between_pages_neither_double_nor_hide_objects() {
 async fn repeating_listing_is_an_error() {
     let names: Vec<String> = (0..9).map(|n| format!("d/{n}.tar")).collect();
     // The token is not looked at: the first page comes again and again.
-    let web = Web::new(move |_| page(&names, &Asked { target: "/".into(), headers: Vec::new() }));
+    let web = Web::new(move |_| {
+        page(&names, &Asked { method: String::new(), target: "/".into(), headers: Vec::new() })
+    });
     let error = sources().list("s3://bucket/d/", &client(&web.url())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert_eq!(web.asked().len(), 2);
@@ -196,4 +198,17 @@ async fn hub_data_set_is_listed_page_by_page() {
     let error = sources.list("hf://datasets/o/n/data/", &options).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(other.asked().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_keys_do_not_fail_a_listing() {
+    let names = ["d//b.tar", "d/./c.tar", "d/a&#x9;b.tar", "d/a.tar", "d/e::f.tar"];
+    let names = names.map(str::to_owned).to_vec();
+    let web = Web::new(move |asked| page(&names, asked));
+    let (sources, options) = (sources(), client(&web.url()));
+    let listed = sources.list("s3://bucket/d/**/*.tar", &options).await.unwrap();
+    assert_eq!(listed, ["s3://bucket/d/a.tar", "s3://bucket/d/e::f.tar"]);
+    let error = sources.list("s3://bucket/d/?/c.tar", &options).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert_eq!((error.place("left_out"), error.place("keys")), (Some("1"), Some("d/./c.tar")));
 }

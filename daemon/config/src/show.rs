@@ -133,6 +133,8 @@ fn source(source: &Source, url: fn(&str) -> String) -> Value {
         "virtual_host": source.virtual_host,
         "request_payer": source.request_payer,
         "anonymous": source.anonymous,
+        "redirects": (!source.redirects.is_empty())
+            .then(|| source.redirects.iter().map(|to| url(to)).collect::<Vec<_>>()),
     }))
 }
 

@@ -39,6 +39,9 @@ pub struct Source {
     pub request_payer: Option<bool>,
     /// Requests are not signed, whatever credentials a job has.
     pub anonymous: Option<bool>,
+    /// Web addresses that it may redirect to, beside what a `[[source]]` matches.
+    #[serde(default)]
+    pub redirects: Vec<String>,
 }
 
 /// URLs may hold secrets.
@@ -70,6 +73,7 @@ impl Source {
         rule.proxy.clone_from(&self.proxy);
         rule.request_payer = self.request_payer;
         rule.anonymous = self.anonymous;
+        rule.redirects.clone_from(&self.redirects);
         Ok(rule)
     }
 }

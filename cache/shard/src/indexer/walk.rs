@@ -4,14 +4,14 @@
 //! held against the shard's length before it is believed; where nobody knows that length yet, no
 //! more is asked for than a header of 512 bytes, or what the bytes themselves then refuse.
 
-use std::io::{self, SeekFrom};
+use std::io::{self, Read as _, SeekFrom};
 
 use forebay_error::{Error, ErrorKind, Result};
 use tar::{EntryType, Header};
 
 use super::links::Link;
 use super::pax::{self, Pax};
-use super::{ShardBytes, UNKNOWN};
+use super::{ShardBytes, UNKNOWN, foreign};
 
 /// The unit of a tar.
 const BLOCK: u64 = 512;
@@ -73,6 +73,32 @@ impl<B: ShardBytes> Walk<B> {
 
     /// The next regular file or link, or `None` at the end-of-archive marker.
     pub(super) fn next_entry(&mut self) -> Result<Option<Entry>> {
+        let is_first = self.next == 0;
+        self.entry().map_err(|error| match is_first && error.place("offset") == Some("0") {
+            true => self.explained(error),
+            false => error,
+        })
+    }
+
+    /// The error of a shard that fails at its first byte, with what its bytes seem to be, if that
+    /// is no tar.
+    fn explained(&mut self, error: Error) -> Error {
+        let mut first = Vec::new();
+        let read = self.bytes.seek(SeekFrom::Start(0)).and_then(|_| {
+            let most = self.len.min(foreign::LOOKED_AT as u64);
+            self.bytes.by_ref().take(most).read_to_end(&mut first)
+        });
+        let header = first.get(..BLOCK as usize).map(Header::from_byte_slice);
+        match error.kind() == ErrorKind::Corrupt
+            && read.is_ok()
+            && !header.is_some_and(checksum_holds)
+        {
+            true => foreign::explain(error, &first),
+            false => error,
+        }
+    }
+
+    fn entry(&mut self) -> Result<Option<Entry>> {
         let mut extensions = Extensions::default();
         loop {
             let at = self.next;

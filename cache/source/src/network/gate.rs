@@ -5,6 +5,7 @@
 //! administrator named them.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,32 +20,66 @@ use super::host::{is_private, is_private_address};
 /// Redirects that are followed, as browsers do.
 const REDIRECTS: usize = 10;
 
+/// Permitted targets of redirects.
+#[derive(Clone)]
+pub(crate) struct Leads(Arc<dyn Fn(&Url) -> bool + Send + Sync>);
+
+impl Leads {
+    pub(crate) fn new(may: impl Fn(&Url) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(may))
+    }
+
+    fn may(&self, url: &Url) -> bool {
+        (self.0)(url)
+    }
+}
+
+impl fmt::Debug for Leads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leads").finish_non_exhaustive()
+    }
+}
+
 /// Permitted addresses among those that only this machine or its link has.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Gate(Option<Arc<Named>>);
 
 /// Addresses named by an administrator.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Named {
     /// Hosts as URLs have them, and ports.
     endpoints: HashSet<(String, u16)>,
     /// Proxies, whatever their ports.
     proxies: HashSet<String>,
+    /// Targets of redirects; `None` permits any.
+    leads: Option<Leads>,
+    /// Stores that lead on within themselves.
+    stores: HashSet<(String, u16)>,
 }
 
 impl Gate {
     /// One that lets these endpoints through, and no other such address.
     pub(crate) fn but<'a>(endpoints: impl IntoIterator<Item = &'a Url>) -> Self {
-        let endpoint = |url: &Url| Some((url.host_str()?.to_owned(), url.port_or_known_default()?));
-        let endpoints = endpoints.into_iter().filter_map(endpoint).collect();
-        Self(Some(Arc::new(Named { endpoints, proxies: HashSet::new() })))
+        let endpoints = endpoints.into_iter().filter_map(address).collect();
+        Self(Some(Arc::new(Named { endpoints, ..Named::default() })))
+    }
+
+    /// The same, which follows only redirects that `leads` permits, and those of `stores` within
+    /// themselves.
+    pub(crate) fn led<'a>(&self, leads: Leads, stores: impl Iterator<Item = &'a Url>) -> Self {
+        let stores: HashSet<_> = stores.filter_map(address).collect();
+        Self(
+            self.0
+                .as_ref()
+                .map(|named| Arc::new(Named { leads: Some(leads), stores, ..Named::clone(named) })),
+        )
     }
 
     /// The same, for requests that go by these proxies.
     pub(crate) fn by(&self, proxies: impl IntoIterator<Item = String>) -> Self {
         Self(self.0.as_ref().map(|named| {
             let proxies = proxies.into_iter().collect();
-            Arc::new(Named { endpoints: named.endpoints.clone(), proxies })
+            Arc::new(Named { proxies, ..Named::clone(named) })
         }))
     }
 
@@ -70,21 +105,69 @@ impl Gate {
         if passed.is_empty() { Err(refused(host)) } else { Ok(passed) }
     }
 
-    /// Returns the policy for redirects.
-    pub(crate) fn redirects(&self) -> Policy {
+    /// Returns the policy for redirects: `more` permits some beside those of the rules, `noted` is
+    /// called at each.
+    pub(crate) fn redirects(
+        &self,
+        more: Leads,
+        noted: impl Fn() + Send + Sync + 'static,
+    ) -> Policy {
         let gate = self.clone();
-        Policy::custom(move |attempt| gate.redirect(attempt))
+        Policy::custom(move |attempt| {
+            noted();
+            gate.redirect(attempt, &more)
+        })
     }
 
-    fn redirect(&self, attempt: Attempt<'_>) -> Action {
-        if attempt.previous().len() > REDIRECTS {
-            return attempt.error("too many redirects");
+    fn redirect(&self, attempt: Attempt<'_>, more: &Leads) -> Action {
+        if attempt.previous().len() > REDIRECTS || attempt.previous().contains(attempt.url()) {
+            let error = astray("the store redirects in a circle", &attempt);
+            return attempt.error(error);
         }
-        match self.check(attempt.url()) {
+        if !matches!(attempt.url().scheme(), "http" | "https") {
+            let error = astray("the store redirects to what is no web address", &attempt);
+            return attempt.error(error);
+        }
+        match self.check(attempt.url()).and_then(|()| self.check_lead(&attempt, more)) {
             Ok(()) => attempt.follow(),
             Err(error) => attempt.error(error),
         }
     }
+}
+
+/// Host as a URL has it, and port.
+fn address(url: &Url) -> Option<(String, u16)> {
+    Some((url.host_str()?.to_owned(), url.port_or_known_default()?))
+}
+
+impl Gate {
+    /// Refuses a redirect to what no rule names.
+    fn check_lead(&self, attempt: &Attempt<'_>, more: &Leads) -> Result<()> {
+        let Some(named) = &self.0 else { return Ok(()) };
+        let Some(leads) = &named.leads else { return Ok(()) };
+        let url = attempt.url();
+        // Its buckets are named, not its addresses.
+        let is_store = address(url).is_some_and(|address| named.stores.contains(&address));
+        let stays = attempt.previous().last().is_some_and(|last| last.origin() == url.origin());
+        if leads.may(url) || more.may(url) || stays && is_store {
+            return Ok(());
+        }
+        let what = "the store redirects to an address that no [[source]] permits";
+        let root = format!("{}/", url.origin().ascii_serialization());
+        Err(Error::new(ErrorKind::PermissionDenied, what)
+            .at("redirect", forebay_error::shown(url.as_str()))
+            .advise(format!("ask an admin to add `redirects = [\"{root}\"]` to the [[source]]")))
+    }
+}
+
+/// Returns the error of a redirect that nobody can follow.
+fn astray(what: &str, attempt: &Attempt<'_>) -> Error {
+    Error::new(ErrorKind::Invalid, what)
+        .at("fault", "redirect")
+        .at("status", attempt.status().as_u16())
+        .at("redirect", forebay_error::shown(attempt.url().as_str()))
+        .at("redirects", attempt.previous().len())
+        .advise("mend the redirect at the server, or name the shard's own URL")
 }
 
 /// Returns true if a name means this machine wherever it is resolved.

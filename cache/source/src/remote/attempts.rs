@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use forebay_error::{Error, Result};
 
-use super::link::Link;
+use super::link::{Blame, Link};
 use crate::Limits;
 
 /// The first pause; each further one is twice as long, and jitter adds up to as much again, so that
@@ -28,6 +28,10 @@ const PROGRESS: u64 = 1 << 20;
 pub(super) struct Failed {
     pub(super) error: Error,
     pub(super) again: Again,
+    /// Party that the failure is counted against, if it is no answer.
+    pub(super) blame: Blame,
+    /// Status of the reply, if one came.
+    pub(super) status: Option<u16>,
 }
 
 /// Prospect of another attempt.
@@ -39,15 +43,17 @@ pub(super) enum Again {
     Later(Option<Duration>),
     /// Something better with new credentials.
     Renewed,
+    /// The same most likely, unless one reply was garbled on its way: once more, at once.
+    Once,
 }
 
 impl Failed {
     pub(super) fn for_good(error: Error) -> Self {
-        Self { error, again: Again::Never }
+        Self { error, again: Again::Never, blame: Blame::Object, status: None }
     }
 
     pub(super) fn for_now(error: Error) -> Self {
-        Self { error, again: Again::Later(None) }
+        Self { again: Again::Later(None), ..Self::for_good(error) }
     }
 }
 
@@ -59,12 +65,20 @@ pub(super) struct Attempts {
     since: Instant,
     got: u64,
     renewed: bool,
+    repeated: bool,
 }
 
 impl Attempts {
     pub(super) fn new(limits: &Limits) -> Self {
         let limits = limits.clone();
-        Self { limits, pauses: None, since: Instant::now(), got: 0, renewed: false }
+        Self {
+            limits,
+            pauses: None,
+            since: Instant::now(),
+            got: 0,
+            renewed: false,
+            repeated: false,
+        }
     }
 
     /// Returns the time to give up.
@@ -77,7 +91,8 @@ impl Attempts {
     pub(super) fn got(&mut self, bytes: usize) {
         self.got += bytes as u64;
         if self.got >= PROGRESS {
-            (self.pauses, self.got, self.renewed) = (None, 0, false);
+            (self.pauses, self.got) = (None, 0);
+            (self.renewed, self.repeated) = (false, false);
         }
     }
 
@@ -87,10 +102,10 @@ impl Attempts {
     /// The failure, if there is no further attempt.
     #[expect(clippy::disallowed_methods, reason = "a pause has no other condition than its end")]
     pub(super) async fn again(&mut self, failed: Failed, link: &Link) -> Result<()> {
-        let message = failed.error.to_string();
+        let error = failed.error.clone();
         let pause = self.next(failed)?;
-        link.retried();
-        tracing::debug!(?pause, error = message, "trying again");
+        link.retried(&error);
+        tracing::debug!(?pause, %error, "trying again");
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
         }
@@ -99,13 +114,18 @@ impl Attempts {
 
     /// Returns the pause before the next attempt.
     fn next(&mut self, failed: Failed) -> Result<Duration> {
-        let Failed { error, again } = failed;
+        let Failed { error, again, .. } = failed;
         let asked = match again {
             Again::Never => return Err(error),
             // Once: credentials that are refused when they are new are refused.
             Again::Renewed if self.renewed => return Err(error),
             Again::Renewed => {
                 self.renewed = true;
+                return Ok(Duration::ZERO);
+            }
+            Again::Once if self.repeated => return Err(error),
+            Again::Once => {
+                self.repeated = true;
                 return Ok(Duration::ZERO);
             }
             Again::Later(asked) => asked,
@@ -165,7 +185,7 @@ mod tests {
     fn retry_after_is_obeyed_within_the_time_limit() {
         let later = |seconds| {
             let again = Again::Later(Some(Duration::from_secs(seconds)));
-            Failed { error: error(), again }
+            Failed { again, ..Failed::for_good(error()) }
         };
         assert_eq!(attempts(4).next(later(3)).unwrap(), Duration::from_secs(3));
         assert!(attempts(4).next(later(0)).unwrap() >= FIRST_PAUSE);
@@ -190,10 +210,13 @@ mod tests {
 
     #[test]
     fn renewed_credentials_are_tried_once() {
-        let renewed = || Failed { error: error(), again: Again::Renewed };
+        let failed = |again| Failed { again, ..Failed::for_good(error()) };
+        let renewed = || failed(Again::Renewed);
         let mut attempts = attempts(2);
         assert_eq!(attempts.next(renewed()).unwrap(), Duration::ZERO);
         assert!(attempts.next(renewed()).is_err());
+        assert_eq!(attempts.next(failed(Again::Once)).unwrap(), Duration::ZERO);
+        assert!(attempts.next(failed(Again::Once)).is_err());
         assert!(attempts.next(Failed::for_good(error())).is_err());
     }
 }

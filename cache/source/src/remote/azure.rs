@@ -61,7 +61,8 @@ pub(crate) fn open(authority: &str, store_client: &StoreClient<'_>) -> Result<Bu
         .with_retry(store_client.wire.without_retries());
     let builder = with_credentials(builder, options, emulated, custom.is_some())?;
     let store = builder.build().map_err(|error| unfit("Azure", &error))?;
-    let refusals = Refusals { endpoint, access_advice: access_advice(options), identity: None };
+    let refusals =
+        Refusals { endpoint, access_advice: access_advice(options), ..Refusals::default() };
     Ok(Bucket::new(store_client, store, refusals))
 }
 

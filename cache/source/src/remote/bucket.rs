@@ -12,6 +12,7 @@ use object_store::ObjectStore;
 use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
 use object_store::path::Path;
 
+use super::link::Target;
 use super::refusal::Refusals;
 use super::s3::Attributes;
 use super::wire::noting;
@@ -75,7 +76,7 @@ impl Bucket {
         pattern: &str,
         wanted: &Wanted,
         token: Option<String>,
-    ) -> Result<PaginatedListResult> {
+    ) -> Result<(PaginatedListResult, Vec<String>)> {
         let refusals = &self.route.refusals;
         let page = async || {
             let delimiter = wanted.is_flat().then_some(Cow::Borrowed("/"));
@@ -83,10 +84,11 @@ impl Bucket {
             let options = PaginatedListOptions { delimiter, page_token, ..Default::default() };
             let prefix = Some(wanted.prefix()).filter(|prefix| !prefix.is_empty());
             let answers = refusals.answers();
-            let (page, retry_after) = noting(self.store.list_paginated(prefix, options)).await;
-            page.map_err(|e| refusals.explain(&e, pattern, retry_after, answers))
+            let (page, noted) = noting(self.store.list_paginated(prefix, options)).await;
+            let page = page.map(|page| (page, noted.odd_keys.clone()));
+            page.map_err(|e| refusals.explain(&e, pattern, &noted, answers))
         };
-        self.route.asked(None, page).await
+        self.route.asked(None, Target { folder: &self.root, url: pattern }, page).await
     }
 }
 
@@ -113,17 +115,34 @@ impl Store for Bucket {
         let mut found = Found::default();
         let mut token = None;
         loop {
-            let page = self.page(pattern, &wanted, token).await?;
+            let (page, odd) = self.page(pattern, &wanted, token).await?;
+            found.leave_out(&wanted, odd);
             let keys = page.result.objects.into_iter().map(|object| object.location.into());
             token = found.page(&wanted, keys, page.page_token).map_err(at)?;
             if token.is_none() {
                 break;
             }
         }
+        let left_out = found.left_out();
+        if let Some((count, keys)) = &left_out {
+            let pattern = forebay_error::shown(pattern);
+            tracing::warn!(
+                pattern,
+                count,
+                ?keys,
+                "left keys out of a listing that no URL can name"
+            );
+        }
         let urls: Vec<_> = found.into_keys().map(|key| format!("{}/{key}", self.root)).collect();
         match urls.is_empty() {
             false => Ok(urls),
-            true => Err(none(pattern)),
+            true => Err(match left_out {
+                None => none(pattern),
+                Some((count, keys)) => none(pattern)
+                    .at("left_out", count)
+                    .at("keys", keys.join(", "))
+                    .advise("rename these keys: no URL can name them"),
+            }),
         }
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn open(name: &str, store_client: &StoreClient<'_>) -> Result<Bucket>
         "check the credentials and the bucket's policy: {}; GOOGLE_SKIP_SIGNATURE=true reads public buckets",
         options.which_are_set(&CREDENTIALS)
     );
-    let refusals = Refusals { endpoint, access_advice, identity: None };
+    let refusals = Refusals { endpoint, access_advice, ..Refusals::default() };
     Ok(Bucket::new(store_client, store, refusals))
 }
 

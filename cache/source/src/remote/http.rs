@@ -36,7 +36,7 @@ impl Http {
         let endpoint = instead.map_or_else(|| origin.clone(), |to| to.trim_end_matches('/').into());
         let access_advice = "check the link's signature and date, or the server's access rules";
         let access_advice = access_advice.to_owned();
-        let refusals = Refusals { endpoint, access_advice, identity: None };
+        let refusals = Refusals { endpoint, access_advice, ..Refusals::default() };
         let (connector, route) = (store_client.connector()?, Route::new(store_client, refusals));
         Ok(Self { origin, connector, route })
     }

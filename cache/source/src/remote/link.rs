@@ -1,18 +1,23 @@
 //! State of one endpoint, shared by all its users in this process.
 //!
 //! All requests share the knowledge gained by each: the limit on concurrent requests
-//! ([`concurrency_limit`]), the usual duration ([`pace`]), and failures ([`breaker`]).
+//! ([`concurrency_limit`]), the usual duration ([`pace`]), failures ([`breaker`]), and what the
+//! server cannot do ([`lacks`]).
 
 mod breaker;
 mod concurrency_limit;
+mod lacks;
 mod pace;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_histogram::{Histogram, Times};
+use lru::LruCache;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use utoipa::ToSchema;
@@ -22,6 +27,8 @@ use crate::queue::{Queue, QueuePermit, Rank};
 use crate::rate::Rate;
 use breaker::{Breaker, May};
 use concurrency_limit::ConcurrencyLimit;
+pub(super) use lacks::Lack;
+use lacks::Lacks;
 use pace::Pace;
 
 /// Smallest request: a part.
@@ -43,6 +50,29 @@ const HEDGED_ONE_IN: u64 = 33;
 /// beside what the first few late replies need.
 const HEDGED_FREE: u64 = PARTS_MAX * PART;
 
+/// Folders whose failures are remembered: only those that fail, and a store that is busy is so in a
+/// few.
+const FOLDERS: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
+
+/// Target of a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target<'a> {
+    /// Bucket and folder, or what stands for them.
+    pub(super) folder: &'a str,
+    pub(super) url: &'a str,
+}
+
+/// Party that a failure is counted against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Blame {
+    /// The endpoint: it cannot be connected to.
+    Endpoint,
+    /// The folder: the store says that it cannot now, or says nothing.
+    Folder,
+    /// The object alone: others may be well.
+    Object,
+}
+
 /// Network counters of one endpoint. Counters only grow.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LinkReport {
@@ -54,9 +84,9 @@ pub struct LinkReport {
     pub under_way: usize,
     /// Those that wait for a place.
     pub waiting: usize,
-    /// True if its breaker is open.
+    /// True if its breaker is open: it cannot be connected to.
     pub down: bool,
-    /// Times the breaker opened.
+    /// Times a breaker opened, its own or that of a folder.
     pub breaks: u64,
     /// Payload bytes received.
     pub bytes: u64,
@@ -92,7 +122,7 @@ pub(crate) struct Link {
     state: Mutex<LinkState>,
     /// Told when the breaker opens, closes, or lets somebody try.
     looked: Notify,
-    sequential: AtomicBool,
+    lacks: Lacks,
     bytes: AtomicU64,
     hedges: AtomicU64,
     hedged_bytes: AtomicU64,
@@ -109,6 +139,12 @@ struct LinkState {
     concurrency: ConcurrencyLimit,
     pace: Pace,
     breaker: Breaker,
+    /// Breakers of folders that failed.
+    folders: LruCache<u64, Breaker>,
+    /// The last failures of objects that are asked for again.
+    troubles: LruCache<u64, Error>,
+    /// Times a breaker opened.
+    breaks: u64,
     /// Bytes in flight that second requests may fetch twice, at most.
     hedging: u64,
 }
@@ -116,7 +152,9 @@ struct LinkState {
 /// The right to ask an endpoint, and the duty to say what came of it.
 pub(super) struct Asking<'a> {
     link: &'a Link,
-    probe: bool,
+    target: Target<'a>,
+    /// True if this request probes the endpoint, and the folder, for all.
+    probes: (bool, bool),
     told: bool,
 }
 
@@ -124,8 +162,19 @@ impl Asking<'_> {
     /// The endpoint answered, whatever it said.
     pub(super) fn answered(mut self) {
         self.told = true;
-        if self.link.state().breaker.answered() {
-            tracing::info!(endpoint = self.link.endpoint, "the endpoint answers again");
+        let (endpoint, url) = (&self.link.endpoint, self.target.url);
+        let woken = {
+            let mut state = self.link.state();
+            if !state.troubles.is_empty() {
+                state.troubles.pop(&hash(&forebay_error::shown(url)));
+            }
+            let folder = state.folders.pop(&hash(self.target.folder));
+            let folder = folder.is_some_and(|mut folder| folder.answered());
+            state.breaker.answered() || folder
+        };
+        if woken {
+            let url = forebay_error::shown(url);
+            tracing::info!(endpoint, url, "the endpoint answers again");
             self.link.looked.notify_waiters();
         }
     }
@@ -137,34 +186,122 @@ impl Asking<'_> {
     }
 
     /// It did not, or said that it cannot now.
-    pub(super) fn failed(mut self) {
-        self.told = true;
+    pub(super) fn failed(mut self, blame: Blame, error: &Error) {
         self.link.failures.fetch_add(1, Ordering::Relaxed);
-        let must_look = {
-            let mut state = self.link.state();
-            let was_open = state.breaker.is_open();
-            let must_look = state.breaker.failed(self.probe, Instant::now());
-            if must_look && !was_open {
-                tracing::warn!(
-                    endpoint = self.link.endpoint,
-                    "the endpoint's circuit breaker is open"
-                );
+        let now = Instant::now();
+        let (target, (probes_endpoint, probes_folder)) = (self.target, self.probes);
+        let must_look = match blame {
+            // Its own retries are enough.
+            Blame::Object => return,
+            Blame::Endpoint => {
+                let mut state = self.link.state();
+                let was_open = state.breaker.is_open();
+                let must_look = state.breaker.failed(None, error, probes_endpoint, now);
+                state.broke(was_open, must_look, &self.link.endpoint, None);
+                self.probes.0 = false;
+                must_look
             }
-            must_look
+            Blame::Folder => {
+                let mut state = self.link.state();
+                // It was connected to.
+                let answers = state.breaker.answered();
+                let object = Some(hash(target.url));
+                let folder = state.folders.get_or_insert_mut(hash(target.folder), Breaker::new);
+                let was_open = folder.is_open();
+                let must_look = folder.failed(object, error, probes_folder, now);
+                state.broke(was_open, must_look, &self.link.endpoint, Some(target.folder));
+                self.probes = (false, false);
+                must_look || answers
+            }
         };
+        self.told = self.probes == (false, false);
         if must_look {
             self.link.looked.notify_waiters();
         }
     }
 }
 
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        if !self.told && self.probe {
-            self.link.state().breaker.gave_up();
-            self.link.looked.notify_waiters();
+impl LinkState {
+    /// Permits a request, with the breakers that it probes; else when to look again, and the error
+    /// if that is too late.
+    fn may(
+        &mut self,
+        target: Target<'_>,
+        now: Instant,
+    ) -> Result<(bool, bool), (Option<Instant>, Error)> {
+        let endpoint = self.breaker.may(now);
+        if let May::Wait { until, failures } = endpoint {
+            return Err((until, is_down("connections to the store fail", failures, &self.breaker)));
+        }
+        let Some(folder) = self.folders.get_mut(&hash(target.folder)) else {
+            return Ok((endpoint == May::Probe, false));
+        };
+        let may = folder.may(now);
+        let May::Wait { until, failures } = may else {
+            return Ok((endpoint == May::Probe, may == May::Probe));
+        };
+        let down = is_down("the store cannot serve this folder now", failures, folder);
+        if endpoint == May::Probe {
+            self.breaker.gave_up();
+        }
+        Err((until, down.at("folder", forebay_error::shown(target.folder))))
+    }
+
+    /// Notes and reports that a breaker has opened, if it has.
+    fn broke(&mut self, was_open: bool, must_look: bool, endpoint: &str, folder: Option<&str>) {
+        if was_open || !must_look {
+            return;
+        }
+        self.breaks += 1;
+        match folder {
+            None => tracing::warn!(endpoint, "the endpoint's circuit breaker is open"),
+            Some(folder) => {
+                let folder = forebay_error::shown(folder);
+                tracing::warn!(endpoint, folder, "the folder's circuit breaker is open");
+            }
         }
     }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if self.told || self.probes == (false, false) {
+            return;
+        }
+        let mut state = self.link.state();
+        if self.probes.0 {
+            state.breaker.gave_up();
+        }
+        if let (true, Some(folder)) =
+            (self.probes.1, state.folders.peek_mut(&hash(self.target.folder)))
+        {
+            folder.gave_up();
+        }
+        drop(state);
+        self.link.looked.notify_waiters();
+    }
+}
+
+/// Returns the error of a request that no breaker let through in time, with the last failure.
+fn is_down(what: &str, failures: u32, breaker: &Breaker) -> Error {
+    let error = Error::new(ErrorKind::Unavailable, format!("{what}: the circuit breaker is open"))
+        .at("failures_in_a_row", failures)
+        .advise("check that the endpoint is up and reachable from this machine");
+    let Some(last) = breaker.last() else { return error };
+    ["status", "code"].iter().fold(
+        error.at("last_error", last.message()),
+        |error, place| match last.place(place) {
+            Some(value) => error.at(place, value),
+            None => error,
+        },
+    )
+}
+
+/// Short name of a folder or an object: two of the same would only share a breaker.
+fn hash(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// A second request's share of what may come twice, until dropped.
@@ -197,8 +334,15 @@ impl Link {
     ) -> Arc<Self> {
         let concurrency = ConcurrencyLimit::new(connections, Instant::now());
         let queue = Queue::new(concurrency.limit());
-        let state =
-            LinkState { concurrency, pace: Pace::default(), breaker: Breaker::new(), hedging: 0 };
+        let state = LinkState {
+            concurrency,
+            pace: Pace::default(),
+            breaker: Breaker::new(),
+            folders: LruCache::new(FOLDERS),
+            troubles: LruCache::new(FOLDERS),
+            breaks: 0,
+            hedging: 0,
+        };
         Arc::new(Self {
             endpoint: endpoint.to_owned(),
             queue,
@@ -206,7 +350,7 @@ impl Link {
             late_least,
             state: Mutex::new(state),
             looked: Notify::new(),
-            sequential: AtomicBool::new(false),
+            lacks: Lacks::default(),
             bytes: AtomicU64::new(0),
             hedges: AtomicU64::new(0),
             hedged_bytes: AtomicU64::new(0),
@@ -240,36 +384,33 @@ impl Link {
         self.queue.set_limit(limit);
     }
 
-    /// Waits until the endpoint may be asked: at once, unless it is taken to be down.
+    /// Waits until the endpoint may be asked for `target`: at once, unless it or the folder is
+    /// taken to be down.
     ///
     /// # Errors
     /// `Unavailable` if that is not before `deadline`.
-    pub(super) async fn enter(&self, deadline: Instant) -> Result<Asking<'_>> {
+    pub(super) async fn enter<'a>(
+        &'a self,
+        target: Target<'a>,
+        deadline: Instant,
+    ) -> Result<Asking<'a>> {
         loop {
             let mut looked = std::pin::pin!(self.looked.notified());
             // Before the look: what changes after it is heard of.
             looked.as_mut().enable();
             let now = Instant::now();
-            let may = self.state().breaker.may(now);
-            let (until, failures) = match may {
-                May::Ask => return Ok(Asking { link: self, probe: false, told: false }),
-                May::Probe => return Ok(Asking { link: self, probe: true, told: false }),
-                May::Wait { until, failures } => (until, failures),
+            let (until, down) = match self.state().may(target, now) {
+                Ok(probes) => return Ok(Asking { link: self, target, probes, told: false }),
+                Err(waits) => waits,
             };
             if until.unwrap_or(now) >= deadline || now >= deadline {
-                return Err(self.is_down(failures));
+                let down = down.at("url", target.url).at("endpoint", &self.endpoint);
+                return Err(down);
             }
             let until = until.unwrap_or(deadline).min(deadline);
             // Both ends are looked at above.
             let _ = tokio::time::timeout_at(until.into(), looked).await;
         }
-    }
-
-    fn is_down(&self, failures: u32) -> Error {
-        Error::new(ErrorKind::Unavailable, "the store's circuit breaker is open")
-            .at("endpoint", &self.endpoint)
-            .at("failures_in_a_row", failures)
-            .advise("check that the endpoint is up and reachable from this machine")
     }
 
     /// Returns the bytes of one request: enough that the wait for the first byte is small beside
@@ -300,19 +441,9 @@ impl Link {
         Some(Hedge { link: self.clone(), reserved: bytes })
     }
 
-    /// Returns true if it is known to serve no ranges.
-    pub(super) fn is_sequential(&self) -> bool {
-        self.sequential.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_sequential(&self) {
-        if !self.sequential.swap(true, Ordering::Relaxed) {
-            let endpoint = &self.endpoint;
-            tracing::warn!(
-                endpoint,
-                "the server does not support byte ranges: shards are fetched in one request"
-            );
-        }
+    /// Returns what the server was found unable to do, of late.
+    pub(super) fn lacks(&self) -> &Lacks {
+        &self.lacks
     }
 
     pub(super) fn received(&self, bytes: usize) {
@@ -324,8 +455,20 @@ impl Link {
         &self.checksums
     }
 
-    pub(super) fn retried(&self) {
+    /// Notes a failure after which a request is made again.
+    pub(super) fn retried(&self, error: &Error) {
         self.retries.fetch_add(1, Ordering::Relaxed);
+        if let Some(url) = error.place("url") {
+            self.state().troubles.put(hash(url), error.clone());
+        }
+    }
+
+    /// Returns the last failure that an object's request met, or that keeps it from being made.
+    pub(super) fn trouble(&self, target: Target<'_>) -> Option<Error> {
+        let state = self.state();
+        let own = state.troubles.peek(&hash(&forebay_error::shown(target.url)));
+        let folder = state.folders.peek(&hash(target.folder));
+        own.or_else(|| folder?.last()).or_else(|| state.breaker.last()).cloned()
     }
 
     /// Notes a request that ended: when its first byte came, how many came, and how long that took.
@@ -352,7 +495,7 @@ impl Link {
         let (under_way, waiting, limit) = self.queue.counts();
         let (down, breaks) = {
             let state = self.state();
-            (state.breaker.is_open(), state.breaker.opened)
+            (state.breaker.is_open(), state.breaks)
         };
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         LinkReport {
@@ -412,18 +555,58 @@ mod tests {
         assert_eq!(link.request_bytes(), PART);
     }
 
+    const GOOD: Target<'_> = Target { folder: "http://e/good", url: "http://e/good/0.tar" };
+
+    /// A busy folder, as its objects fail one after the other.
+    async fn make_busy(link: &Link) {
+        let busy = Error::new(ErrorKind::Unavailable, "busy").at("status", 503);
+        let soon = Instant::now() + Duration::from_secs(60);
+        for number in 0_u32.. {
+            let url = format!("http://e/bad/{}.tar", number % 3);
+            let target = Target { folder: "http://e/bad", url: &url };
+            link.enter(target, soon).await.unwrap().failed(Blame::Folder, &busy);
+            if link.report().breaks > 0 {
+                return;
+            }
+        }
+    }
+
     #[tokio::test]
     async fn request_to_a_down_endpoint_fails_at_its_deadline() {
         let link = Link::new("http://e", 8, None, Duration::ZERO);
         let soon = || Instant::now() + Duration::from_secs(60);
+        let refused = Error::new(ErrorKind::Unavailable, "connection refused");
         let mut asked = 0;
         while !link.report().down {
-            link.enter(soon()).await.unwrap().failed();
+            link.enter(GOOD, soon()).await.unwrap().failed(Blame::Endpoint, &refused);
             asked += 1;
         }
         assert!(asked > 4);
-        let error = link.enter(Instant::now()).await.err().expect("no time left");
+        let error = link.enter(GOOD, Instant::now()).await.err().expect("no time left");
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(error.place("endpoint"), Some("http://e"));
+        assert_eq!(error.place("last_error"), Some("connection refused"));
+    }
+
+    #[tokio::test]
+    async fn busy_folder_delays_no_other() {
+        let link = Link::new("http://e", 8, None, Duration::ZERO);
+        make_busy(&link).await;
+        assert!(!link.report().down);
+        link.enter(GOOD, Instant::now()).await.unwrap().answered();
+        let bad = Target { folder: "http://e/bad", url: "http://e/bad/9.tar" };
+        let error = link.enter(bad, Instant::now()).await.err().expect("it is busy");
+        assert_eq!((error.place("last_error"), error.place("status")), (Some("busy"), Some("503")));
+        assert_eq!(error.place("url"), Some("http://e/bad/9.tar"));
+    }
+
+    #[tokio::test]
+    async fn faults_of_one_object_delay_nobody() {
+        let link = Link::new("http://e", 8, None, Duration::ZERO);
+        let odd = Error::new(ErrorKind::Invalid, "odd");
+        for _ in 0..100 {
+            link.enter(GOOD, Instant::now()).await.unwrap().failed(Blame::Object, &odd);
+        }
+        assert_eq!(link.report().breaks, 0);
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct ObjectRead {
     place: Option<QueuePermit>,
     /// True if its bytes were paid for, where they are limited.
     paid: bool,
+    /// End of a stream without length, once it is there.
+    end: Option<u64>,
 }
 
 /// State of the request.
@@ -76,9 +78,13 @@ impl Stage {
 
 impl ObjectRead {
     pub(super) fn new(object: Object, stat: Stat, left: Range<u64>, rank: Rank) -> Self {
+        let is_stream = stat.binding == Binding::Stream;
+        let left = if is_stream { left.start..u64::MAX } else { left };
         let attempts = Attempts::new(object.limits());
         let (held, stage, place) = (Bytes::new(), Stage::Idle, None);
-        Self { object, stat, left, rank, attempts, held, stage, place, paid: false }
+        // The bytes of a stream are paid for as they come.
+        let (paid, end) = (is_stream, None);
+        Self { object, stat, left, rank, attempts, held, stage, place, paid, end }
     }
 
     /// The same, whose first reply is there already.
@@ -87,7 +93,7 @@ impl ObjectRead {
         self
     }
 
-    /// Returns the next bytes of the object, at most `room`.
+    /// Returns the next bytes of the object, at most `room`; none at the end of a stream.
     async fn some(&mut self, room: usize) -> Result<Bytes, Failed> {
         while self.held.is_empty() {
             if matches!(self.stage, Stage::Idle) {
@@ -101,6 +107,7 @@ impl ObjectRead {
                 self.stage = self.watch(self.ask());
             }
             match self.stage.next().await {
+                Next::First(Ok(chunk)) if chunk.is_empty() => break,
                 Next::First(Ok(chunk)) => self.take(chunk),
                 Next::First(Err(failed)) => match &mut self.stage {
                     Stage::Two { first, .. } => *first = None,
@@ -220,8 +227,12 @@ impl RangeRead for ObjectRead {
         let left = self.left.end - self.left.start;
         let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
         let mut filled = 0;
-        while filled < len {
+        if self.stat.binding == Binding::Stream && self.end.is_none() {
+            self.object.link().pay(len as u64).await;
+        }
+        while filled < len && self.end.is_none() {
             match self.some(len - filled).await {
+                Ok(bytes) if bytes.is_empty() => self.end = Some(self.left.start),
                 Ok(bytes) => {
                     into[filled..filled + bytes.len()].copy_from_slice(&bytes);
                     filled += bytes.len();
@@ -235,5 +246,9 @@ impl RangeRead for ObjectRead {
             }
         }
         Ok(into)
+    }
+
+    fn ends_at(&self) -> Option<u64> {
+        self.end
     }
 }

@@ -10,7 +10,9 @@ use forebay_error::{Error, ErrorKind};
 use object_store::Error as Refusal;
 
 use super::attempts::{Again, Failed};
-use super::tls;
+use super::link::Blame;
+use super::wire::Noted;
+use super::{protocol, tls};
 use crate::credentials::Identity;
 
 /// Longer messages of the system are cut.
@@ -37,7 +39,7 @@ const REPLACED: [&str; 4] =
 const SKEWED: &str = "RequestTimeTooSkewed";
 
 /// Facts about a store for the wording of errors.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Refusals {
     /// The address that requests go to.
     pub(super) endpoint: String,
@@ -45,26 +47,47 @@ pub(super) struct Refusals {
     pub(super) access_advice: String,
     /// Identity of the credentials, if they can be renewed.
     pub(super) identity: Option<Identity>,
+    /// True if each bucket has a host of its own, which may not exist.
+    pub(super) has_own_host: bool,
+    /// The proxy that requests go by, and the setting that names it.
+    pub(super) proxy: Option<(String, String)>,
 }
 
 impl Refusals {
-    /// Explains object_store's error about `url`, and tells if a retry may help.
+    /// Explains object_store's error about `url`, tells if a retry may help, and which party it
+    /// counts against.
     pub(super) fn explain(
         &self,
         refusal: &Refusal,
         url: &str,
-        retry_after: Option<Duration>,
+        noted: &Noted,
         answers: u64,
     ) -> Failed {
-        let error = self.error(refusal, url);
+        let error = self.error(refusal, url, noted);
+        let reason = reason(refusal);
+        let status = noted.status().or_else(|| status(&reason));
         let again = match error.kind() {
             _ if self.renewed(refusal, answers) => Again::Renewed,
             // The version that was asked for does not come back.
-            ErrorKind::Unavailable if is_changed(refusal, status(&reason(refusal))) => Again::Never,
-            ErrorKind::Unavailable => Again::Later(retry_after),
+            ErrorKind::Unavailable if is_changed(refusal, status) => Again::Never,
+            ErrorKind::Unavailable => Again::Later(noted.retry_after),
+            // One reply may have been garbled on its way.
+            ErrorKind::Invalid if error.place(protocol::FAULT) == Some(protocol::REPLY) => {
+                Again::Once
+            }
             _ => Again::Never,
         };
-        Failed { error, again }
+        let blame = match (again, status) {
+            (Again::Later(_), Some(_)) => Blame::Folder,
+            // Another server's, to which one object leads.
+            (Again::Later(_), None) if noted.was_redirected => Blame::Object,
+            (Again::Later(_), None) if protocol::is_connect(refusal) && !self.has_own_host => {
+                Blame::Endpoint
+            }
+            (Again::Later(_), None) => Blame::Folder,
+            _ => Blame::Object,
+        };
+        Failed { error, again, blame, status }
     }
 
     /// Returns the number of credentials so far: taken before a request, for [`Refusals::explain`].
@@ -111,7 +134,20 @@ impl Refusals {
         Some(error.advise("set the clock, for instance by NTP: `timedatectl set-ntp true`"))
     }
 
-    fn error(&self, refusal: &Refusal, url: &str) -> Error {
+    /// Names the proxy and the setting to mend.
+    fn by_proxy(&self, error: Error) -> Error {
+        let Some((proxy, setting)) = &self.proxy else { return error };
+        let error = error.at("proxy", proxy);
+        match setting.as_str() {
+            "" => error.advise("check the proxy of this machine's settings"),
+            "proxy" => error.at("setting", setting).advise("check the `proxy` of the [[source]]"),
+            variable => error.at("setting", variable).advise(format!(
+                "check the proxy; {variable} names it, and NO_PROXY names hosts that need none"
+            )),
+        }
+    }
+
+    fn error(&self, refusal: &Refusal, url: &str, noted: &Noted) -> Error {
         if let Some(error) = own(refusal) {
             let denied = error.kind() == ErrorKind::PermissionDenied;
             let error = if denied && error.advice().is_none() {
@@ -121,7 +157,8 @@ impl Refusals {
             };
             return error.at("url", url).at("endpoint", &self.endpoint);
         }
-        if let Some(error) = tls::failure(refusal) {
+        let known = tls::failure(refusal).or_else(|| protocol::failure(refusal, noted));
+        if let Some(error) = known {
             return error.at("url", url).at("endpoint", &self.endpoint);
         }
         let reason = reason(refusal);
@@ -157,19 +194,23 @@ impl Refusals {
             Refusal::InvalidPath { .. } => {
                 Error::new(ErrorKind::Invalid, "the URL's path cannot be an object's name")
             }
-            _ if is_without_ranges(refusal) => {
-                Error::new(ErrorKind::Unavailable, "the server does not support byte ranges")
-                    .advise("serve the shards with a server that honours Range requests")
-            }
             _ if code.is_some_and(|code| WRONG_REGION.contains(&code))
                 || reason.contains("configured region") =>
             {
                 Error::new(ErrorKind::Invalid, "the bucket lies in another region")
                     .advise("set AWS_REGION to the bucket's region")
             }
-            _ if status.is_some_and(is_final) => {
+            _ if status.is_some_and(|status| status != 407 && is_final(status)) => {
                 let what = format!("the store rejected the request: {}", harmless(&reason));
                 Error::new(ErrorKind::Invalid, what)
+            }
+            _ if status == Some(407) => {
+                let what = "the proxy demands a name and a password";
+                self.by_proxy(Error::new(ErrorKind::PermissionDenied, what))
+            }
+            _ if self.proxy.is_some() && protocol::is_connect(refusal) => {
+                let what = format!("no connection by the proxy: {}", harmless(&reason));
+                self.by_proxy(Error::new(ErrorKind::Unavailable, what))
             }
             _ => {
                 let what = format!("the store does not answer: {}", harmless(&reason));
@@ -188,16 +229,11 @@ fn is_changed(refusal: &Refusal, status: Option<u16>) -> bool {
         || matches!(status, Some(412 | 416))
 }
 
-/// Returns true if the server answered a range request with the whole object.
-pub(super) fn is_without_ranges(refusal: &Refusal) -> bool {
-    matches!(refusal, Refusal::NotSupported { .. })
-        || reason(refusal).starts_with("Received non-partial response")
-}
-
 /// A refusal that the next attempt meets again: of all that a client is told of its request, only
-/// "too slow" and "too often" pass.
+/// "too slow" and "too often" pass; of a server's own troubles, only what it never learnt stays.
 fn is_final(status: u16) -> bool {
-    (400..500).contains(&status) && !matches!(status, 408 | 425 | 429)
+    (300..500).contains(&status) && !matches!(status, 408 | 425 | 429)
+        || matches!(status, 501 | 505 | 510)
 }
 
 /// Returns this crate's own error inside object_store's: the reason there are no credentials.
@@ -274,10 +310,10 @@ mod tests {
         let refusals = Refusals {
             endpoint: "http://e".to_owned(),
             access_advice: "set keys".to_owned(),
-            identity: None,
+            ..Refusals::default()
         };
         let refusal = Refusal::Generic { store: "S3", source: text.into() };
-        refusals.explain(&refusal, "s3://b/k.tar?token=hunter2", None, 0).error
+        refusals.explain(&refusal, "s3://b/k.tar?token=hunter2", &Noted::default(), 0).error
     }
 
     #[test]
@@ -384,6 +420,7 @@ mod tests {
                 endpoint: String::new(),
                 access_advice: String::new(),
                 identity: Some(identity),
+                ..Refusals::default()
             };
             let before = refusals.answers();
             assert_eq!(refusals.renewed(&says(status, code), before), again, "{status} {code}");

@@ -6,16 +6,18 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use forebay_error::{Error, ErrorKind};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
-use object_store::{GetOptions, GetRange, GetResult};
+use object_store::{GetOptions, GetRange};
 
-use super::Object;
 use super::attempts::{Again, Failed};
-use super::link::Asking;
+use super::link::{Asking, Blame, Lack};
+use super::protocol::UNCONDITIONAL;
+use super::wire::Noted;
+use super::{Got, Object};
 use crate::stat::{Binding, Stat, changed};
 
 type Chunks = BoxStream<'static, object_store::Result<Bytes>>;
@@ -26,13 +28,17 @@ pub(super) struct Reply {
     state: ReplyState,
     /// Range of the object still to come.
     left: Range<u64>,
+    /// Bytes to drop before them: the reply is the whole object, in place of a part.
+    skip: u64,
+    /// True if more may follow, which is dropped.
+    has_more: bool,
     asked: Instant,
     first: Option<Instant>,
     got: u64,
 }
 
 enum ReplyState {
-    Asked(BoxFuture<'static, Result<Chunks, Failed>>),
+    Asked(BoxFuture<'static, Result<(Chunks, bool), Failed>>),
     Coming(Chunks),
     Over,
 }
@@ -46,13 +52,12 @@ impl Reply {
     }
 
     /// The reply that a request already has.
-    pub(super) fn of(object: Object, got: GetResult, asked: Instant) -> Self {
-        let range = got.range.clone();
-        Self::new(object, ReplyState::Coming(got.into_stream()), range, asked)
+    pub(super) fn of(object: Object, got: Got, range: Range<u64>, asked: Instant) -> Self {
+        Self::new(object, ReplyState::Coming(got.result.into_stream()), range, asked)
     }
 
     fn new(object: Object, state: ReplyState, left: Range<u64>, asked: Instant) -> Self {
-        Self { object, state, left, asked, first: None, got: 0 }
+        Self { object, state, left, skip: 0, has_more: false, asked, first: None, got: 0 }
     }
 
     /// Bytes that were asked for.
@@ -65,26 +70,44 @@ impl Reply {
         self.asked
     }
 
-    /// The next bytes; there are some until all came. May be dropped and called again.
+    /// The next bytes; there are some until all came, of a stream without length none at its end.
+    /// May be dropped and called again.
     pub(super) async fn chunk(&mut self) -> Result<Bytes, Failed> {
         loop {
             match &mut self.state {
                 ReplyState::Asked(asked) => match asked.await {
-                    Ok(chunks) => self.state = ReplyState::Coming(chunks),
+                    Ok((chunks, is_whole)) => {
+                        self.state = ReplyState::Coming(chunks);
+                        if is_whole {
+                            (self.skip, self.has_more) = (self.left.start, true);
+                        }
+                    }
                     Err(failed) => {
                         self.state = ReplyState::Over;
                         return Err(failed);
                     }
                 },
                 ReplyState::Coming(chunks) => match chunks.next().await {
-                    Some(Ok(chunk)) if chunk.is_empty() => {}
-                    Some(Ok(chunk)) => return self.take(chunk),
+                    Some(Ok(mut chunk)) => {
+                        let skipped = self.skip.min(chunk.len() as u64);
+                        self.skip -= skipped;
+                        // At most the chunk's length, as just compared.
+                        chunk.advance(skipped as usize);
+                        if !chunk.is_empty() {
+                            return self.take(chunk);
+                        }
+                    }
                     Some(Err(error)) => {
                         self.state = ReplyState::Over;
-                        return Err(self.object.refused(&error, None, self.object.answers()));
+                        let noted = Noted::default();
+                        return Err(self.object.refused(&error, &noted, self.object.answers()));
                     }
                     None => {
                         self.state = ReplyState::Over;
+                        if self.left.end == u64::MAX {
+                            self.landed();
+                            return Ok(Bytes::new());
+                        }
                         return Err(self.wrong_length());
                     }
                 },
@@ -93,9 +116,14 @@ impl Reply {
         }
     }
 
-    fn take(&mut self, chunk: Bytes) -> Result<Bytes, Failed> {
+    fn take(&mut self, mut chunk: Bytes) -> Result<Bytes, Failed> {
+        let left = self.left.end - self.left.start;
+        if self.has_more && chunk.len() as u64 > left {
+            // Below the chunk's length, as just compared.
+            chunk.truncate(left as usize);
+        }
         let len = chunk.len() as u64;
-        if len > self.left.end - self.left.start {
+        if len > left {
             self.state = ReplyState::Over;
             return Err(self.wrong_length());
         }
@@ -134,35 +162,81 @@ impl Drop for Reply {
     }
 }
 
+/// Most bytes of an object that are read and dropped to reach a part of it, where the server sends
+/// all in its place: less than asking for the shard anew would cost.
+const SKIPPED_MOST: u64 = 64 << 20;
+
+/// The bytes of a reply to a request for `range`, and true if they are those of the whole object.
 async fn chunks(
     object: &Object,
     stat: &Stat,
     range: Range<u64>,
     deadline: Instant,
-) -> Result<Chunks, Failed> {
-    let (wanted, if_match) = match stat.binding {
-        Binding::Strong => (Some(GetRange::Bounded(range.clone())), Some(stat.version.clone())),
-        Binding::Weak => (Some(GetRange::Bounded(range.clone())), None),
-        Binding::Sequential if range == (0..stat.len) => (None, None),
+) -> Result<(Chunks, bool), Failed> {
+    let is_all = match stat.binding {
+        Binding::Strong | Binding::Weak => false,
+        Binding::Sequential if range == (0..stat.len) => true,
+        Binding::Stream if range.start == 0 => true,
         Binding::Sequential | Binding::Stream => {
             return Err(Failed::for_good(only_whole(object, range.start)));
         }
     };
-    let asking = object.link().enter(deadline).await.map_err(Failed::for_good)?;
-    let options = GetOptions { range: wanted, if_match, ..GetOptions::default() };
-    let got = object.get(options, asking).await?;
-    let now = object.stat_of(&got.meta);
-    // Not every store honours If-Match, and what is weak cannot be sent.
-    let is_same = match stat.binding {
-        Binding::Strong | Binding::Weak => now == *stat,
-        Binding::Sequential => now.len == stat.len && got.range == range,
-        // No server's.
-        Binding::Stream => false,
+    let got = match stat.binding {
+        Binding::Strong => version_of(object, stat, &range, deadline).await?,
+        Binding::Weak | Binding::Sequential | Binding::Stream => {
+            let wanted = (!is_all).then(|| GetRange::Bounded(range.clone()));
+            object.try_once(GetOptions { range: wanted, ..GetOptions::default() }, deadline).await?
+        }
     };
-    match is_same {
-        true => Ok(got.into_stream()),
-        false => Err(Failed::for_good(changed(object.url()))),
+    let now = object.stat_of(&got);
+    // Not every store honours If-Match, and what is weak cannot be sent.
+    if now.len != stat.len || now.version != stat.version {
+        return Err(Failed::for_good(changed(object.url())));
     }
+    let is_whole = got.head.range.is_none();
+    if !is_all && is_whole && range.start > SKIPPED_MOST {
+        return Err(Failed::for_good(without_ranges(object, range.start)));
+    }
+    Ok((got.result.into_stream(), is_whole && !is_all))
+}
+
+/// Asks for a part of the version that has this ETag. Where the server knows no `If-Match`, the
+/// reply's own ETag tells.
+async fn version_of(
+    object: &Object,
+    stat: &Stat,
+    range: &Range<u64>,
+    deadline: Instant,
+) -> Result<Got, Failed> {
+    let lacks = object.link().lacks();
+    let part = || Some(GetRange::Bounded(range.clone()));
+    let plain = || GetOptions { range: part(), ..GetOptions::default() };
+    if !lacks.know(Lack::Conditions, &object.folder) {
+        let if_match = Some(stat.version.clone());
+        let got = object.try_once(GetOptions { if_match, ..plain() }, deadline).await;
+        match got {
+            Err(Failed { status: Some(status), .. }) if UNCONDITIONAL.contains(&status) => {}
+            got => return got,
+        }
+        let got = object.try_once(plain(), deadline).await?;
+        if object.stat_of(&got).version == stat.version
+            && lacks.find(Lack::Conditions, &object.folder)
+        {
+            let folder = forebay_error::shown(&object.folder);
+            tracing::info!(folder, "the server knows no If-Match: each reply's ETag is compared");
+        }
+        return Ok(got);
+    }
+    object.try_once(plain(), deadline).await
+}
+
+/// Returns the error for a part of an object that the server sends as a whole only.
+fn without_ranges(object: &Object, offset: u64) -> Error {
+    Error::new(ErrorKind::Unavailable, "the server answers a range request with the whole shard")
+        .at("url", object.url())
+        .at("status", 200)
+        .at("offset", offset)
+        .advise("serve the shards with a server that honours Range requests")
 }
 
 /// Returns the error for an object that can only be read as a whole.
@@ -178,8 +252,9 @@ fn only_whole(object: &Object, offset: u64) -> Error {
 /// Reports the endpoint's answer to its breaker.
 pub(super) fn tell(asking: Asking<'_>, failed: Option<&Failed>) {
     match failed {
-        Some(Failed { again: Again::Later(_), .. }) => asking.failed(),
-        Some(_) => asking.refused(),
         None => asking.answered(),
+        Some(Failed { blame: Blame::Object, status: Some(_), .. }) => asking.refused(),
+        Some(Failed { again: Again::Never, blame: Blame::Object, .. }) => asking.refused(),
+        Some(failed) => asking.failed(failed.blame, &failed.error),
     }
 }

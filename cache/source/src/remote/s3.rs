@@ -71,7 +71,10 @@ pub(crate) fn open(name: &str, store_client: &StoreClient<'_>) -> Result<Bucket>
         Some(Signer::Lent(identity)) => Some(identity.clone()),
         Some(Signer::Pair(_)) | None => None,
     };
-    let refusals = Refusals { endpoint, access_advice: access_advice(options), identity };
+    let access_advice = access_advice(options);
+    let has_own_host = virtual_host;
+    let refusals =
+        Refusals { endpoint, access_advice, identity, has_own_host, ..Refusals::default() };
     let without = custom.map(|url| without_bucket(url, name));
     let access = Access {
         region,

@@ -5,6 +5,15 @@ use std::error::Error as StdError;
 use forebay_error::{Error, ErrorKind};
 use rustls::{AlertDescription, CertificateError, Error as TlsError};
 
+/// The TLS library's name of a server's certificate that is an authority's, as `openssl req -x509`
+/// makes them.
+const AUTHORITYS_OWN: &str = "CaUsedAsEndEntity";
+
+/// The command that makes a self-signed certificate of a server.
+const SERVER_CERTIFICATE: &str = "openssl req -x509 -newkey rsa:2048 -nodes -days 365 \
+     -keyout key.pem -out cert.pem -subj /CN=HOST -addext subjectAltName=DNS:HOST \
+     -addext basicConstraints=critical,CA:FALSE";
+
 /// Returns the error of a handshake whose outcome the next attempt would share; `None` for any
 /// other failure.
 pub(super) fn failure(error: &(dyn StdError + 'static)) -> Option<Error> {
@@ -64,6 +73,11 @@ fn certificate(wrong: &CertificateError, invalid: &dyn Fn(&str, &str) -> Error) 
         }
         CertificateError::Revoked => invalid("revocation", "the store's certificate was revoked")
             .advise("renew the certificate of the store"),
+        CertificateError::Other(other) if format!("{other:?}").contains(AUTHORITYS_OWN) => {
+            invalid("usage", "the store presents an authority's certificate as its own").advise(
+                format!("make one for a server, and set `ca_bundle` to it: {SERVER_CERTIFICATE}"),
+            )
+        }
         _ => invalid("certificate", "the store's certificate is invalid")
             .advise("renew the certificate of the store, or set `ca_bundle` of its [[source]]"),
     }

@@ -1,6 +1,6 @@
 //! The one HTTP client of a process: its connections, its limits and its counters.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,11 +15,14 @@ use object_store::client::{
 use object_store::{ClientConfigKey, ClientOptions, HeaderValue, RetryConfig};
 use url::Url;
 
+use super::head::{Head, range_of};
 use super::link::{Link, LinkReport};
+use super::listing_page;
 use crate::Limits;
 use crate::limits::RateLimits;
 use crate::network::Network;
 use crate::network::gate::{Gate, Resolver};
+use crate::rules;
 
 /// User agent in servers' logs.
 const USER_AGENT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
@@ -27,18 +30,44 @@ const USER_AGENT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
 /// Endpoints remembered: a node has a handful; this bounds what hostile clients can make.
 const LINKS: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
 
-tokio::task_local! {
-    /// Time to retry after, from the reply to this task's request.
-    static RETRY_AFTER: Cell<Option<Duration>>;
+/// Facts of one request, from its reply and from the way there.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Noted {
+    /// Time to come back after.
+    pub(super) retry_after: Option<Duration>,
+    /// Head of the reply, if one came.
+    pub(super) head: Option<Head>,
+    /// Keys left out of a listing, as no request can name them.
+    pub(super) odd_keys: Vec<String>,
+    /// True if a redirect was followed: another server may be at fault.
+    pub(super) was_redirected: bool,
 }
 
-/// Runs one request, with what its reply says of when to come back.
-pub(super) async fn noting<T>(request: impl Future<Output = T>) -> (T, Option<Duration>) {
+impl Noted {
+    /// Status of the reply, if one came.
+    pub(super) fn status(&self) -> Option<u16> {
+        self.head.as_ref().map(|head| head.status)
+    }
+}
+
+tokio::task_local! {
+    /// Facts of this task's request.
+    static NOTED: RefCell<Noted>;
+}
+
+/// Runs one request, with what its reply and the way there say.
+pub(super) async fn noting<T>(request: impl Future<Output = T>) -> (T, Noted) {
     let noted = async {
         let done = request.await;
-        (done, RETRY_AFTER.with(Cell::take))
+        (done, NOTED.with(RefCell::take))
     };
-    RETRY_AFTER.scope(Cell::new(None), noted).await
+    NOTED.scope(RefCell::default(), noted).await
+}
+
+/// Adds to the facts of this task's request; object_store's own requests, for credentials, are
+/// nobody's.
+fn note(change: impl FnOnce(&mut Noted)) {
+    let _ = NOTED.try_with(|noted| change(&mut noted.borrow_mut()));
 }
 
 /// `Retry-After`, in seconds or as a date.
@@ -73,8 +102,8 @@ struct Tally {
 /// configuration names.
 const WAYS: NonZeroUsize = NonZeroUsize::new(16).expect("16 is not zero");
 
-/// Endpoints, each for those who have the same limits.
-type Links = LruCache<(String, RateLimits), Arc<Link>>;
+/// Endpoints, each for those who have the same limits and the same way there.
+type Links = LruCache<(String, RateLimits, Network), Arc<Link>>;
 
 /// The shared client.
 pub(crate) struct Wire {
@@ -121,15 +150,15 @@ impl Wire {
     /// Sets other limits for whoever had these.
     pub(crate) fn relimit(&self, old: RateLimits, new: RateLimits) {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let had = links.iter().filter(|((_, limits), _)| *limits == old);
-        let endpoints: Vec<_> = had.map(|((endpoint, _), _)| endpoint.clone()).collect();
-        for endpoint in endpoints {
-            let after = (endpoint.clone(), new);
+        let had = links.iter().filter(|((_, limits, _), _)| *limits == old);
+        let had = had.map(|((endpoint, _, network), _)| (endpoint.clone(), network.clone()));
+        for (endpoint, network) in had.collect::<Vec<_>>() {
+            let after = (endpoint.clone(), new, network.clone());
             if links.contains(&after) {
                 // Others have them already: whoever asks from now on joins those.
                 continue;
             }
-            if let Some(link) = links.pop(&(endpoint, old)) {
+            if let Some(link) = links.pop(&(endpoint, old, network)) {
                 link.limit(self.connections(new), new.bandwidth);
                 links.put(after, link);
             }
@@ -141,12 +170,12 @@ impl Wire {
         limits.connections.map_or(most, |connections| connections.min(most))
     }
 
-    /// The endpoint, as everybody uses it who has these limits.
-    pub(super) fn link(&self, endpoint: &str, limits: RateLimits) -> Arc<Link> {
+    /// The endpoint, as everybody uses it who has these limits and goes this way.
+    pub(super) fn link(&self, endpoint: &str, limits: RateLimits, way: &Network) -> Arc<Link> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let connections = self.connections(limits);
         let link = || Link::new(endpoint, connections, limits.bandwidth, self.limits.late);
-        links.get_or_insert((endpoint.to_owned(), limits), link).clone()
+        links.get_or_insert((endpoint.to_owned(), limits, way.clone()), link).clone()
     }
 
     /// Each endpoint, by its address.
@@ -242,7 +271,9 @@ fn client(
         .no_deflate()
         .pool_max_idle_per_host(limits.connections)
         .dns_resolver(Arc::new(Resolver { gate: gate.clone(), turns: Arc::default() }))
-        .redirect(gate.redirects());
+        .redirect(gate.redirects(rules::leads(&network.redirects), || {
+            note(|noted| noted.was_redirected = true);
+        }));
     let client = network.over(builder)?.build().map_err(|error| {
         // The innermost cause says most; there is no URL in it.
         Error::new(ErrorKind::Unavailable, format!("the HTTP client cannot start: {error}"))
@@ -251,22 +282,15 @@ fn client(
     Ok(HttpClient::new(Counted { client, gate, tally: Arc::clone(tally) }))
 }
 
-/// Tells the length of a part, which object_store wants in so many words, where only the range of
-/// it was told: what comes in chunks has no `Content-Length`. Whether so many bytes come is seen as
-/// they come.
-fn tell_length(response: &mut HttpResponse) {
-    let headers = response.headers_mut();
-    if headers.contains_key("content-length") {
-        return;
-    }
-    let range = headers.get("content-range").and_then(|range| range.to_str().ok());
-    let len = range.and_then(|range| {
-        let (first, last) = range.strip_prefix("bytes ")?.split_once('/')?.0.split_once('-')?;
-        last.parse::<u64>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
-    });
-    if let Some(len) = len {
-        headers.insert("content-length", HeaderValue::from(len));
-    }
+/// Takes out of a listing's page what object_store would refuse the page for. The request bounds
+/// the page at a thousand keys.
+async fn without_odd_keys(page: HttpResponse) -> Result<HttpResponse, HttpError> {
+    let (head, body) = page.into_parts();
+    let bytes = body.bytes().await?;
+    let text = String::from_utf8_lossy(&bytes);
+    let (kept, odd) = listing_page::without_odd(&text);
+    note(|noted| noted.odd_keys = odd);
+    Ok(HttpResponse::from_parts(head, kept.into()))
 }
 
 /// Counts every attempt, and notes what a reply asks for.
@@ -285,22 +309,24 @@ impl HttpService for Counted {
             self.gate.check(&url).map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
         }
         self.tally.requests.fetch_add(1, Ordering::Relaxed);
+        let asked = request.headers().get("range").and_then(range_of);
+        let lists = request.uri().query().is_some_and(listing_page::is_asked_for);
         let mut response = self.client.execute(request).await;
-        if let Ok(response) = &mut response {
-            tell_length(response);
-        }
-        let failed = match &response {
+        let failed = match &mut response {
             Ok(response) => {
-                let status = response.status().as_u16();
-                let asked = response.headers().get("retry-after").and_then(retry_after);
-                // Requests of object_store's own, for credentials, are nobody's task.
-                let _ = RETRY_AFTER.try_with(|noted| noted.set(asked));
+                let retry_after = response.headers().get("retry-after").and_then(retry_after);
+                let head = Head::take(asked.as_ref(), response);
+                let status = head.status;
+                note(|noted| (noted.retry_after, noted.head) = (retry_after, Some(head)));
                 status >= 500 || status == 429 || status == 408
             }
             Err(_) => true,
         };
         self.tally.failed.fetch_add(u64::from(failed), Ordering::Relaxed);
-        response
+        match response {
+            Ok(page) if lists && page.status().is_success() => without_odd_keys(page).await,
+            response => response,
+        }
     }
 }
 
@@ -312,7 +338,8 @@ mod tests {
     fn oldest_endpoints_beyond_the_bound_are_dropped() {
         let wire = Wire::new(Limits::default(), Gate::default()).unwrap();
         for number in 0..1000 {
-            wire.link(&format!("https://host-{number:04}"), RateLimits::default());
+            let endpoint = format!("https://host-{number:04}");
+            wire.link(&endpoint, RateLimits::default(), &Network::default());
         }
         let kept = wire.links();
         assert_eq!(kept.len(), 256);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use forebay_error::{ErrorKind, Result};
 use forebay_policy::simulate::Trace;
 use forebay_policy::{Evict, Future, JobId, Shard};
-use forebay_source::Options;
+use forebay_source::{Options, object_of};
 use tokio::task::JoinSet;
 
 use super::{Store, StoreInner};
@@ -103,7 +103,7 @@ impl Store {
         let mut objects = Vec::with_capacity(urls.len());
         for (url, bytes) in urls.iter().zip(bytes) {
             let source = self.inner.sources.open_for(url, &options, self.client.as_ref())?;
-            objects.push((ObjectKey::new(source.endpoint(), url), bytes));
+            objects.push((ObjectKey::new(source.endpoint(), &object_of(url)), bytes));
         }
         let forecast = self.inner.shared.forecast.clone();
         let (tenant, owner, job) = (self.tenant.clone(), self.owner, self.job.clone());
@@ -176,7 +176,7 @@ impl Store {
         let mut lengths = Vec::with_capacity(urls.len());
         for url in urls {
             let source = self.inner.sources.open_for(url, options, self.client.as_ref()).ok()?;
-            lengths.push(self.known_length(&*source, url));
+            lengths.push(self.known_length(&*source, &object_of(url)));
         }
         let known: Vec<u64> = lengths.iter().flatten().copied().collect();
         if known.len() * 2 < urls.len() || known.is_empty() {

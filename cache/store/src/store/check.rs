@@ -5,7 +5,7 @@
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
-use forebay_source::Options;
+use forebay_source::{Options, object_of};
 use serde::{Deserialize, Serialize};
 
 use super::Store;
@@ -39,6 +39,7 @@ impl Store {
     /// cannot be listed.
     pub async fn check(&self, url: &str, options: &Options, verify: bool) -> Result<Checked> {
         let source = self.inner.sources.open(url, options)?;
+        let url = &*object_of(url);
         let mut checked = Checked {
             copy: CopyState::Absent,
             tier: None,

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use forebay_error::{ErrorKind, Result, shown};
+use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_shard::Origin;
-use forebay_source::{Options, Rank, Source, Stat};
+use forebay_source::{Options, Rank, Source, Stat, object_of};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 
@@ -38,6 +38,14 @@ impl Asker {
 pub(super) type Opened = BoxFuture<'static, Result<Arc<Shard>>>;
 
 impl Store {
+    /// Returns the last failure of requests for a shard that are still made again, and the endpoint
+    /// that they go to.
+    #[must_use]
+    pub fn trouble(&self, url: &str, options: &Options) -> Option<(String, Option<Error>)> {
+        let source = self.inner.sources.open_for(url, options, self.client.as_ref()).ok()?;
+        Some((source.endpoint().to_owned(), source.trouble(url)))
+    }
+
     pub(super) async fn ranked(
         &self,
         url: &str,
@@ -46,6 +54,8 @@ impl Store {
         rank: Rank,
     ) -> Result<ShardHandle> {
         let source = self.inner.sources.open_for(url, options, self.client.as_ref())?;
+        // The link stays with the source: the shard is known without its signature.
+        let url = &*object_of(url);
         if self.inner.shared.shares.current().rule(self.charge(url)).cache == Cache::Never {
             // Without a copy, an old answer is useless once the file has changed.
             self.inner.shared.forget_identity(&*source, url);

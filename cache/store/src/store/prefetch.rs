@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
-use forebay_source::{Options, Rank};
+use forebay_source::{Options, Rank, object_of};
 
 use super::Store;
 use crate::directory::ShardName;
@@ -86,6 +86,7 @@ impl Store {
                 ));
         }
         let source = self.inner.sources.open(url, options)?;
+        let url = &*object_of(url);
         let rank = Rank::behind(self.owner).paced(self.pace.clone());
         let Begun { stat, head } = self.identity(&source, url, &rank).await?;
         let origin = Origin {

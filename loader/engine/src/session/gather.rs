@@ -102,7 +102,8 @@ impl Gatherer {
         let waiting = job.patience.waiting();
         let mut replaced = 0;
         loop {
-            match self.try_open(shard, samples, stages).await {
+            let attempt = self.try_open(shard, samples, stages);
+            match waiting.within(job.url(shard), &job.origin, attempt).await {
                 Err(error)
                     if replaced < REPLACED
                         && job.store.was_replaced(job.url(shard), &job.origin, &error) =>

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_source::Options;
 use forebay_store::Store;
 
 /// Pause between two attempts, each of which has retries of its own in the source.
@@ -52,6 +53,39 @@ pub(super) struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
+    /// Makes one attempt at a shard. A job that has not started waits no longer than its limit, and
+    /// learns what it waited for.
+    pub(super) async fn within<T>(
+        &self,
+        url: &str,
+        options: &Options,
+        attempt: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let Patience { limit, begun, store, .. } = self.patience;
+        let mut attempt = std::pin::pin!(attempt);
+        let left = limit.saturating_sub(self.since.elapsed());
+        if !limit.is_zero()
+            && let Ok(done) = tokio::time::timeout(left, &mut attempt).await
+        {
+            return done;
+        }
+        if limit.is_zero() || begun.load(Ordering::Relaxed) {
+            return attempt.await;
+        }
+        let error = Error::new(ErrorKind::Unavailable, "the first samples did not come in time")
+            .at("url", url)
+            .at("waited_s", self.since.elapsed().as_secs())
+            .advise("check the store and the way to it; raise timeout= if it is slow");
+        let Some((endpoint, trouble)) = store.trouble(url, options) else { return Err(error) };
+        let error = error.at("endpoint", endpoint);
+        let Some(trouble) = trouble else { return Err(error) };
+        let error = error.at("last_error", trouble.message());
+        Err(["status", "code"].iter().fold(error, |error, place| match trouble.place(place) {
+            Some(value) => error.at(place, value),
+            None => error,
+        }))
+    }
+
     /// Waits until the next attempt, after one failed with `error`.
     ///
     /// # Errors

@@ -18,6 +18,8 @@ pub enum Certificate {
     Expired,
     /// Self-signed.
     SelfSigned,
+    /// Self-signed, and an authority's: as `openssl req -x509` makes them by itself.
+    AuthoritysOwn,
 }
 
 /// Options of keys that every client supports and that are fast to generate.
@@ -47,13 +49,14 @@ impl Certificate {
             Self::WrongName => "DNS:elsewhere.invalid",
             _ => "IP:127.0.0.1,DNS:localhost",
         };
-        let extensions = format!("subjectAltName={name}\nbasicConstraints=CA:FALSE\n");
+        let is_authority = if self == Self::AuthoritysOwn { "TRUE" } else { "FALSE" };
+        let extensions = format!("subjectAltName={name}\nbasicConstraints=CA:{is_authority}\n");
         std::fs::write(folder.join("extensions"), extensions).doing("write a certificate")?;
         let request = ["-subj", "/CN=forebay test", "-keyout", "key.pem", "-out", "request.pem"];
         run(openssl().args(["req", "-new"]).args(KEY).args(request))?;
         let days = if self == Self::Expired { "-1" } else { "2" };
         let signer: &[&str] = match self {
-            Self::SelfSigned => &["-signkey", "key.pem"],
+            Self::SelfSigned | Self::AuthoritysOwn => &["-signkey", "key.pem"],
             _ => &["-CA", "authority.pem", "-CAkey", "authority.key", "-CAcreateserial"],
         };
         let files = ["-in", "request.pem", "-out", "certificate.pem", "-extfile", "extensions"];

@@ -105,6 +105,12 @@ impl Nginx {
         format!("https://{}", self.https)
     }
 
+    /// Path of the server's own certificate.
+    #[must_use]
+    pub fn certificate(&self) -> PathBuf {
+        self.folder.path().join("certificate.pem")
+    }
+
     /// Path of the certificate of the authority that signed its valid ones.
     #[must_use]
     pub fn authority(&self) -> PathBuf {

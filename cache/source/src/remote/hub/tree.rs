@@ -8,7 +8,8 @@ use object_store::client::{HttpRequest, HttpRequestBody, HttpResponse};
 use serde::Deserialize;
 use url::Url;
 
-use super::super::attempts::{Again, Failed};
+use super::super::attempts::Failed;
+use super::super::link::Target;
 use super::super::wire::noting;
 use super::{Hub, Named, Store};
 use crate::listing::{Found, Wanted, none};
@@ -59,15 +60,13 @@ impl Hub {
     async fn page(&self, page: &str, pattern: &str) -> Result<Page> {
         let route = self.http.route();
         let read = async || {
-            let (read, retry_after) = noting(self.read(page)).await;
+            let (read, noted) = noting(self.read(page)).await;
             read.map_err(|refusal| match refusal {
-                Refused::By(error) => route.refusals.explain(&error, pattern, retry_after, 0),
-                Refused::Here(error) => {
-                    Failed { error: error.at("urls", pattern), again: Again::Never }
-                }
+                Refused::By(error) => route.refusals.explain(&error, pattern, &noted, 0),
+                Refused::Here(error) => Failed::for_good(error.at("urls", pattern)),
             })
         };
-        route.asked(None, read).await
+        route.asked(None, Target { folder: page, url: pattern }, read).await
     }
 
     async fn read(&self, page: &str) -> Result<Page, Refused> {

@@ -1,11 +1,13 @@
-//! Circuit breaker of an endpoint.
+//! Circuit breaker of an endpoint, or of one folder of it.
 //!
-//! After [`BREAK_AFTER`] failures without an answer only one caller probes, now and then; the
-//! result counts for all. An endpoint that answers with an error is not down.
+//! After [`BREAK_AFTER`] failures in a row only one caller probes, now and then; the result counts
+//! for all. An endpoint fails if it cannot be connected to, a folder if the store says that it
+//! cannot now. What fails for one object alone opens no breaker: others there may be well.
 
 use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use forebay_error::Error;
 
 /// Failures in a row that are no accident: more than the parts of one shard under way, which one
 /// reset load balancer may break all at once.
@@ -17,13 +19,15 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// and at most: an endpoint that comes back is in use again within this time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// State from an endpoint's failures.
+/// State from failures.
 #[derive(Debug)]
 pub(super) struct Breaker {
     failures: u32,
     open: Option<Open>,
-    /// Times it opened.
-    pub(super) opened: u64,
+    /// The last failure.
+    last: Option<Error>,
+    /// The object that failed first, and true if another did since.
+    objects: Option<(u64, bool)>,
 }
 
 #[derive(Debug)]
@@ -46,7 +50,7 @@ pub(super) enum May {
 
 impl Breaker {
     pub(super) fn new() -> Self {
-        Self { failures: 0, open: None, opened: 0 }
+        Self { failures: 0, open: None, last: None, objects: None }
     }
 
     pub(super) fn may(&mut self, now: Instant) -> May {
@@ -62,22 +66,35 @@ impl Breaker {
         }
     }
 
-    /// The endpoint answered; true if it was taken to be down.
+    /// It answered; true if it was taken to be down.
     pub(super) fn answered(&mut self) -> bool {
-        self.failures = 0;
-        self.open.take().is_some()
+        let was_open = self.open.is_some();
+        *self = Self::new();
+        was_open
     }
 
-    /// It did not; true if whoever waits must look again.
-    pub(super) fn failed(&mut self, probe: bool, now: Instant) -> bool {
+    /// It failed for `object`, or for any if that is `None`; true if whoever waits must look again.
+    pub(super) fn failed(
+        &mut self,
+        object: Option<u64>,
+        error: &Error,
+        probe: bool,
+        now: Instant,
+    ) -> bool {
         self.failures = self.failures.saturating_add(1);
+        self.last = Some(error.clone());
+        let others = object.is_none_or(|object| {
+            let (first, others) = self.objects.get_or_insert((object, false));
+            *others |= *first != object;
+            *others
+        });
         match &mut self.open {
             Some(open) if probe => {
                 open.probing = false;
                 open.until = now + open.pauses.next().unwrap_or(LONGEST_PAUSE);
                 true
             }
-            None if self.failures >= BREAK_AFTER => {
+            None if self.failures >= BREAK_AFTER && others => {
                 let mut pauses = ExponentialBuilder::default()
                     .with_min_delay(FIRST_PAUSE)
                     .with_max_delay(LONGEST_PAUSE)
@@ -86,12 +103,16 @@ impl Breaker {
                     .build();
                 let until = now + pauses.next().unwrap_or(LONGEST_PAUSE);
                 self.open = Some(Open { until, probing: false, pauses });
-                self.opened += 1;
                 true
             }
             // Asked before it opened.
             _ => false,
         }
+    }
+
+    /// Returns the last failure.
+    pub(super) fn last(&self) -> Option<&Error> {
+        self.last.as_ref()
     }
 
     /// The prober left without an answer.
@@ -109,38 +130,43 @@ impl Breaker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_error::ErrorKind;
+
+    /// A failure that concerns every object.
+    fn fail(breaker: &mut Breaker, probe: bool, now: Instant) -> bool {
+        breaker.failed(None, &Error::new(ErrorKind::Unavailable, "refused"), probe, now)
+    }
 
     #[test]
     fn breaker_opens_after_consecutive_failures_and_a_probe_closes() {
         let (mut breaker, now) = (Breaker::new(), Instant::now());
         for _ in 0..3 * BREAK_AFTER {
-            breaker.failed(false, now);
+            fail(&mut breaker, false, now);
             breaker.answered();
         }
         assert_eq!(breaker.may(now), May::Ask);
         for _ in 1..BREAK_AFTER {
-            assert!(!breaker.failed(false, now));
+            assert!(!fail(&mut breaker, false, now));
         }
-        assert!(breaker.failed(false, now));
+        assert!(fail(&mut breaker, false, now));
         let May::Wait { until: Some(until), failures: BREAK_AFTER } = breaker.may(now) else {
             panic!("it is open");
         };
         assert_eq!(breaker.may(until), May::Probe);
         assert!(matches!(breaker.may(until), May::Wait { until: None, .. }));
-        assert!(breaker.failed(true, until));
+        assert!(fail(&mut breaker, true, until));
         let May::Wait { until: Some(later), .. } = breaker.may(until) else { panic!("still") };
         assert!(later > until);
         assert_eq!(breaker.may(later), May::Probe);
         assert!(breaker.answered());
         assert_eq!(breaker.may(later), May::Ask);
-        assert_eq!(breaker.opened, 1);
     }
 
     #[test]
     fn pauses_are_bounded_and_a_lost_probe_is_replaced() {
         let (mut breaker, mut now) = (Breaker::new(), Instant::now());
         for _ in 0..BREAK_AFTER {
-            breaker.failed(false, now);
+            fail(&mut breaker, false, now);
         }
         for _ in 0..50 {
             let May::Wait { until: Some(until), .. } = breaker.may(now) else { panic!("open") };
@@ -149,8 +175,20 @@ mod tests {
             assert_eq!(breaker.may(until), May::Probe);
             breaker.gave_up();
             assert_eq!(breaker.may(until), May::Probe);
-            breaker.failed(true, until);
+            fail(&mut breaker, true, until);
             now = until;
         }
+    }
+
+    #[test]
+    fn one_object_alone_opens_no_breaker() {
+        let (mut breaker, now) = (Breaker::new(), Instant::now());
+        let busy = Error::new(ErrorKind::Unavailable, "busy");
+        for _ in 0..3 * BREAK_AFTER {
+            assert!(!breaker.failed(Some(1), &busy, false, now));
+        }
+        assert_eq!(breaker.may(now), May::Ask);
+        assert!(breaker.failed(Some(2), &busy, false, now), "another one fails as well");
+        assert_eq!(breaker.last(), Some(&busy));
     }
 }

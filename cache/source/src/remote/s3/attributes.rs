@@ -27,6 +27,7 @@ use crate::origin_checksum::{Algorithm, Comparison, Piece};
 use crate::queue::Rank;
 use crate::remote::Route;
 use crate::remote::attempts::{Again, Failed};
+use crate::remote::link::{Blame, Target};
 use crate::remote::refusal::Refusals;
 use crate::stat::Stat;
 
@@ -172,6 +173,11 @@ impl Attributes {
         Ok(pieces.filter(whole).map(|pieces| (algorithm, pieces)))
     }
 
+    /// A busy store of checksums holds no bytes up.
+    fn target<'a>(&'a self, key: &'a str) -> Target<'a> {
+        Target { folder: &self.bucket, url: key }
+    }
+
     async fn head(&self, route: &Route, key: &str) -> Result<Said> {
         let head = || {
             self.client
@@ -182,7 +188,7 @@ impl Attributes {
                 .set_request_payer(self.payer.clone())
                 .send()
         };
-        let head = Self::answered(route, head).await?;
+        let head = Self::answered(route, self.target(key), head).await?;
         let checksums = [
             (Algorithm::Crc64Nvme, &head.checksum_crc64_nvme),
             (Algorithm::Crc32c, &head.checksum_crc32_c),
@@ -226,7 +232,7 @@ impl Attributes {
                     .set_request_payer(self.payer.clone())
                     .send()
             };
-            let page = Self::answered(route, page).await?;
+            let page = Self::answered(route, self.target(key), page).await?;
             if !is_of(page.e_tag.as_deref(), stat) {
                 return Ok(None);
             }
@@ -244,7 +250,11 @@ impl Attributes {
     }
 
     /// The answer to a request, tried again as all are.
-    async fn answered<T, E, F>(route: &Route, request: impl Fn() -> F) -> Result<T>
+    async fn answered<T, E, F>(
+        route: &Route,
+        target: Target<'_>,
+        request: impl Fn() -> F,
+    ) -> Result<T>
     where
         F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
     {
@@ -253,7 +263,7 @@ impl Attributes {
             request().await.map_err(|error| failed(&error, &route.refusals, answers))
         };
         // First in its turn: bytes that are here wait for the answer.
-        route.asked(Some(&Rank::now(0)), once).await
+        route.asked(Some(&Rank::now(0)), target, once).await
     }
 }
 
@@ -275,7 +285,12 @@ fn failed<E>(error: &SdkError<E, HttpResponse>, refusals: &Refusals, answers: u6
         ErrorKind::Unavailable if status != 501 => Again::Later(None),
         _ => Again::Never,
     };
-    Failed { error: Error::new(kind, "the store rejected the call").at("status", status), again }
+    let error = Error::new(kind, "the store rejected the call").at("status", status);
+    let blame = match again {
+        Again::Later(_) => Blame::Folder,
+        Again::Never | Again::Renewed | Again::Once => Blame::Object,
+    };
+    Failed { error, again, blame, status: Some(status) }
 }
 
 /// Returns true if an ETag, quoted or not, is that of a version.
