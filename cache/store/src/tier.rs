@@ -64,6 +64,7 @@ pub(crate) use entry::ShardState;
 pub use health::Condition;
 use health::Health;
 pub(crate) use leftover::above_quota;
+use entry::ShardUse;
 use limits::Size;
 pub use limits::TierLimits;
 pub(crate) use limits::reconfigure;
@@ -277,7 +278,11 @@ impl Tier {
     }
 
     pub(crate) fn record_use(&self, name: &ShardName) -> u32 {
-        self.table().record_use(name)
+        let Some(ShardUse { uses, is_hit }) = self.table().record_use(name) else { return 0 };
+        if is_hit {
+            self.0.tally.hits.inc();
+        }
+        uses
     }
 
     /// Counters since the start.

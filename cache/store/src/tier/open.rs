@@ -32,7 +32,6 @@ impl Tier {
         let _opening = self.mark_opening(&wanted.name);
         match self.open_copy(wanted, space).await {
             Ok(shard) => {
-                self.0.tally.hits.inc();
                 self.table().note_opened(&shard);
                 Ok(Some(shard))
             }

@@ -18,7 +18,7 @@ use forebay_source::Binding;
 use futures::future::{BoxFuture, Shared};
 
 use super::copy::CopyReport;
-use super::entry::{Entry, FillPace, NewEntry, ShardState, is_idle};
+use super::entry::{Entry, FillPace, NewEntry, ShardState, ShardUse, is_idle};
 use super::partition::{Partition, PartitionEntry, age};
 use super::request::ReservedRoom;
 use crate::budget::Space;
@@ -407,6 +407,7 @@ impl ShardTable {
             partition,
             at,
             fresh,
+            warmed: false,
             used,
             uses: 0,
             moves,
@@ -450,6 +451,7 @@ impl ShardTable {
             }
         }
     }
+            entry.warmed = shard.rank.is_behind();
 
     /// Removes a shard from the table; readers keep theirs.
     pub(super) fn remove(&mut self, name: &ShardName, evicted: bool) -> Option<Entry> {
@@ -475,16 +477,17 @@ impl ShardTable {
         *self.claims.entry(name.clone()).or_default() += 1;
     }
 
-    /// Notes that a job begins to use a shard. Returns its uses since it came to this node.
-    pub(super) fn record_use(&mut self, name: &ShardName) -> u32 {
-        let Some(&slot) = self.names.get(name) else { return 0 };
-        let Some(entry) = self.entries[slot as usize].as_mut() else { return 0 };
+    /// Notes that a job begins to use a shard; `None` if it is not here.
+    pub(super) fn record_use(&mut self, name: &ShardName) -> Option<ShardUse> {
+        let &slot = self.names.get(name)?;
+        let entry = self.entries[slot as usize].as_mut()?;
         self.uses += 1;
         (entry.used, entry.uses) = (self.uses, entry.uses.saturating_add(1));
-        if !std::mem::take(&mut entry.fresh) {
+        let is_first = std::mem::take(&mut entry.fresh);
+        if !is_first {
             self.partitions[entry.partition].hit(&mut entry.at, entry.name.hash());
         }
-        entry.uses
+        Some(ShardUse { uses: entry.uses, is_hit: !is_first || entry.warmed })
     }
 
     /// Ends a claim.

@@ -89,13 +89,13 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_tier_hits_total",
         &["tier"],
-        "Opened shards found on the tier.",
+        "Uses of shards by epochs of jobs that found them on the tier.",
         |status| each(status, |c| c.hits),
     ),
     Family::counter(
         "forebay_tier_misses_total",
         &["tier"],
-        "Opened shards found on no tier, by the tier they were fetched to; `none` is for reads past all tiers.",
+        "Shards fetched for their first use, by the tier they came to; `none` is for reads past all tiers.",
         |status| each_and_past(status, |c| c.misses, |past| past.misses),
     ),
     Family::counter(
