@@ -97,6 +97,8 @@ pub struct Leases {
 pub struct Daemon {
     /// Socket for trainers.
     pub socket: Option<PathBuf>,
+    /// Directory for what the daemon remembers outside of its tiers.
+    pub state: Option<PathBuf>,
     /// Frames and slabs together, at most.
     #[schemars(with = "Option<schema::Size>")]
     pub memory: Option<ByteSize>,
@@ -204,6 +206,9 @@ pub struct Tier {
     /// Bytes a day that may be written at full speed.
     #[schemars(with = "Option<schema::Size>")]
     pub writes_per_day: Option<ByteSize>,
+    /// True if `path` must not lie on the root's file system: without its disk the tier is down.
+    #[serde(default)]
+    pub require_mount: bool,
 }
 
 fn nvme() -> Class {
@@ -245,6 +250,9 @@ impl Tier {
             }
             (Some(_), _) => {}
         }
+        if self.path.is_none() && self.require_mount {
+            return refuse("require_mount applies to disks only");
+        }
         if self.path.is_none() && (self.keep_free.is_some() || self.writes_per_day.is_some()) {
             return refuse("keep_free and writes_per_day apply to disks only");
         }
@@ -256,6 +264,7 @@ impl Tier {
             keep_free: self.keep_free.unwrap_or(KeepFree::Bytes(0)),
             watermarks: self.watermarks,
             writes_per_day: self.writes_per_day.map(|bytes| bytes.as_u64()),
+            require_mount: self.require_mount,
         })
     }
 }

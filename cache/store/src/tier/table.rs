@@ -434,6 +434,14 @@ impl ShardTable {
         }
     }
 
+    /// Keeps a shard open no longer: the next use opens it anew.
+    pub(super) fn close(&mut self, name: &ShardName) {
+        self.open.forget(name);
+        if let Some(entry) = self.get_mut(name).filter(|entry| entry.is_whole()) {
+            entry.shard = Weak::new();
+        }
+    }
+
     /// Marks a shard as complete, whole or broken.
     pub(super) fn finish_fill(&mut self, shard: &Arc<Shard>, state: ShardState) {
         let Some(&slot) = self.names.get(shard.name()) else { return };
@@ -443,6 +451,7 @@ impl ShardTable {
                 self.forecast.note_arrived(number, place);
             }
             entry.state = state;
+            entry.warmed = shard.rank.is_behind();
             match shard.body {
                 // The next run of the stream may differ: later readers request it anew.
                 _ if state == ShardState::Broken && shard.stat.binding == Binding::Stream => {}
@@ -451,7 +460,6 @@ impl ShardTable {
             }
         }
     }
-            entry.warmed = shard.rank.is_behind();
 
     /// Removes a shard from the table; readers keep theirs.
     pub(super) fn remove(&mut self, name: &ShardName, evicted: bool) -> Option<Entry> {

@@ -49,10 +49,11 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_tier_condition",
         &["tier", "condition"],
-        "1 for the condition of the tier's device: normal, read-only, unstable or down; 0 for the others.",
+        "1 for the condition of the tier's device: normal, full, read-only, unstable or down; 0 for the others.",
         |status| {
             let conditions = [
                 ("normal", Condition::Normal),
+                ("full", Condition::Full),
                 ("read-only", Condition::ReadOnly),
                 ("unstable", Condition::Unstable),
                 ("down", Condition::Down),
