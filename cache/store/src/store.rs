@@ -130,12 +130,12 @@ impl Drop for Claim {
 impl Store {
     /// Opens the tiers and starts to list them. The store serves at once.
     ///
-    /// A tier whose directory cannot be used is down, and tried again: another daemon has it, it has
-    /// other content, it is not writable, or its disk is not mounted.
+    /// A tier whose directory cannot be used is down, and tried again: another daemon has it, it
+    /// has other content, it is not writable, or its disk is not mounted.
     ///
     /// # Errors
-    /// If the configuration is invalid; if the rules of data sets cannot all be kept; if no tier can
-    /// be used, unless only their disks are not mounted.
+    /// If the configuration is invalid; if the rules of data sets cannot all be kept; if no tier
+    /// can be used, unless only their disks are not mounted.
     pub async fn open(config: StoreConfig, sources: Sources, frames: Arena) -> Result<Self> {
         place::check(&config.tiers)?;
         let sizes: Vec<_> =

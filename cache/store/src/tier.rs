@@ -290,8 +290,8 @@ impl Tier {
         self.table().refresh_forecast();
     }
 
-    /// Notes that a job begins to use a shard, and counts a hit if it did not have to come for that.
-    /// Returns its uses since it came to this node.
+    /// Notes that a job begins to use a shard, and counts a hit if it did not have to come for
+    /// that. Returns its uses since it came to this node.
     pub(crate) fn record_use(&self, name: &ShardName) -> u32 {
         let Some(ShardUse { uses, is_hit }) = self.table().record_use(name) else { return 0 };
         if is_hit {

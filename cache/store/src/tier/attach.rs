@@ -55,16 +55,8 @@ impl Tier {
         let (size, medium, wear) = match config.disk {
             None => {
                 let capacity = whole_parts(config.capacity);
-                if capacity == 0 {
-                    let what = "a memory tier is smaller than one part of 4 MiB";
-                    return Err(Error::new(ErrorKind::Invalid, what).at("tier", &config.name));
-                }
-                let bytes = usize::try_from(capacity).unwrap_or(usize::MAX);
-                let region = tokio::task::spawn_blocking(move || {
-                    Region::create("forebay-memory-tier", bytes)
-                });
-                let region = region.await.map_err(|_| shutting_down())?;
-                let region = region.map_err(|error| error.at("tier", &config.name))?;
+                let region =
+                    memory(capacity).await.map_err(|error| error.at("tier", &config.name))?;
                 (limits.in_memory(capacity), Medium::Memory(Arena::new(region)), None)
             }
             Some(disk) => {
@@ -475,6 +467,17 @@ impl Tier {
         self.set_mode(Mode::Enabled);
         Ok(())
     }
+}
+
+/// Memory of a tier without a disk.
+async fn memory(capacity: u64) -> Result<Arc<Region>> {
+    if capacity == 0 {
+        let what = "a memory tier is smaller than one part of 4 MiB";
+        return Err(Error::new(ErrorKind::Invalid, what));
+    }
+    let bytes = usize::try_from(capacity).unwrap_or(usize::MAX);
+    let made = tokio::task::spawn_blocking(move || Region::create("forebay-memory-tier", bytes));
+    made.await.map_err(|_| shutting_down())?
 }
 
 /// Sorts shards by their last use under the last daemon; shards it did not know come last.

@@ -1,7 +1,7 @@
 //! Directory of a tier's disk: opened at the start, or once its disk is there.
 //!
-//! A call on a disk that does not answer is never waited for longer than [`device::ANSWER_TIMEOUT`], and
-//! never made twice at once: each would hold a thread.
+//! Nobody waits for a call longer than [`device::ANSWER_TIMEOUT`]. A call that does not return is
+//! not made again: each would hold a thread.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
