@@ -38,6 +38,7 @@ async fn on_disk(cache: &Path, memory: Option<Arc<dyn Source>>, datasets: Vec<Da
         writes_per_day: None,
         engine: engine.clone(),
         files: Arc::new(LocalFiles),
+        require_mount: false,
     };
     store(engine, Class::Nvme, capacity, Some(disk), memory, datasets).await
 }
@@ -83,6 +84,6 @@ async fn store(
     let tier = TierConfig { name, class, capacity, watermarks: None, disk };
     let look_after = Duration::from_secs(3600);
     let tenants = Vec::new();
-    let config = StoreConfig { tiers: vec![tier], datasets, tenants, look_after };
+    let config = StoreConfig { tiers: vec![tier], datasets, tenants, look_after, state: None };
     Store::open(config, sources, Arena::new(frames)).await.unwrap()
 }

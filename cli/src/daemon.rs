@@ -18,7 +18,9 @@ use forebay_config::settings::HttpConfig;
 use forebay_config::settings::LeasesConfig;
 use forebay_config::settings::ListenConfig;
 use forebay_config::settings::LogFormat;
-use forebay_config::settings::{LOOK_AFTER, NodeConfig, NodeTier, leases_directory};
+use forebay_config::settings::{
+    LOOK_AFTER, NodeConfig, NodeTier, leases_directory, state_directory,
+};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_node::Node;
 use forebay_serve::logs;
@@ -261,6 +263,7 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         audit,
         leases,
         look_after: LOOK_AFTER,
+        state: config.daemon.state.clone().or_else(state_directory),
         files: Arc::new(LocalFiles),
         faults: None,
     };
@@ -300,6 +303,8 @@ fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Don
         audit: None,
         leases,
         look_after: LOOK_AFTER,
+        // Its cache lies in the user's home, without which nothing works.
+        state: None,
         files: Arc::new(LocalFiles),
         faults: None,
     };

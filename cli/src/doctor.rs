@@ -24,6 +24,7 @@ mod machine;
 mod memlock;
 mod memory;
 mod mount_facts;
+mod mount_unit;
 mod pages;
 mod plan;
 mod ring;
@@ -40,6 +41,7 @@ use self::clock::{Facts, Moment};
 use self::finding::{Finding, Report};
 use self::machine::Machine;
 use self::mount_facts::MountFacts;
+use self::mount_unit::DaemonUnit;
 use self::plan::{Plan, without_advice};
 use self::socket::Listener;
 use self::trial::Trial;
@@ -136,6 +138,7 @@ fn look(arguments: &Arguments) -> Result<Vec<Finding>> {
     ];
     found.extend(cgroup::check(&machine, &plan));
     found.push(descriptors::check(&machine, &plan));
+    let unit = DaemonUnit::find();
     for (at, tier, path, facts) in &tiers {
         let facts = match facts {
             Ok(facts) => facts,
@@ -160,6 +163,7 @@ fn look(arguments: &Arguments) -> Result<Vec<Finding>> {
             space::check(&plan, *at, facts, &others),
             disk::check(&machine, &plan, *at, facts),
         ];
+        of_tier.extend(mount_unit::check(&plan, *at, facts, unit.as_ref()));
         of_tier.extend(tried(&trial, facts, arguments.probe));
         found.extend(of_tier.into_iter().map(|finding| finding.of(&tier.name)));
     }

@@ -100,7 +100,14 @@ impl BareStoreConfig {
                     None => engine(&name),
                 };
                 let (keep_free, files) = (KeepFree::Bytes(0), files.clone());
-                DiskConfig { path, keep_free, writes_per_day: None, engine, files }
+                DiskConfig {
+                    path,
+                    keep_free,
+                    writes_per_day: None,
+                    engine,
+                    files,
+                    require_mount: false,
+                }
             });
             TierConfig { name, class, capacity, watermarks, disk }
         };
@@ -112,7 +119,7 @@ impl BareStoreConfig {
             watermarks: None,
         };
         let tiers = std::iter::once(first).chain(more).map(open).collect();
-        let config = StoreConfig { tiers, datasets, tenants, look_after };
+        let config = StoreConfig { tiers, datasets, tenants, look_after, state: None };
         // Origins are files, read by processes without injected faults.
         let reader = vec![actor().into(), "reader".into()];
         let sources = Sources::new(reader, Limits::default()).expect("limits make sense");

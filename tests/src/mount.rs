@@ -39,6 +39,26 @@ impl Mount {
         self.0.as_ref().expect("taken only by drop").path()
     }
 
+    /// Unmounts it; its directory stays.
+    ///
+    /// # Panics
+    /// If it stays in use.
+    pub fn unmount(&self) {
+        eventually("it is unmounted", || {
+            Command::new("umount").arg(self.path()).status().expect("umount runs").success()
+        });
+    }
+
+    /// Mounts a new tmpfs in the same place.
+    ///
+    /// # Panics
+    /// If it cannot be mounted.
+    pub fn mount_again(&self, options: &str) {
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", options, "forebay-test"]).arg(self.path());
+        assert!(command.status().expect("mount runs").success());
+    }
+
     /// Remounts it with other options, again and again while a file is open for writing.
     ///
     /// # Panics

@@ -64,6 +64,7 @@ impl Daemon {
                 named_by_jobs: true,
             },
             look_after: LOOK_AFTER,
+            state: None,
             files: Arc::new(LocalFiles),
             faults: None,
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_config::settings::{NodeConfig, NodeTier};
-use forebay_store::{Class, Condition, TierReport};
+use forebay_store::{Class, Condition, Mode, TierReport};
 use forebay_tests::{Daemon, FaultyDevice, Mount, Origin, epoch, eventually, job, loader, play};
 use forebay_wire::message::Begin;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -197,6 +197,8 @@ fn disk_without_inodes_stops_no_job() {
     });
     (0..2).for_each(|_| bench.play());
     assert_eq!(bench.tier("a").counters.corruptions, 0);
+    bench.becomes("a", Condition::Full);
+    assert!(bench.tier("a").why.is_some());
 }
 
 /// A cache whose files somebody removed, and one whose directory was swapped for another.
@@ -231,6 +233,162 @@ fn foreign_changes_to_the_directory_lose_no_sample() {
     fs::rename(&away, &place).unwrap();
     bench.becomes("a", Condition::Normal);
     bench.play();
+}
+
+/// A disk that stops to answer, without an error: jobs over its shards and over new ones go on, no
+/// request of an admin waits for it, and it is used again once it answers.
+#[test]
+fn silent_disk_is_down_and_passed_by() {
+    let bench = Bench::new(&["a", "b"]);
+    bench.play();
+    let shards = |name: &str| bench.tier(name).counters.shards;
+    assert!(shards("a") > 0 && shards("b") > 0, "each has some");
+    let loader = loader(bench.daemon.address(), job(&bench.origin, Origin::urls(SHARDS))).unwrap();
+    bench.faulty.hang(true);
+    play(&loader, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    bench.becomes("a", Condition::Down);
+    assert!(bench.tier("a").why.is_some_and(|why| why.contains("no-answer")));
+    play(&loader, 1, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    bench.faulty.hang(false);
+    bench.becomes("a", Condition::Normal);
+    play(&loader, 2, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    bench.play();
+}
+
+/// A disk that stops to answer while shards come to it: they come past it.
+#[test]
+fn silent_disk_stops_no_fill() {
+    let bench = Bench::new(&["a"]);
+    bench.faulty.hang(true);
+    let open = job(&bench.origin, Origin::urls(SHARDS));
+    let epoch = epoch(bench.daemon.address(), open).unwrap();
+    epoch.assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    bench.becomes("a", Condition::Down);
+    bench.play();
+    bench.faulty.hang(false);
+    bench.becomes("a", Condition::Normal);
+    bench.play();
+    assert_eq!(bench.tier("a").counters.shards, SHARDS as usize);
+}
+
+/// An admin takes a silent disk out of use, and the daemon ends.
+#[test]
+fn silent_disk_delays_neither_admin_nor_end() {
+    let bench = Bench::new(&["a", "b"]);
+    bench.play();
+    bench.faulty.hang(true);
+    let loader = loader(bench.daemon.address(), job(&bench.origin, Origin::urls(SHARDS))).unwrap();
+    loader.start(Begin::at(0, 0)).unwrap();
+    eventually("an operation waits", || bench.faulty.waiting() > 0);
+    bench.daemon.change("a", Mode::Disabled).unwrap();
+    assert_eq!(bench.tier("a").mode, Mode::Disabled);
+    bench.play();
+    drop(loader);
+    let Bench { daemon, faulty, .. } = bench;
+    daemon.stop();
+    assert!(faulty.waiting() > 0, "it ended before the disk answered");
+    faulty.hang(false);
+}
+
+/// One of two disks cannot be used at the start: the other is, and the first once it can.
+#[test]
+fn unusable_disk_keeps_no_other_from_starting() {
+    for damage in [damage_format, damage_pins, lock_out] {
+        let bench = Bench::new(&["a", "b"]);
+        bench.play();
+        let Bench { origin, daemon, faulty, config, disk } = bench;
+        daemon.stop();
+        let mend = damage(&disk.path().join("a"));
+        let daemon = Daemon::try_start(config.clone()).unwrap();
+        let bench = Bench { origin, daemon, faulty, config, disk };
+        assert_eq!(bench.tier("a").condition, Condition::Down);
+        assert!(bench.tier("a").why.is_some());
+        bench.play();
+        mend();
+        bench.becomes("a", Condition::Normal);
+        bench.play();
+        // With no other, it is an error.
+        let Bench { daemon, mut config, disk, .. } = bench;
+        daemon.stop();
+        config.tiers.truncate(1);
+        let _mend = damage(&disk.path().join("a"));
+        assert!(Daemon::try_start(config).is_err());
+    }
+}
+
+type Mend = Box<dyn FnOnce()>;
+
+/// Overwrites a file, and returns the way back.
+fn overwrite(path: std::path::PathBuf) -> Mend {
+    let before = fs::read(&path).ok();
+    fs::write(&path, "{ damaged").unwrap();
+    Box::new(move || match before {
+        Some(before) => fs::write(path, before).unwrap(),
+        None => fs::remove_file(path).unwrap(),
+    })
+}
+
+fn damage_format(tier: &std::path::Path) -> Mend {
+    overwrite(tier.join("FORMAT"))
+}
+
+fn damage_pins(tier: &std::path::Path) -> Mend {
+    overwrite(tier.join("PINS"))
+}
+
+/// Another daemon holds it.
+fn lock_out(tier: &std::path::Path) -> Mend {
+    let lock = fs::File::open(tier.join("LOCK")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    Box::new(move || drop(lock))
+}
+
+/// A disk that is not mounted at the start: the disk below its mount point is not filled, jobs go
+/// on, and the disk is used once it is mounted.
+#[test]
+fn unmounted_disk_is_not_filled_below_its_mount_point() {
+    let Some(mount) = Mount::new("size=16m") else { return };
+    let state = tempfile::tempdir().unwrap();
+    let bench = Bench::with(&["a"], |config, bytes| {
+        let tier = NodeTier::at("a", Class::Nvme, mount.path().join("a"), 3 * bytes);
+        (config.tiers[0], config.state) = (tier, Some(state.path().to_owned()));
+    });
+    bench.play();
+    let Bench { origin, daemon, faulty, config, disk } = bench;
+    daemon.stop();
+    mount.unmount();
+    let daemon = Daemon::try_start(config.clone()).unwrap();
+    let bench = Bench { origin, daemon, faulty, config, disk };
+    let tier = bench.tier("a");
+    assert_eq!(tier.condition, Condition::Down);
+    assert!(tier.why.is_some_and(|why| why.contains("not-mounted")));
+    bench.play();
+    assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 0, "nothing was written there");
+    // A tmpfs starts anew: another file system, which an admin has to accept.
+    mount.mount_again("size=16m");
+    eventually("it is another file system", || {
+        bench.tier("a").why.is_some_and(|why| why.contains("another-file-system"))
+    });
+    bench.daemon.change("a", Mode::Enabled).unwrap();
+    bench.becomes("a", Condition::Normal);
+    bench.play();
+    assert!(mount.path().join("a/FORMAT").exists());
+}
+
+/// A tier that must lie on a disk of its own, and does not.
+#[test]
+fn tier_without_its_required_mount_is_down() {
+    let bench = Bench::with(&["a"], |config, _| config.tiers[0].require_mount = true);
+    let root = std::process::Command::new("findmnt");
+    let point = |path: &std::path::Path| {
+        let found = { root }.args(["-n", "-o", "TARGET", "-T"]).arg(path).output().unwrap();
+        String::from_utf8(found.stdout).unwrap().trim().to_owned()
+    };
+    let is_root = point(bench.disk.path()) == "/";
+    let expected = if is_root { Condition::Down } else { Condition::Normal };
+    assert_eq!(bench.tier("a").condition, expected);
+    bench.play();
+    assert_eq!(bench.disk.path().join("a").exists(), !is_root);
 }
 
 /// Bytes of shards in a tier's directory.

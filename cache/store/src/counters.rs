@@ -98,9 +98,9 @@ pub struct Counters {
     pub used_bytes: u64,
     /// Shards on the tier, arriving ones included.
     pub shards: usize,
-    /// Opened shards that were on the tier.
+    /// Uses of shards by epochs of jobs that found them on the tier.
     pub hits: u64,
-    /// Opened shards that were not: each ends as one of the next three.
+    /// Shards that had to be fetched, for their first use: each ends as one of the next three.
     pub misses: u64,
     /// Shards fetched whole, and kept.
     pub fills: u64,

@@ -343,6 +343,11 @@ fn make_private(path: &Path) -> std::io::Result<()> {
 const DAEMON: &str = "daemon";
 
 /// Takes the lock. Its descriptor is read-only, so that the file system can be remounted read-only
+/// Returns true if `root` holds a cache, of any layout.
+pub(crate) fn is_cache(root: &Path) -> bool {
+    root.join("FORMAT").exists()
+}
+
 /// under a running daemon.
 fn lock(root: &Path) -> Result<File> {
     let path = root.join("LOCK");

@@ -227,7 +227,7 @@ impl Fill {
     async fn commit(&self, disk: &DiskTarget) -> Result<()> {
         let len = self.parts.len();
         disk.on_disk(move |directory, name| directory.trim(name, len)).await?;
-        disk.engine.sync_data(&disk.file).await?;
+        disk.sync().await?;
         let (origin, tenant) = (self.request.origin.clone(), self.request.tenant.clone());
         let index = self.growth.index().index();
         // Every part is written by now.

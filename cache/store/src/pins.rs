@@ -58,29 +58,11 @@ struct Written {
 }
 
 impl Pins {
-    /// Loads the pins from the tiers' directories.
-    ///
-    /// # Errors
-    /// `Corrupt` if there are files and none can be read.
-    pub(crate) fn load<'p>(directories: impl Iterator<Item = &'p Path>) -> Result<Self> {
-        let (mut latest, mut wrong): (Option<Pinned>, _) = (None, None);
-        for directory in directories {
-            match read(&directory.join(FILE)) {
-                Ok(Some(pinned))
-                    if latest.as_ref().is_none_or(|of| of.changes < pinned.changes) =>
-                {
-                    latest = Some(pinned);
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::error!(%error, "failed to read the pins");
-                    wrong = Some(error);
-                }
-            }
-        }
-        match (latest, wrong) {
-            (None, Some(error)) => Err(error),
-            (latest, _) => Ok(Self(RwLock::new(latest.unwrap_or_default()))),
+    /// Takes over the pins found in a tier's directory, if they are the latest.
+    pub(crate) fn adopt(&self, found: Option<Pinned>) {
+        let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = found.filter(|found| found.changes > current.changes) {
+            *current = found;
         }
     }
 
@@ -98,6 +80,14 @@ impl Pins {
     pub(crate) fn set(&self, pinned: Pinned) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = pinned;
     }
+}
+
+/// Pins in a directory; none if nothing was ever pinned.
+///
+/// # Errors
+/// `Corrupt` if they cannot be read: pinned shards could be evicted.
+pub(crate) fn read_pins(directory: &Path) -> Result<Option<Pinned>> {
+    read(&directory.join(FILE))
 }
 
 fn read(path: &Path) -> Result<Option<Pinned>> {
@@ -236,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn latest_pins_file_wins_and_damaged_one_fails() {
+    fn latest_pins_file_wins_and_damaged_one_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str, text: &[u8]| {
             let path = folder.path().join(name);
@@ -249,12 +239,20 @@ mod tests {
         let damaged = place("c", b"{\"format\": 1, \"changes\"");
         let future = place("d", b"{\"format\": 9, \"changes\": 99, \"pins\": []}");
         let none = folder.path().join("none");
-        let load = |paths: &[&Path]| Pins::load(paths.iter().copied());
-        assert_eq!(load(&[&older, &newer, &none]).unwrap().current().list(), ["one", "two"]);
-        assert_eq!(load(&[&newer, &damaged, &older]).unwrap().current().list(), ["one", "two"]);
-        assert!(load(&[&none]).unwrap().current().list().is_empty());
+        let load = |paths: &[&Path]| {
+            let pins = Pins::default();
+            paths
+                .iter()
+                .filter_map(|path| read_pins(path).ok())
+                .for_each(|found| pins.adopt(found));
+            pins
+        };
+        assert_eq!(load(&[&older, &newer, &none]).current().list(), ["one", "two"]);
+        assert_eq!(load(&[&newer, &damaged, &older]).current().list(), ["one", "two"]);
+        assert!(load(&[&none]).current().list().is_empty());
         for wrong in [&damaged, &future] {
-            assert_eq!(load(&[wrong, &none]).unwrap_err().kind(), ErrorKind::Corrupt);
+            assert_eq!(read_pins(wrong).unwrap_err().kind(), ErrorKind::Corrupt);
+            assert!(load(&[wrong]).current().list().is_empty());
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::journal::Journal;
 use crate::ledger::Ledger;
 use crate::open_shards::OpenShards;
 use crate::pins::Pins;
+use crate::repeats::Repeats;
 use crate::shard::Shard;
 use crate::shares::{CurrentShares, Shares};
 use crate::traffic::{Traffic, Traffics};
@@ -51,6 +52,8 @@ pub(crate) struct SharedState {
     pub(crate) through: Mutex<OpenShards>,
     /// Bytes of their reads.
     pub(crate) traffic: Traffics,
+    /// Shards that no tier accepted.
+    pub(crate) unaccepted: Repeats,
     /// Counters of these shards.
     pub(crate) past: Tally,
     /// Waits for samples that had not arrived, on all tiers.
@@ -86,6 +89,7 @@ impl SharedState {
             moves: tokio::sync::Notify::new(),
             through: Mutex::new(OpenShards::new()),
             traffic: Traffics::new(waits.clone()),
+            unaccepted: Repeats::default(),
             past: Tally::default(),
             waits,
             fetches: Histogram::default(),

@@ -27,6 +27,7 @@ mod snapshot;
 mod upkeep;
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,11 +37,13 @@ use forebay_uring::{Arena, Engine};
 use futures::future::Shared;
 
 use crate::dataset::Dataset;
+use crate::device;
 use crate::directory::ShardName;
 use crate::fill::FirstBatchWait;
 use crate::journal::Listener;
 use crate::ledger::Payer;
-use crate::pins::Pins;
+use crate::mounts::is_unmounted;
+use crate::pins::{Pins, read_pins};
 use crate::shard::{Shard, ShardHandle};
 use crate::shared_state::SharedState;
 use crate::shares::{Charge, Shares};
@@ -69,6 +72,9 @@ pub struct StoreConfig {
     /// Period of the checks of all devices: is the directory still there, how full is the disk, has
     /// a failed device recovered?
     pub look_after: Duration,
+    /// The daemon's own directory, in which it notes where tiers are mounted; none: it notes
+    /// nothing.
+    pub state: Option<PathBuf>,
 }
 
 /// All tiers of a node, for the job of one tenant: shards fetched through it are charged to that
@@ -129,25 +135,26 @@ impl Drop for Claim {
 impl Store {
     /// Opens the tiers and starts to list them. The store serves at once.
     ///
+    /// A tier whose directory cannot be used is down, and tried again: another daemon has it, it
+    /// has other content, it is not writable, or its disk is not mounted.
+    ///
     /// # Errors
-    /// If a tier's directory cannot be used: another daemon has it, it has other content, it is not
-    /// writable, or it is named twice. If the rules of data sets cannot all be kept.
+    /// If the configuration is invalid; if the rules of data sets cannot all be kept; if no tier
+    /// can be used, unless only their disks are not mounted.
     pub async fn open(config: StoreConfig, sources: Sources, frames: Arena) -> Result<Self> {
         place::check(&config.tiers)?;
         let sizes: Vec<_> =
             config.tiers.iter().map(|tier| (tier.name.as_str(), tier.capacity)).collect();
         let shares = Shares::new(config.datasets, config.tenants, &sizes)?;
         let disks = config.tiers.iter().filter_map(|tier| Some(tier.disk.as_ref()?.path.clone()));
-        let disks: Vec<_> = disks.collect();
-        let pins =
-            tokio::task::spawn_blocking(move || Pins::load(disks.iter().map(|disk| &**disk)));
-        let pins = pins.await.map_err(|_| shutting_down())??;
+        let pins = load_pins(disks).await;
         let largest = sizes.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         let shared = SharedState::new(frames, shares, pins, largest);
         let mut tiers = Vec::with_capacity(config.tiers.len());
         for tier in config.tiers {
-            tiers.push(Tier::open(tier, shared.clone()).await?);
+            tiers.push(Tier::open(tier, config.state.as_deref(), shared.clone()).await?);
         }
+        check_usable(&tiers)?;
         tiers.sort_by_key(Tier::class);
         let inner = StoreInner {
             tiers,
@@ -358,12 +365,12 @@ impl Store {
         self.inner.tiers.iter().filter_map(Tier::engine).cloned().collect()
     }
 
-    /// Waits until all directories are listed.
+    /// Waits until all directories are listed, except those of tiers that are down or disabled.
     ///
     /// # Errors
     /// If a directory cannot be listed: its content is unknown, and nothing may be added.
     pub async fn scanned(&self) -> Result<()> {
-        for tier in &self.inner.tiers {
+        for tier in self.inner.tiers.iter().filter(|tier| tier.is_attached()) {
             tier.scanned().await?;
         }
         Ok(())
@@ -384,8 +391,38 @@ impl Store {
         self.inner.shared.flights.close();
         // An identity request without waiters holds a connection: it is closed with this runtime.
         self.inner.shared.identities().clear();
-        for tier in &self.inner.tiers {
-            tier.save().await;
+        // In parallel: none waits for a device that does not answer.
+        futures::future::join_all(self.inner.tiers.iter().map(Tier::save_briefly)).await;
+    }
+}
+
+/// Pins in the directories of all disks. One that cannot be read keeps its tier down, so that its
+/// shards stay.
+async fn load_pins(disks: impl Iterator<Item = PathBuf>) -> Pins {
+    let pins = Pins::default();
+    for disk in disks {
+        let path = disk.clone();
+        let read = tokio::task::spawn_blocking(move || read_pins(&disk));
+        let read = match device::answer(read).await {
+            Ok(read) => read.map_err(|_| shutting_down()).and_then(|read| read),
+            Err(error) => Err(error),
+        };
+        match read {
+            Ok(found) => pins.adopt(found),
+            Err(error) => {
+                let directory = path.display();
+                tracing::error!(%directory, %error, "failed to read the pins");
+            }
         }
+    }
+    pins
+}
+
+/// Rejects a cache none of whose tiers can be used. Disks may be mounted later.
+fn check_usable(tiers: &[Tier]) -> Result<()> {
+    let absent: Vec<_> = tiers.iter().filter_map(Tier::absence).collect();
+    match absent.iter().find(|why| !is_unmounted(why)) {
+        Some(why) if absent.len() == tiers.len() => Err(why.clone()),
+        _ => Ok(()),
     }
 }

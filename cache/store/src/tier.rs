@@ -17,6 +17,7 @@ mod begin;
 mod config;
 mod copy;
 mod copy_errors;
+mod disk;
 mod effects;
 mod entry;
 mod filling;
@@ -36,22 +37,24 @@ mod table;
 mod wanted;
 mod wear;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::{Arena, Engine, EngineReport, PageReport};
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use utoipa::ToSchema;
 
 use crate::budget::Budget;
 use crate::clock;
 use crate::counters::{Counters, Tally};
+use crate::device;
 use crate::directory::{Directory, ShardName};
 use crate::files::Files;
+use crate::mounts::MountRequirement;
+use crate::repeats::Repeats;
 use crate::shard::{Keeper, Shard};
 use crate::shared_state::SharedState;
 use crate::shares::Charge;
@@ -61,6 +64,7 @@ pub use config::{Class, DiskConfig, KeepFree, TierConfig, Watermarks};
 pub use copy::{CopyReport, CopyState};
 pub use effects::{Effects, ShareEffect, TierEffect};
 pub(crate) use entry::ShardState;
+use entry::ShardUse;
 pub use health::Condition;
 use health::Health;
 pub(crate) use leftover::above_quota;
@@ -123,6 +127,8 @@ struct TierInner {
     tally: Arc<Tally>,
     traffic: Traffics,
     health: Health,
+    /// Shards that came and were not kept.
+    unkept: Repeats,
     mode: AtomicU8,
     wear: Option<Mutex<Wear>>,
     shared: Arc<SharedState>,
@@ -134,13 +140,21 @@ enum Medium {
 }
 
 struct Disk {
-    path: PathBuf,
-    /// Kernel name of the device.
-    device: Option<String>,
+    mount: MountRequirement,
+    /// Kernel name of the device, once its directory was open.
+    device: OnceLock<String>,
     engine: Engine,
     files: Arc<dyn Files>,
-    /// None while the tier is disabled.
-    directory: RwLock<Option<Arc<Directory>>>,
+    /// The open directory, or the reason why there is none: the tier is disabled, or its directory
+    /// cannot be used.
+    directory: RwLock<Result<Arc<Directory>>>,
+    /// Held by the one call that looks at the device: one that hangs is not repeated.
+    looking: Arc<Semaphore>,
+    /// Held by the one probe of the device.
+    probing: Arc<Semaphore>,
+    /// Parts that the kernel writes: the frames of a disk that does not answer leave the fills of
+    /// others theirs.
+    writes: Arc<Semaphore>,
 }
 
 /// Report on a tier.
@@ -276,8 +290,14 @@ impl Tier {
         self.table().refresh_forecast();
     }
 
+    /// Notes that a job begins to use a shard, and counts a hit if it did not have to come for
+    /// that. Returns its uses since it came to this node.
     pub(crate) fn record_use(&self, name: &ShardName) -> u32 {
-        self.table().record_use(name)
+        let Some(ShardUse { uses, is_hit }) = self.table().record_use(name) else { return 0 };
+        if is_hit {
+            self.0.tally.hits.inc();
+        }
+        uses
     }
 
     /// Counters since the start.
@@ -304,7 +324,7 @@ impl Tier {
         let (condition, why) = self.0.health.verdict();
         let (path, engine, pages) = match &self.0.medium {
             Medium::Disk(disk) => {
-                (Some(disk.path.display().to_string()), Some(disk.engine.report()), None)
+                (Some(disk.path().display().to_string()), Some(disk.engine.report()), None)
             }
             Medium::Memory(arena) => (None, None, Some(arena.region().pages())),
         };
@@ -328,12 +348,21 @@ impl Tier {
     pub(crate) fn note_failure(&self, error: &Error) {
         self.0.tally.io_errors.inc();
         let changed = match error.kind() {
+            _ if device::is_silent(error) => self.0.health.silent(error),
             ErrorKind::Unavailable => self.0.health.failed(error, Instant::now()),
             // EROFS: the file system was remounted read-only.
             ErrorKind::PermissionDenied => self.0.health.refused_writes(error),
             _ => None,
         };
         self.log_condition(changed, Some(error));
+    }
+
+    /// Notes that the disk has no space or no inodes left, and logs it once.
+    fn note_full(&self, error: &Error) {
+        if self.0.health.filled(error, Instant::now()) {
+            let (tier, device) = (self.name(), self.device());
+            tracing::warn!(tier, device, %error, "the disk is full");
+        }
     }
 
     /// Logs a changed condition of the device, once.
@@ -359,6 +388,11 @@ impl Tier {
             self.0.shared.read_through(shard);
         }
         let mut table = self.table();
+        if device::is_silent(error) {
+            // The copy is as good as before, once the device answers.
+            table.close(shard.name());
+            return;
+        }
         let space = shard.home.as_ref().map(|home| Arc::downgrade(&home.space));
         let is_there = space.is_some_and(|space| {
             table.get(shard.name()).is_some_and(|entry| entry.is_copy(&space))
@@ -370,7 +404,7 @@ impl Tier {
 
     /// Kernel name of its block device, if known.
     fn device(&self) -> Option<&str> {
-        self.disk()?.device.as_deref()
+        self.disk()?.device.get().map(String::as_str)
     }
 
     fn disk(&self) -> Option<&Disk> {
@@ -380,24 +414,43 @@ impl Tier {
         }
     }
 
-    /// Directory of the tier; a disabled tier and a memory tier have none.
+    /// Directory of the tier; a disabled tier, a memory tier and one that cannot be used have none.
     fn directory(&self) -> Result<Arc<Directory>> {
-        let directory = self
-            .disk()
-            .and_then(|disk| disk.directory.read().unwrap_or_else(PoisonError::into_inner).clone());
-        directory.ok_or_else(|| {
-            Error::new(ErrorKind::Closed, "the tier is not attached").at("tier", self.name())
-        })
+        let closed = || Error::new(ErrorKind::Closed, "the tier is not attached");
+        let directory = match self.disk() {
+            Some(disk) => disk.directory.read().unwrap_or_else(PoisonError::into_inner).clone(),
+            None => Err(closed()),
+        };
+        directory.map_err(|error| error.at("tier", self.name()))
+    }
+
+    /// Returns true if it has an open directory, or needs none.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.absence().is_none()
+    }
+
+    /// Reason why there is no open directory.
+    pub(crate) fn absence(&self) -> Option<Error> {
+        self.disk().and_then(|_| self.directory().err())
     }
 
     /// Runs blocking work on the directory on a blocking thread.
+    ///
+    /// # Errors
+    /// Those of the work; `Unavailable` if the device does not answer.
     pub(crate) async fn on_disk<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Directory) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let directory = self.directory()?;
-        let done = tokio::task::spawn_blocking(move || work(&directory)).await;
-        done.map_err(|_| shutting_down())?
+        let done = tokio::task::spawn_blocking(move || work(&directory));
+        match device::answer(done).await {
+            Ok(done) => done.map_err(|_| shutting_down())?,
+            Err(error) => {
+                self.note_failure(&error);
+                Err(error.at("tier", self.name()))
+            }
+        }
     }
 
     fn table(&self) -> MutexGuard<'_, ShardTable> {

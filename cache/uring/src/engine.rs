@@ -10,11 +10,12 @@
 //! An operation holds a permit from the queue until the kernel is done with it, so queue and slots
 //! are bounded by the number of permits; an [`Operation`] without one waits when it is polled.
 
+use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
@@ -54,8 +55,13 @@ use ring::Ring;
 use shared::Shared;
 use threads::Worker;
 
+/// Time that an engine waits at its end for what is in flight. A disk that takes longer does not
+/// answer.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// A disk I/O engine. Clones share it; the last drop finishes what is in flight and joins the
-/// threads, so it waits as long as the disk does.
+/// threads. Threads of a disk that does not answer are left to themselves, with the memory that the
+/// kernel may touch.
 #[derive(Clone)]
 pub struct Engine {
     running: Arc<Running>,
@@ -67,11 +73,22 @@ pub struct Engine {
 struct Running {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// Disconnected once every thread has ended.
+    ended: Mutex<mpsc::Receiver<Infallible>>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         self.shared.queue.close();
+        let is_own = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
+        if !self.threads.iter().any(is_own) {
+            let ended = self.ended.get_mut().expect("nothing panics while it is locked");
+            if ended.recv_timeout(END_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let engine = &self.shared.name;
+                tracing::error!(engine, "a disk does not answer: its engine's threads are left");
+                return;
+            }
+        }
         for thread in self.threads.drain(..) {
             // A waker run by the engine's own thread may be what drops the last handle.
             if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {

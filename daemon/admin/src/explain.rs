@@ -11,7 +11,7 @@ use bytesize::ByteSize;
 use forebay_api::requests::Explanation;
 use forebay_error::{Result, shown};
 use forebay_node::Node;
-use forebay_store::{Condition, CopyReport, CopyState, Explained, Mode, TierRoom};
+use forebay_store::{CopyReport, CopyState, Explained, Mode, TierRoom};
 use serde::Deserialize;
 
 use super::access::Caller;
@@ -136,7 +136,7 @@ fn why_not(facts: &Explained) -> Vec<String> {
 }
 
 fn takes(tier: &TierRoom) -> bool {
-    tier.allowed && tier.mode == Mode::Enabled && tier.condition == Condition::Normal
+    tier.allowed && tier.mode == Mode::Enabled && tier.condition.is_in_use()
 }
 
 fn next(facts: &Explained) -> Vec<String> {

@@ -84,8 +84,7 @@ pub(super) async fn healthz() -> Json<Well> {
     (status = 200, body = Well),
 ))]
 pub(super) async fn readyz(State(node): State<Arc<Node>>) -> Result<Json<Well>, Refusal> {
-    let takes =
-        |tier: &TierReport| tier.mode == Mode::Enabled && tier.condition == Condition::Normal;
+    let takes = |tier: &TierReport| tier.mode == Mode::Enabled && tier.condition.is_in_use();
     if node.store.tiers().iter().any(takes) {
         return Ok(Json(Well { ok: true }));
     }

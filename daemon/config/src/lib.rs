@@ -117,6 +117,8 @@ impl Leases {
 pub struct Daemon {
     /// Socket for trainers.
     pub socket: Option<PathBuf>,
+    /// Directory for what the daemon remembers outside of its tiers.
+    pub state: Option<PathBuf>,
     /// Frames and slabs together, at most.
     #[schemars(with = "Option<schema::Size>")]
     pub memory: Option<ByteSize>,
@@ -234,6 +236,9 @@ pub struct Tier {
     /// Bytes a day that may be written at full speed.
     #[schemars(with = "Option<schema::Size>")]
     pub writes_per_day: Option<ByteSize>,
+    /// True if `path` must not lie on the root's file system: without its disk the tier is down.
+    #[serde(default)]
+    pub require_mount: bool,
 }
 
 fn nvme() -> Class {
@@ -275,6 +280,9 @@ impl Tier {
             }
             (Some(_), _) => {}
         }
+        if self.path.is_none() && self.require_mount {
+            return refuse("require_mount applies to disks only");
+        }
         if self.path.is_none() && (self.keep_free.is_some() || self.writes_per_day.is_some()) {
             return refuse("keep_free and writes_per_day apply to disks only");
         }
@@ -286,6 +294,7 @@ impl Tier {
             keep_free: self.keep_free.unwrap_or(KeepFree::Bytes(0)),
             watermarks: self.watermarks,
             writes_per_day: self.writes_per_day.map(|bytes| bytes.as_u64()),
+            require_mount: self.require_mount,
         })
     }
 }

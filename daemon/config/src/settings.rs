@@ -55,6 +55,9 @@ pub struct NodeConfig {
     pub leases: LeasesConfig,
     /// Interval between checks of devices.
     pub look_after: Duration,
+    /// The daemon's own directory, for what must be known before the tiers are; none: it remembers
+    /// nothing.
+    pub state: Option<PathBuf>,
     /// Operations on directories.
     pub files: Arc<dyn Files>,
     /// Fault injection into the disks' I/O, for tests.
@@ -82,6 +85,8 @@ pub struct NodeTier {
     pub watermarks: Option<Watermarks>,
     /// Bytes that may be written a day without anybody waiting for them.
     pub writes_per_day: Option<u64>,
+    /// True if its directory must not lie on the root's file system.
+    pub require_mount: bool,
 }
 
 impl NodeTier {
@@ -96,6 +101,7 @@ impl NodeTier {
             keep_free: KeepFree::Bytes(0),
             watermarks: None,
             writes_per_day: None,
+            require_mount: false,
         }
     }
 }
@@ -103,6 +109,22 @@ impl NodeTier {
 /// The directory in which a node with these tiers notes its leases: on the first that is on a disk.
 pub fn leases_directory(tiers: &[NodeTier]) -> Option<PathBuf> {
     tiers.iter().find_map(|tier| Some(tier.path.as_ref()?.join("leases")))
+}
+
+/// The directory of a node daemon's own state: systemd's `STATE_DIRECTORY`, else root's or the
+/// user's own.
+#[must_use]
+pub fn state_directory() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(given) = set("STATE_DIRECTORY") {
+        return std::env::split_paths(&given).next();
+    }
+    if rustix::process::geteuid().is_root() {
+        return Some(PathBuf::from("/var/lib/forebay"));
+    }
+    let home = || set("HOME").map(|home| PathBuf::from(home).join(".local/state"));
+    let base = set("XDG_STATE_HOME").map(PathBuf::from).or_else(home)?;
+    Some(base.join("forebay"))
 }
 
 /// A tenant of a node.

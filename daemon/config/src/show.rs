@@ -49,6 +49,7 @@ pub(super) fn written(
     json!({
         "daemon": said(json!({
             "socket": named.unwrap_or_else(|| socket.to_owned()),
+            "state": config.daemon.state,
             "memory": size(memory),
             "log": config.daemon.log,
             "groups": groups(&config.daemon.groups),
@@ -116,6 +117,7 @@ fn tier(tier: &Tier) -> Value {
         "keep_free": keep_free,
         "watermarks": tier.watermarks.map(|marks| json!({ "low": marks.low, "high": marks.high })),
         "writes_per_day": maybe_size(tier.writes_per_day),
+        "require_mount": Some(tier.require_mount).filter(|required| *required),
     }))
 }
 

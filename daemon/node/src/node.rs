@@ -104,7 +104,7 @@ impl Node {
         let audit = Audit::open(config.audit)?;
         let policy = Policy::new(config.own, config.tenants.clone(), &datasets, config.access);
         let tenants: Vec<_> = config.tenants.into_iter().map(|tenant| tenant.rule).collect();
-        let store = StoreConfig { tiers, datasets, tenants, look_after };
+        let store = StoreConfig { tiers, datasets, tenants, look_after, state: config.state };
         let store = Store::open(store, sources, frames.clone()).await?;
         for engine in store.engines() {
             engine.attach(&region).await?;
@@ -151,7 +151,16 @@ impl Node {
 
 /// Opens a tier for the store, with an I/O engine of its own.
 fn open_tier(tier: NodeTier, config: &NodeConfig) -> Result<TierConfig> {
-    let NodeTier { name, class, path, capacity, keep_free, watermarks, writes_per_day } = tier;
+    let NodeTier {
+        name,
+        class,
+        path,
+        capacity,
+        keep_free,
+        watermarks,
+        writes_per_day,
+        require_mount,
+    } = tier;
     let disk = match path {
         None => None,
         Some(path) => {
@@ -168,7 +177,7 @@ fn open_tier(tier: NodeTier, config: &NodeConfig) -> Result<TierConfig> {
             };
             tracing::info!(tier = name, engine = ?engine.kind(), "started an I/O engine");
             let files = config.files.clone();
-            Some(DiskConfig { path, keep_free, writes_per_day, engine, files })
+            Some(DiskConfig { path, keep_free, writes_per_day, engine, files, require_mount })
         }
     };
     Ok(TierConfig { name, class, capacity, watermarks, disk })

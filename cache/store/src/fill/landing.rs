@@ -19,6 +19,7 @@ use super::{Fill, Running, Target};
 use crate::compression::Compression;
 use crate::parts::{Frame, abandoned};
 use crate::shutdown::shutting_down;
+use crate::device;
 use crate::sizes::{PART_BYTES, PARTS_AT_ONCE};
 
 /// Running part tasks. Each returns the compression if its part turns out to be compressed.
@@ -226,7 +227,7 @@ impl Fill {
                 None => self.admit(part, asking).await?,
             };
             let AdmittedPart { window, frame, asking, .. } = admitted;
-            let (frame, here) = self.read_resumed_part(part, frame).await;
+            let (frame, here) = self.read_resumed_part(part, frame).await?;
             if let Some(crc32c) = here {
                 self.parts.arrived(part, Frame::new(frame.freeze(), window));
                 self.parts.note_stored(part, crc32c);
@@ -331,31 +332,39 @@ impl Fill {
 
     /// Reads a part that an earlier fill left here. Returns the frame, and its checksum if it
     /// matches the record.
-    async fn read_resumed_part(&self, part: u64, frame: Span) -> (Span, Option<u32>) {
+    async fn read_resumed_part(&self, part: u64, frame: Span) -> Result<(Span, Option<u32>)> {
         let (Target::Disk(disk), Some(recorded)) = (&self.destination.target, self.recorded(part))
         else {
-            return (frame, None);
+            return Ok((frame, None));
         };
         let (offset, held) = self.extent(part);
-        let done = disk.engine.read(&disk.file, offset, frame).await;
+        let read = device::answer(disk.engine.read(&disk.file, offset, frame)).await;
+        let done = match read {
+            Ok(done) => done,
+            Err(error) => {
+                // The kernel keeps the frame: the part comes from its origin, into another.
+                self.abandon_target(error);
+                return Ok((self.destination.spare.lease(PART_BYTES).await?, None));
+            }
+        };
         let is_right =
             done.result.is_ok_and(|read| read >= held) && crc32c(&done.span[..held]) == recorded;
         if is_right {
             self.growth.add_resumed(held as u64);
         }
-        (done.span, is_right.then_some(recorded))
+        Ok((done.span, is_right.then_some(recorded)))
     }
 
     /// Writes a part to its target. The write starts with the call.
     fn write(&self, offset: u64, bytes: Frozen) -> impl Future<Output = Result<()>> + Send {
         let len = bytes.len();
         let writing = match (&self.destination.target, self.destination.fault.get()) {
-            (Target::Disk(disk), None) => Some(disk.engine.write_frozen(&disk.file, offset, bytes)),
+            (Target::Disk(disk), None) => Some(disk.write(offset, bytes)),
             _ => None,
         };
         async move {
             let Some(writing) = writing else { return Ok(()) };
-            match writing.await.result {
+            match writing.await {
                 Ok(written) if written == len => {}
                 Ok(written) => self.abandon_target(
                     Error::new(ErrorKind::Unavailable, "the tier wrote only part of the bytes")
@@ -370,3 +379,6 @@ impl Fill {
         }
     }
 }
+        if self.destination.fault.get().is_some() {
+            return Ok((frame, None));
+        }

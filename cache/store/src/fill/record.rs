@@ -31,7 +31,7 @@ impl Fill {
         if self.destination.fault.get().is_some() {
             return;
         }
-        if let Err(error) = disk.engine.sync_data(&disk.file).await {
+        if let Err(error) = disk.sync().await {
             return self.abandon_target(error);
         }
         let recorded =

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use forebay_error::{Doing, Result};
-use forebay_uring::{DiskFile, Engine};
+use forebay_uring::{DiskFile, Engine, Frozen};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::blocks::Blocks;
+use crate::device;
 use crate::directory::{Directory, ShardName};
 use crate::shutdown::shutting_down;
 
@@ -27,6 +29,8 @@ pub(crate) struct DiskTarget {
     pub(crate) file: DiskFile,
     pub(crate) directory: Arc<Directory>,
     pub(crate) name: ShardName,
+    /// Permits of the disk to write a part.
+    pub(crate) writes: Arc<Semaphore>,
     /// Checksums of the parts that an earlier fill left here.
     pub(crate) here: Vec<Option<u32>>,
 }
@@ -38,8 +42,45 @@ impl DiskTarget {
         work: impl FnOnce(&Directory, &ShardName) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (directory, name) = (self.directory.clone(), self.name.clone());
-        let done = tokio::task::spawn_blocking(move || work(&directory, &name)).await;
-        done.map_err(|_| shutting_down())?
+        let done = tokio::task::spawn_blocking(move || work(&directory, &name));
+        device::answer(done).await?.map_err(|_| shutting_down())?
+    }
+
+    /// Writes a part. The write starts with the call if the disk has a permit left.
+    pub(super) fn write(
+        &self,
+        offset: u64,
+        bytes: Frozen,
+    ) -> impl Future<Output = Result<usize>> + Send + use<> {
+        let (engine, file, writes) = (self.engine.clone(), self.file.clone(), self.writes.clone());
+        // A task holds the permit until the kernel is done with the frame, even if nobody waits.
+        let begin = move |permit: OwnedSemaphorePermit| {
+            let writing = engine.write_frozen(&file, offset, bytes);
+            tokio::spawn(async move {
+                let done = writing.await;
+                drop(permit);
+                done.result
+            })
+        };
+        let begun = match writes.clone().try_acquire_owned() {
+            Ok(permit) => Ok(begin(permit)),
+            Err(_) => Err(begin),
+        };
+        async move {
+            let writing = match begun {
+                Ok(writing) => writing,
+                Err(begin) => {
+                    let permit = device::answer(writes.acquire_owned()).await?;
+                    begin(permit.map_err(|_| shutting_down())?)
+                }
+            };
+            device::answer(writing).await?.map_err(|_| shutting_down())?
+        }
+    }
+
+    /// Makes the written bytes durable.
+    pub(super) async fn sync(&self) -> Result<()> {
+        device::answer(self.engine.sync_data(&self.file)).await?
     }
 
     /// Reserves disk space from `from` up to `to`, so that a full disk shows before the write.

@@ -5,6 +5,8 @@ use forebay_shard::Member;
 use forebay_shard::checksum::crc32c;
 use forebay_uring::Span;
 
+use crate::device::is_silent;
+
 /// Unchecked bytes of a shard in a span.
 #[derive(Debug)]
 pub struct Placed {
@@ -38,6 +40,13 @@ impl Placed {
     #[must_use]
     pub fn from_tier(&self) -> bool {
         self.from_tier
+    }
+
+    /// Returns true if the device of the tier keeps the memory: the range must be read again, into
+    /// other memory.
+    #[must_use]
+    pub fn is_stranded(&self) -> bool {
+        self.outcome.as_ref().is_err_and(is_silent)
     }
 
     /// The unchecked memory, if the read succeeded.

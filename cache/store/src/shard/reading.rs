@@ -9,6 +9,7 @@ use forebay_source::Rank;
 use forebay_uring::{DiskFile, Engine, Read, Span};
 
 use super::{Body, Placed, Shard, ShardHandle};
+use crate::device;
 use crate::ledger::Payer;
 use crate::parts::{self, Frame};
 
@@ -87,13 +88,22 @@ impl Shard {
     ) -> Vec<Pending> {
         let mut reads = Vec::with_capacity(pending.len());
         let mut places = Vec::with_capacity(pending.len());
-        for Pending { at, start, end, span } in pending {
+        for Pending { at, start, end, mut span } in pending {
+            let stub = span.split_to(0);
             reads.push(Read { file: file.clone(), offset: start, into: span });
-            places.push((at, start, end));
+            places.push((at, start, end, stub));
         }
+        let deadline = tokio::time::Instant::now() + device::ANSWER_TIMEOUT;
         let mut failed = Vec::new();
-        for (operation, (at, start, end)) in engine.read_many(reads).into_iter().zip(places) {
-            let done = operation.await;
+        for (operation, (at, start, end, stub)) in engine.read_many(reads).into_iter().zip(places) {
+            let Ok(done) = tokio::time::timeout_at(deadline, operation).await else {
+                // The kernel keeps the memory: the caller reads the range again into another.
+                let error = device::silent().at("url", &self.url);
+                self.lose(&error);
+                let outcome = Err(error);
+                placed[at] = Some(Placed { span: stub, start, from_tier: false, outcome });
+                continue;
+            };
             let outcome = match done.result {
                 // These two errors concern the request or the end of the daemon, not the device.
                 Err(error) if !matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Closed) => {

@@ -5,6 +5,7 @@
 //! as those on a tier, and a file that changed since it was indexed is never served.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Sidecar;
@@ -57,11 +58,13 @@ impl Store {
         if let Some(shard) = kept.filter(|shard| shard.progress().failed.is_none()) {
             return shard;
         }
-        let url = &wanted.origin.url;
-        let (dataset, job) = (self.inner.shared.dataset_of(url), self.job.as_deref());
-        let (url, tenant) = (forebay_error::shown(url), self.tenant());
-        let session = self.session();
-        tracing::warn!(session, job, tenant, dataset, url, error = %why, "no tier accepts a shard: it is read through");
+        if let Some(shards) = self.inner.shared.unaccepted.note(Instant::now()) {
+            let url = &wanted.origin.url;
+            let (dataset, job) = (self.inner.shared.dataset_of(url), self.job.as_deref());
+            let (url, tenant) = (forebay_error::shown(url), self.tenant());
+            let session = self.session();
+            tracing::warn!(session, job, tenant, dataset, url, shards, error = %why, "no tier accepts shards: they are read through");
+        }
         self.inner.shared.past.misses.inc();
         self.index_through(wanted, why.clone(), true)
     }

@@ -4,13 +4,14 @@
 //! the one with the most room and the least load. A failing tier is skipped, not waited for.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
 
 use super::Store;
 use crate::directory::ShardName;
+use crate::mounts::real;
 use crate::shard::Shard;
 use crate::shares::Charge;
 use crate::tier::{Arrival, Class, Tier, TierConfig, Urgency, Wanted};
@@ -59,17 +60,6 @@ pub(super) fn check(tiers: &[TierConfig]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Resolves links, as far as the path exists.
-fn real(path: &Path) -> PathBuf {
-    match (path.canonicalize(), path.parent(), path.file_name()) {
-        (Ok(real), ..) => real,
-        (Err(_), Some(parent), Some(name)) if !parent.as_os_str().is_empty() => {
-            real(parent).join(name)
-        }
-        _ => path.to_owned(),
-    }
 }
 
 /// Rounds of the search for a place.

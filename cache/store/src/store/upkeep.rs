@@ -1,7 +1,7 @@
 //! Periodic work of a store.
 
 use std::sync::Weak;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::StoreInner;
 use crate::tier::Mode;
@@ -38,6 +38,9 @@ pub(super) async fn look_after(store: Weak<StoreInner>, period: Duration) {
         let tiers = inner.tiers.iter().filter(|tier| tier.mode() != Mode::Disabled);
         let looks = tiers.map(|tier| tokio::time::timeout(LOOK_TIMEOUT, tier.look_after()));
         futures::future::join_all(looks).await;
+        if let Some(shards) = inner.shared.unaccepted.due(Instant::now()) {
+            tracing::warn!(shards, "no tier accepts shards: they are read through");
+        }
         // Shards that could not leave before may leave now.
         inner.shared.moves.notify_one();
     }

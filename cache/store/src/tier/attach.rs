@@ -6,22 +6,25 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_uring::{Arena, Open, Region, Span};
 use tokio::sync::watch;
 
+use super::disk::Attach;
 use super::entry::ShardState;
 use super::health::{Condition, Health};
 use super::limits::whole_parts;
 use super::table::ShardTable;
 use super::wear::Wear;
-use super::{Class, Disk, DiskConfig, Medium, Mode, Tier, TierConfig, TierInner};
+use super::{Class, Disk, Medium, Mode, Tier, TierConfig, TierInner, TierLimits};
 use crate::budget::{Budget, Space};
 use crate::clock;
+use crate::device;
 use crate::directory::{Directory, Found, ShardName};
+use crate::repeats::Repeats;
 use crate::shared_state::SharedState;
 use crate::shares::{NOBODY, Provenance};
 use crate::shutdown::shutting_down;
@@ -33,60 +36,54 @@ const PROBE_BYTES: usize = forebay_uring::GRANULE;
 /// Difference of clocks that is not worth a warning: NTP slews as much.
 const CLOCK_SLACK: Duration = Duration::from_secs(60);
 
-/// Maximum time of a probe of 4 KiB: a slower device is not worth waiting for.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time to save hints at the end, or before a tier is disabled.
+const SAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Tier {
     /// Opens a tier, and starts to list it.
     ///
     /// # Errors
-    /// If its directory cannot be used: another daemon has it, it has other content, it is not
-    /// writable, or its disk is smaller than the capacity. If there is not enough memory.
-    pub(crate) async fn open(config: TierConfig, shared: Arc<SharedState>) -> Result<Self> {
+    /// If its disk is smaller than the capacity, or there is not enough memory. A directory that
+    /// cannot be used makes the tier down.
+    pub(crate) async fn open(
+        config: TierConfig,
+        state: Option<&Path>,
+        shared: Arc<SharedState>,
+    ) -> Result<Self> {
         let mut class = config.class;
         let limits = config.limits();
         let (size, medium, wear) = match config.disk {
             None => {
                 let capacity = whole_parts(config.capacity);
-                if capacity == 0 {
-                    let what = "a memory tier is smaller than one part of 4 MiB";
-                    return Err(Error::new(ErrorKind::Invalid, what).at("tier", &config.name));
-                }
-                let bytes = usize::try_from(capacity).unwrap_or(usize::MAX);
-                let region = tokio::task::spawn_blocking(move || {
-                    Region::create("forebay-memory-tier", bytes)
-                });
-                let region = region.await.map_err(|_| shutting_down())?;
-                let region = region.map_err(|error| error.at("tier", &config.name))?;
+                let region =
+                    memory(capacity).await.map_err(|error| error.at("tier", &config.name))?;
                 (limits.in_memory(capacity), Medium::Memory(Arena::new(region)), None)
             }
-            Some(DiskConfig { path, writes_per_day, engine, files, .. }) => {
-                let (root, of) = (path.clone(), files.clone());
-                let opened = tokio::task::spawn_blocking(move || Directory::open(&root, of));
-                let directory = opened.await.map_err(|_| shutting_down())??;
-                let extent = directory.extent()?;
-                if writes_per_day == Some(0) {
+            Some(disk) => {
+                if disk.writes_per_day == Some(0) {
                     let what = "writes_per_day = 0 allows no writes: remove the tier";
                     return Err(Error::new(ErrorKind::Invalid, what).at("tier", &config.name));
                 }
-                let size = limits.on(&path, extent, 0)?;
-                if extent.in_memory && class != Class::Memory {
-                    let tier = config.name.as_str();
-                    tracing::warn!(tier, "the directory lies in memory: the tier counts as memory");
-                    class = Class::Memory;
-                }
-                let now = clock::now();
-                let wear = writes_per_day.map(|bytes| {
-                    let mut wear = Wear::new(bytes, now);
-                    if let Some((left, at)) = directory.load_wear() {
-                        wear.resume(left, at, now);
+                let wear = disk.writes_per_day.map(|bytes| Wear::new(bytes, clock::now()));
+                let disk = Disk::new(disk, state);
+                // A configuration that cannot hold is an error; anything else may pass.
+                let size = match disk.open(Attach::AtStart).await {
+                    Ok(opened) => {
+                        let size = limits.on(disk.path(), opened.extent, 0)?;
+                        if opened.extent.in_memory && class != Class::Memory {
+                            let (tier, what) = (config.name.as_str(), "the tier counts as memory");
+                            tracing::warn!(tier, "the directory lies in memory: {what}");
+                            class = Class::Memory;
+                        }
+                        disk.set(Ok(opened.directory));
+                        size
                     }
-                    Mutex::new(wear)
-                });
-                let directory = RwLock::new(Some(Arc::new(directory)));
-                let device = device_of(&path);
-                let disk = Disk { path, device, engine, files, directory };
-                (size, Medium::Disk(disk), wear)
+                    Err(error) => {
+                        disk.set(Err(error));
+                        limits.absent()
+                    }
+                };
+                (size, Medium::Disk(disk), wear.map(Mutex::new))
             }
         };
         let tier = Self(Arc::new(TierInner {
@@ -101,12 +98,57 @@ impl Tier {
             tally: Arc::default(),
             traffic: Traffics::new(shared.waits.clone()),
             health: Health::new(),
+            unkept: Repeats::default(),
             mode: AtomicU8::new(Mode::Enabled as u8),
             wear,
             shared,
         }));
-        tier.list();
+        match tier.absence() {
+            None => {
+                tier.resume_wear();
+                tier.list();
+            }
+            Some(error) => tier.note_absence(&error),
+        }
         Ok(tier)
+    }
+
+    /// Notes that there is no directory to use.
+    fn note_absence(&self, error: &Error) {
+        self.0.scanned.send_replace(Some(Err(error.clone())));
+        self.log_condition(self.0.health.vanished(error), Some(error));
+    }
+
+    /// Takes over the write allowance that the last daemon left.
+    fn resume_wear(&self) {
+        let left = self.directory().ok().and_then(|directory| directory.load_wear());
+        if let (Some(mut wear), Some((left, at))) = (self.wear(), left) {
+            wear.resume(left, at, clock::now());
+        }
+    }
+
+    /// Opens the directory, and lists it.
+    ///
+    /// # Errors
+    /// If it cannot be used.
+    async fn attach(&self, how: Attach) -> Result<()> {
+        let Some(disk) = self.disk() else { return Ok(()) };
+        let opened = disk.open(how).await?;
+        let now = self.size();
+        let limits = TierLimits {
+            name: self.name().to_owned(),
+            capacity: now.capacity,
+            keep_free: now.keep_free,
+            watermarks: now.watermarks,
+        };
+        let size = limits.on(disk.path(), opened.extent, self.0.budget.used())?;
+        self.set_limits(size);
+        self.0.shared.pins.adopt(opened.pinned);
+        disk.set(Ok(opened.directory));
+        self.resume_wear();
+        self.0.scanned.send_replace(None);
+        self.list();
+        Ok(())
     }
 
     /// Starts to list the directory.
@@ -245,34 +287,62 @@ impl Tier {
         }
     }
 
+    /// Saves the same, but waits for no slow device: it is a hint.
+    pub(crate) async fn save_briefly(&self) {
+        if tokio::time::timeout(SAVE_TIMEOUT, self.save()).await.is_err() {
+            tracing::warn!(tier = self.name(), "the device does not take the order of use in time");
+        }
+    }
+
     /// Checks the tier: is the directory still there, how much of the disk is free, has a failed
     /// device recovered?
     pub(crate) async fn look_after(&self) {
+        let Some(disk) = self.disk() else { return };
+        if !self.is_attached() {
+            if self.mode() != Mode::Disabled
+                && let Err(error) = self.attach(Attach::Again).await
+            {
+                self.note_absence(&error);
+            }
+            return;
+        }
         let Ok(directory) = self.directory() else { return };
-        let of = directory.clone();
-        let looked =
-            tokio::task::spawn_blocking(move || of.check_identity().and_then(|()| of.extent()));
-        let Ok(looked) = looked.await else { return };
-        match looked {
+        let looked = disk.look(move || {
+            directory.check_identity()?;
+            directory.extent()
+        });
+        match looked.await {
             Ok(extent) => self.limit(extent.available),
             Err(error) => {
-                self.log_condition(self.0.health.vanished(&error), Some(&error));
+                let changed = match device::is_silent(&error) {
+                    true => self.0.health.silent(&error),
+                    false => self.0.health.vanished(&error),
+                };
+                self.log_condition(changed, Some(&error));
                 return;
             }
         }
-        if self.0.health.condition() == Condition::Normal {
+        if let Some(shards) = self.0.unkept.due(Instant::now()) {
+            tracing::warn!(tier = self.name(), shards, "failed to store shards");
+        }
+        if self.0.health.condition() == Condition::Normal && !self.0.health.is_full() {
             // A device with few failures may succeed now.
             self.remove_stuck();
             self.list_again();
             return;
         }
-        // Taken first: a lack of frames says nothing about the device.
-        let Ok(span) = self.0.shared.frames.lease(PROBE_BYTES).await else { return };
-        let probed = match tokio::time::timeout(PROBE_TIMEOUT, self.try_device(span)).await {
+        let probed = match self.probe_device(disk).await {
             // A full device still answers.
-            Ok(Err(error)) if error.kind() == ErrorKind::Full => Ok(()),
-            Ok(probed) => probed,
-            Err(_) => Err(Error::new(ErrorKind::Unavailable, "the device does not answer")),
+            Err(error) if error.kind() == ErrorKind::Full => {
+                self.note_full(&error);
+                Ok(())
+            }
+            probed => {
+                if probed.is_ok() && self.0.health.has_room(Instant::now()) {
+                    tracing::info!(tier = self.name(), "the disk has room again");
+                }
+                probed
+            }
         };
         let changed = self.0.health.probed(&probed);
         self.log_condition(changed, probed.as_ref().err());
@@ -292,6 +362,21 @@ impl Tier {
         if self.0.budget.used() > self.0.budget.limit() {
             self.0.shared.moves.notify_one();
         }
+    }
+
+    /// Probes the device, unless an earlier probe has not ended: it goes on without this call.
+    async fn probe_device(&self, disk: &Disk) -> Result<()> {
+        let Ok(turn) = disk.probing.clone().try_acquire_owned() else {
+            return Err(device::silent());
+        };
+        // A lack of frames says nothing about the device.
+        let Ok(span) = self.0.shared.frames.lease(PROBE_BYTES).await else { return Ok(()) };
+        let tier = self.clone();
+        let probing = tokio::spawn(async move {
+            let _turn = turn;
+            tier.try_device(span).await
+        });
+        device::answer(probing).await?.map_err(|_| shutting_down())?
     }
 
     /// Writes a block, syncs it and reads it back.
@@ -355,12 +440,12 @@ impl Tier {
 
     /// Closes the directory: its device may be removed once no reader is left.
     pub(crate) async fn disable(&self) {
-        self.save().await;
+        self.save_briefly().await;
         self.set_mode(Mode::Disabled);
         self.table().clear();
         if let Some(disk) = self.disk() {
-            disk.directory.write().unwrap_or_else(PoisonError::into_inner).take();
             let gone = Error::new(ErrorKind::Closed, "the tier is disabled");
+            disk.set(Err(gone.clone()));
             self.0.scanned.send_replace(Some(Err(gone.at("tier", self.name()))));
         }
     }
@@ -370,33 +455,29 @@ impl Tier {
     /// # Errors
     /// As [`Tier::open`].
     pub(crate) async fn enable(&self) -> Result<()> {
-        if let Some(disk) = self.disk().filter(|_| self.mode() == Mode::Disabled) {
-            let (root, files) = (disk.path.clone(), disk.files.clone());
-            let opened = tokio::task::spawn_blocking(move || match root.join("FORMAT").exists() {
-                true => Directory::open(&root, files),
+        if !self.is_attached() {
+            let how = match self.mode() {
                 // A new directory would lie on the disk of the mount point.
-                false => Err(Error::new(ErrorKind::NotFound, "the cache directory is missing")
-                    .at("directory", root.display())
-                    .advise("mount its device, or restart the daemon to create a new cache")),
-            });
-            let directory = opened.await.map_err(|_| shutting_down())??;
-            let attached = Some(Arc::new(directory));
-            *disk.directory.write().unwrap_or_else(PoisonError::into_inner) = attached;
-            self.0.scanned.send_replace(None);
-            self.list();
+                Mode::Disabled => Attach::Existing,
+                // An admin knows that another disk is mounted.
+                Mode::Enabled | Mode::Draining => Attach::Anywhere,
+            };
+            self.attach(how).await?;
         }
         self.set_mode(Mode::Enabled);
         Ok(())
     }
 }
 
-/// Kernel name of the block device under a directory; none if there is none, as under a network
-/// file system.
-fn device_of(directory: &Path) -> Option<String> {
-    let stat = rustix::fs::stat(directory).ok()?;
-    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
-    let device = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-    Some(device.file_name()?.to_string_lossy().into_owned())
+/// Memory of a tier without a disk.
+async fn memory(capacity: u64) -> Result<Arc<Region>> {
+    if capacity == 0 {
+        let what = "a memory tier is smaller than one part of 4 MiB";
+        return Err(Error::new(ErrorKind::Invalid, what));
+    }
+    let bytes = usize::try_from(capacity).unwrap_or(usize::MAX);
+    let made = tokio::task::spawn_blocking(move || Region::create("forebay-memory-tier", bytes));
+    made.await.map_err(|_| shutting_down())?
 }
 
 /// Sorts shards by their last use under the last daemon; shards it did not know come last.

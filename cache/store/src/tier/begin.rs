@@ -16,6 +16,7 @@ use super::wanted::{Arrival, Wanted};
 use super::{Class, Disk, Medium, Tier};
 use crate::blocks::Blocks;
 use crate::clock;
+use crate::device;
 use crate::directory::{Directory, ObjectKey};
 use crate::fill::{Accounting, Destination, DiskTarget, Fill, FillRequest, Target};
 use crate::parts::Parts;
@@ -189,6 +190,7 @@ impl Tier {
             file,
             directory: directory.clone(),
             name: wanted.name.clone(),
+            writes: disk.writes.clone(),
             here,
         };
         if let Some((room, file, here)) = self.resume(disk, wanted).await? {
@@ -198,7 +200,8 @@ impl Tier {
         for attempt in 1.. {
             let room = self.make_room(wanted, urgency, patient).await?;
             let path = directory.data(&wanted.name);
-            let created = disk.engine.open(&path, Open::Create { len: wanted.len }).await;
+            let create = disk.engine.open(&path, Open::Create { len: wanted.len });
+            let created = device::answer(create).await.and_then(|created| created);
             let error = match created {
                 Ok(file) => return Ok((room, target(file, Vec::new()))),
                 Err(error) => error,
@@ -219,8 +222,12 @@ impl Tier {
                 _ => false,
             };
             if !again || attempt == FULL_DISK_TRIES {
-                if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::PermissionDenied) {
-                    self.note_failure(&error);
+                match error.kind() {
+                    ErrorKind::Unavailable | ErrorKind::PermissionDenied => {
+                        self.note_failure(&error);
+                    }
+                    ErrorKind::Full => self.note_full(&error),
+                    _ => {}
                 }
                 // The disk has no space, although the budget has.
                 return Err(Error::new(ErrorKind::Unavailable, error.to_string())
@@ -238,7 +245,11 @@ impl Tier {
             of.check_identity().map_err(|error| (true, error))?;
             of.extent().map_err(|error| (false, error))
         });
-        match checked.await.map_err(|_| shutting_down())? {
+        let checked = match device::answer(checked).await {
+            Ok(checked) => checked.map_err(|_| shutting_down())?,
+            Err(error) => Err((false, error)),
+        };
+        match checked {
             Ok(extent) => {
                 self.limit(extent.available);
                 Ok(())
@@ -291,7 +302,8 @@ impl Tier {
             return Err(Error::new(ErrorKind::Corrupt, "the record names another shard"));
         }
         let path = self.directory()?.data(&wanted.name);
-        Ok((disk.engine.open(&path, Open::Update).await?, partial.blocks))
+        let file = device::answer(disk.engine.open(&path, Open::Update)).await??;
+        Ok((file, partial.blocks))
     }
 }
 

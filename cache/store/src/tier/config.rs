@@ -61,6 +61,8 @@ pub struct DiskConfig {
     pub engine: Engine,
     /// File system calls that change the directory.
     pub files: Arc<dyn Files>,
+    /// True if the directory must not lie on the root's file system.
+    pub require_mount: bool,
 }
 
 /// Part of a file system left to others.

@@ -26,6 +26,8 @@ pub(super) struct Entry {
     pub(super) at: PartitionEntry,
     /// True until its first use, which is the one it was fetched for.
     pub(super) fresh: bool,
+    /// True if no job wanted it when it was whole: its first use finds it here.
+    pub(super) warmed: bool,
     /// Last use, by the count of uses.
     pub(super) used: u64,
     /// Uses since it came to this node.
@@ -122,6 +124,15 @@ impl Entry {
     pub(super) fn is_whole(&self) -> bool {
         self.state.is_whole()
     }
+}
+
+/// Use of a shard by a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ShardUse {
+    /// Uses since the shard came to this node.
+    pub(super) uses: u32,
+    /// False for the use that the shard was fetched for, which is its miss.
+    pub(super) is_hit: bool,
 }
 
 /// A shard to be added to the table.

@@ -80,12 +80,15 @@ impl Tier {
 
     /// The shard came, but the tier did not keep it.
     fn finish_without_copy(&self, fill: &Fill, shard: &Shard, arrival: &Arrival, fault: &Error) {
-        let (url, dataset) = (shown(fill.url()), self.0.shared.dataset_of(fill.url()));
-        let (tenant, tier) = (fill.request.tenant.as_deref(), self.name());
-        let (session, job) = fill.request.rank.asker();
-        tracing::warn!(session, job, tenant, dataset, url, tier, error = %fault, "failed to store a shard");
-        if fault.kind() != ErrorKind::Full {
-            self.note_failure(fault);
+        if let Some(shards) = self.0.unkept.note(Instant::now()) {
+            let (url, dataset) = (shown(fill.url()), self.0.shared.dataset_of(fill.url()));
+            let (tenant, tier) = (fill.request.tenant.as_deref(), self.name());
+            let (session, job) = fill.request.rank.asker();
+            tracing::warn!(session, job, tenant, dataset, url, tier, shards, error = %fault, "failed to store shards");
+        }
+        match fault.kind() {
+            ErrorKind::Full => self.note_full(fault),
+            _ => self.note_failure(fault),
         }
         if arrival.is_fetch() {
             self.0.tally.failed_fills.inc();

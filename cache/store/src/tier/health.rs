@@ -21,18 +21,32 @@ const WITHIN: Duration = Duration::from_secs(60);
 /// Probes in a row that change the condition: a single one may be luck, either way.
 const PROBES: u32 = 3;
 
+/// Time for which a disk counts as full after it was: a probe of one block may fit where a shard
+/// does not.
+const FULL_FOR: Duration = Duration::from_secs(10);
+
 /// Condition of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Condition {
     /// In use.
     Normal,
+    /// In use, but its disk has no space or no inodes for what comes.
+    Full,
     /// Takes no writes (a file system remounted read-only); it is read.
     ReadOnly,
     /// Fails: probed, and not used.
     Unstable,
     /// Fails the probes as well.
     Down,
+}
+
+impl Condition {
+    /// Returns true if shards may come to the device.
+    #[must_use]
+    pub fn is_in_use(self) -> bool {
+        matches!(self, Self::Normal | Self::Full)
+    }
 }
 
 /// Observations of a device.
@@ -46,6 +60,10 @@ struct Observations {
     good: u32,
     bad: u32,
     why: Option<String>,
+    /// Last time at which the disk had no room, and the error.
+    full: Option<(Instant, String)>,
+    /// True from an unanswered call until the device is normal again.
+    is_silent: bool,
 }
 
 impl Health {
@@ -56,6 +74,8 @@ impl Health {
             good: 0,
             bad: 0,
             why: None,
+            full: None,
+            is_silent: false,
         }))
     }
 
@@ -63,10 +83,30 @@ impl Health {
         self.lock().condition
     }
 
-    /// Condition, and the reason for it.
+    /// Condition, and the reason for it, for reports. A full disk is in use.
     pub(crate) fn verdict(&self) -> (Condition, Option<String>) {
         let seen = self.lock();
-        (seen.condition, seen.why.clone())
+        match (seen.condition, &seen.full) {
+            (Condition::Normal, Some((_, why))) => (Condition::Full, Some(why.clone())),
+            _ => (seen.condition, seen.why.clone()),
+        }
+    }
+
+    /// Returns true if its disk had no room.
+    pub(crate) fn is_full(&self) -> bool {
+        self.lock().full.is_some()
+    }
+
+    /// Notes that the disk has no room. Returns true if it had before.
+    pub(crate) fn filled(&self, error: &Error, now: Instant) -> bool {
+        self.lock().full.replace((now, error.to_string())).is_none()
+    }
+
+    /// Notes that the disk takes bytes. Returns true if it counted as full until now.
+    pub(crate) fn has_room(&self, now: Instant) -> bool {
+        let mut seen = self.lock();
+        let over = |(then, _): &mut (Instant, String)| now.duration_since(*then) >= FULL_FOR;
+        seen.full.take_if(over).is_some()
     }
 
     /// Notes a failed operation. Returns the condition if it changed.
@@ -97,8 +137,21 @@ impl Health {
     pub(crate) fn vanished(&self, error: &Error) -> Option<Condition> {
         let mut seen = self.lock();
         seen.good = 0;
+        seen.why = Some(error.to_string());
         let news = seen.condition != Condition::Down;
         news.then(|| seen.turn(Condition::Down, error))
+    }
+
+    /// Notes that the device does not answer. Returns the condition if it changed.
+    pub(crate) fn silent(&self, error: &Error) -> Option<Condition> {
+        let changed = self.vanished(error);
+        self.lock().is_silent = true;
+        changed
+    }
+
+    /// Returns true if the device does not answer: no call on it must be begun.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.lock().is_silent
     }
 
     /// Notes the result of a probe. Returns the condition if it changed.
@@ -115,6 +168,8 @@ impl Health {
                         good: 0,
                         bad: 0,
                         why: None,
+                        full: None,
+                        is_silent: false,
                     };
                     Condition::Normal
                 })
@@ -123,7 +178,7 @@ impl Health {
                 (seen.good, seen.bad) = (0, seen.bad + 1);
                 (seen.bad >= PROBES).then(|| seen.turn(Condition::Down, error))
             }
-            (Err(_), Condition::ReadOnly | Condition::Down) => {
+            (Err(_), Condition::Full | Condition::ReadOnly | Condition::Down) => {
                 seen.good = 0;
                 None
             }
@@ -181,6 +236,17 @@ mod tests {
         assert_eq!(good(), Some(Condition::Normal));
         assert_eq!(health.verdict(), (Condition::Normal, None));
         assert_eq!(health.failed(&error(), Instant::now()), None, "it starts anew");
+    }
+
+    #[test]
+    fn full_disk_is_in_use_and_shown() {
+        let (health, start) = (Health::new(), Instant::now());
+        assert!(health.filled(&error(), start));
+        assert!(!health.filled(&error(), start), "told once");
+        assert_eq!((health.condition(), health.verdict().0), (Condition::Normal, Condition::Full));
+        assert!(!health.has_room(start));
+        assert!(health.has_room(start + FULL_FOR));
+        assert_eq!(health.verdict(), (Condition::Normal, None));
     }
 
     #[test]

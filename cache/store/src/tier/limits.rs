@@ -101,6 +101,12 @@ impl TierLimits {
         })
     }
 
+    /// Limits of a tier whose disk is not there: nothing may be added.
+    pub(super) fn absent(&self) -> Size {
+        let (capacity, keep_free) = (self.capacity, self.keep_free);
+        Size { capacity, keep_free, left_free: 0, limit: 0, watermarks: self.watermarks }
+    }
+
     /// Limits of a tier without a disk.
     pub(super) fn in_memory(&self, capacity: u64) -> Size {
         let keep_free = KeepFree::Bytes(0);
@@ -146,12 +152,18 @@ impl Tier {
             Error::new(ErrorKind::Unavailable, what).at("tier", self.name())
         };
         let extent = tokio::time::timeout(ANSWER_TIMEOUT, extent).await.map_err(late)??;
-        limits.on(&disk.path, extent, self.0.budget.used())
+        limits.on(disk.path(), extent, self.0.budget.used())
     }
 
     /// Provenance of every present shard.
     pub(crate) fn provenances(&self) -> Vec<Provenance> {
         self.table().provenances()
+    }
+
+    /// Sets limits that hold for a disk that was not there.
+    pub(super) fn set_limits(&self, size: Size) {
+        *self.0.size.lock().unwrap_or_else(PoisonError::into_inner) = size;
+        self.0.budget.set_capacity(size.capacity, size.limit);
     }
 
     fn resize(&self, size: Size) {

@@ -17,6 +17,7 @@ use super::wanted::{Absent, Wanted};
 use super::{Medium, Tier};
 use crate::budget::Space;
 use crate::clock;
+use crate::device;
 use crate::directory::ShardName;
 use crate::identity::Head;
 use crate::parts::Parts;
@@ -32,7 +33,6 @@ impl Tier {
         let _opening = self.mark_opening(&wanted.name);
         match self.open_copy(wanted, space).await {
             Ok(shard) => {
-                self.0.tally.hits.inc();
                 self.table().note_opened(&shard);
                 Ok(Some(shard))
             }
@@ -104,7 +104,7 @@ impl Tier {
             return Err(Error::new(ErrorKind::Corrupt, "the sidecar names another shard"));
         }
         let path = self.directory()?.data(&wanted.name);
-        let file = disk.engine.open(&path, Open::Read).await?;
+        let file = device::answer(disk.engine.open(&path, Open::Read)).await??;
         let body = Body::Disk { engine: disk.engine.clone(), file };
         let growth = Growth::whole(sidecar.index, sidecar.len);
         if sidecar.compressed_len.is_some() {
@@ -161,7 +161,8 @@ impl Tier {
         if let Some((shard, ShardState::Whole)) = self.table().in_use(name) {
             return Ok(Some((ShardHandle::new(shard).for_move(), sidecar, opening)));
         }
-        let file = disk.engine.open(&self.directory()?.data(name), Open::Read).await?;
+        let path = self.directory()?.data(name);
+        let file = device::answer(disk.engine.open(&path, Open::Read)).await??;
         let wanted = Wanted {
             name: name.clone(),
             origin: sidecar.origin.clone(),

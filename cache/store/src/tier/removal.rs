@@ -122,6 +122,11 @@ impl Tier {
             drop(entry);
             return std::future::ready(()).boxed().shared();
         };
+        if self.0.health.is_silent() {
+            // A call would hold a thread. The bytes stay reserved until the device is back.
+            table.stuck.extend(entry);
+            return std::future::ready(()).boxed().shared();
+        }
         let (tier, of) = (self.clone(), name.clone());
         let removal = tokio::task::spawn_blocking(move || {
             let removed = directory.remove(&of);

@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 use super::Tier;
 use super::copy_errors::is_the_copys_fault;
 use crate::budget::Space;
+use crate::device;
 use crate::directory::ShardName;
 
 /// A shard with wrong bytes at rest.
@@ -110,7 +111,8 @@ impl Tier {
         let of = name.clone();
         let sidecar = self.on_disk(move |directory| directory.read_sidecar(&of)).await?;
         let Some(engine) = self.engine() else { return Ok(()) };
-        let file = engine.open(&self.directory()?.data(name), Open::Read).await?;
+        let path = self.directory()?.data(name);
+        let file = device::answer(engine.open(&path, Open::Read)).await??;
         for (block, offset) in (0..).zip((0..sidecar.len).step_by(BLOCK_BYTES as usize)) {
             self.check_block((engine, &file), &sidecar, block, offset).await?;
         }
@@ -126,7 +128,7 @@ impl Tier {
     ) -> Result<()> {
         let wanted = (sidecar.len - offset).min(BLOCK_BYTES) as usize;
         let frame = self.0.shared.frames.lease(BLOCK_BYTES as usize).await?;
-        let done = engine.read(file, offset, frame).await;
+        let done = device::answer(engine.read(file, offset, frame)).await?;
         let wrong = |what: &str| Err(Error::new(ErrorKind::Corrupt, what).at("offset", offset));
         match done.result? {
             // A read to the end of the file returns no padding.

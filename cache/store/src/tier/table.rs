@@ -18,7 +18,7 @@ use forebay_source::Binding;
 use futures::future::{BoxFuture, Shared};
 
 use super::copy::CopyReport;
-use super::entry::{Entry, FillPace, NewEntry, ShardState, is_idle};
+use super::entry::{Entry, FillPace, NewEntry, ShardState, ShardUse, is_idle};
 use super::partition::{Partition, PartitionEntry, age};
 use super::request::ReservedRoom;
 use crate::budget::Space;
@@ -407,6 +407,7 @@ impl ShardTable {
             partition,
             at,
             fresh,
+            warmed: false,
             used,
             uses: 0,
             moves,
@@ -433,6 +434,14 @@ impl ShardTable {
         }
     }
 
+    /// Keeps a shard open no longer: the next use opens it anew.
+    pub(super) fn close(&mut self, name: &ShardName) {
+        self.open.forget(name);
+        if let Some(entry) = self.get_mut(name).filter(|entry| entry.is_whole()) {
+            entry.shard = Weak::new();
+        }
+    }
+
     /// Marks a shard as complete, whole or broken.
     pub(super) fn finish_fill(&mut self, shard: &Arc<Shard>, state: ShardState) {
         let Some(&slot) = self.names.get(shard.name()) else { return };
@@ -442,6 +451,7 @@ impl ShardTable {
                 self.forecast.note_arrived(number, place);
             }
             entry.state = state;
+            entry.warmed = shard.rank.is_behind();
             match shard.body {
                 // The next run of the stream may differ: later readers request it anew.
                 _ if state == ShardState::Broken && shard.stat.binding == Binding::Stream => {}
@@ -475,16 +485,17 @@ impl ShardTable {
         *self.claims.entry(name.clone()).or_default() += 1;
     }
 
-    /// Notes that a job begins to use a shard. Returns its uses since it came to this node.
-    pub(super) fn record_use(&mut self, name: &ShardName) -> u32 {
-        let Some(&slot) = self.names.get(name) else { return 0 };
-        let Some(entry) = self.entries[slot as usize].as_mut() else { return 0 };
+    /// Notes that a job begins to use a shard; `None` if it is not here.
+    pub(super) fn record_use(&mut self, name: &ShardName) -> Option<ShardUse> {
+        let &slot = self.names.get(name)?;
+        let entry = self.entries[slot as usize].as_mut()?;
         self.uses += 1;
         (entry.used, entry.uses) = (self.uses, entry.uses.saturating_add(1));
-        if !std::mem::take(&mut entry.fresh) {
+        let is_first = std::mem::take(&mut entry.fresh);
+        if !is_first {
             self.partitions[entry.partition].hit(&mut entry.at, entry.name.hash());
         }
-        entry.uses
+        Some(ShardUse { uses: entry.uses, is_hit: !is_first || entry.warmed })
     }
 
     /// Ends a claim.

@@ -51,7 +51,7 @@ impl MemoryTier {
         let shares = Shares::new(datasets, vec![tenant("red")], &[("memory", capacity)]).unwrap();
         let frames = Arena::new(Region::create("forebay-tier-test", PART_BYTES).unwrap());
         let shared = SharedState::new(frames, shares, Pins::default(), capacity);
-        Self { tier: Tier::open(config, shared).await.unwrap() }
+        Self { tier: Tier::open(config, None, shared).await.unwrap() }
     }
 
     pub(super) fn shared(&self) -> &SharedState {

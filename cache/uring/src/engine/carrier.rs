@@ -3,7 +3,8 @@
 //! Engines differ only in how they wait for the kernel. The meaning of an operation, short
 //! transfers and replies are handled outside, in [`super::queue`] and [`super::flight`].
 
-use std::sync::{Arc, mpsc};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, mpsc};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use rustix::event::EventfdFlags;
@@ -50,10 +51,15 @@ pub(super) fn launch<C: Carrier>(config: &EngineConfig, kind: EngineKind) -> Res
     let count = C::threads(depth);
     let (report, ready) = mpsc::sync_channel(count as usize);
     // From here on a failure stops and joins the threads that run already.
-    let mut running = Running { shared, threads: Vec::with_capacity(count as usize) };
+    let (alive, ended) = mpsc::channel::<Infallible>();
+    let threads = Vec::with_capacity(count as usize);
+    let mut running = Running { shared, threads, ended: Mutex::new(ended) };
     for _ in 0..count {
         let (shared, home, report) = (Arc::clone(&running.shared), home.clone(), report.clone());
+        let alive = alive.clone();
         let body = move || {
+            // Dropped with the thread.
+            let _alive = alive;
             if let Some(home) = &home {
                 settle(home, &shared);
             }
@@ -73,7 +79,7 @@ pub(super) fn launch<C: Carrier>(config: &EngineConfig, kind: EngineKind) -> Res
             .doing("start a disk engine thread")?;
         running.threads.push(thread);
     }
-    drop(report);
+    drop((report, alive));
     for _ in 0..count {
         ready.recv().map_err(|_| {
             Error::new(ErrorKind::Unavailable, "a disk engine's thread ended at its start")

@@ -86,6 +86,7 @@ async fn open(cache: &Path, reader: Vec<OsString>) -> Result<Store> {
         writes_per_day: None,
         engine,
         files: Arc::new(LocalFiles),
+        require_mount: false,
     };
     let (name, class) = ("scale".to_owned(), Class::Nvme);
     let tier = TierConfig { name, class, capacity, watermarks: None, disk: Some(disk) };
@@ -94,6 +95,7 @@ async fn open(cache: &Path, reader: Vec<OsString>) -> Result<Store> {
         datasets: Vec::new(),
         tenants: Vec::new(),
         look_after: Duration::from_secs(3600),
+        state: None,
     };
     let sources = Sources::new(reader, Limits::default())?;
     Store::open(config, sources, Arena::new(frames)).await

@@ -49,10 +49,11 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_tier_condition",
         &["tier", "condition"],
-        "1 for the condition of the tier's device: normal, read-only, unstable or down; 0 for the others.",
+        "1 for the condition of the tier's device: normal, full, read-only, unstable or down; 0 for the others.",
         |status| {
             let conditions = [
                 ("normal", Condition::Normal),
+                ("full", Condition::Full),
                 ("read-only", Condition::ReadOnly),
                 ("unstable", Condition::Unstable),
                 ("down", Condition::Down),
@@ -89,13 +90,13 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_tier_hits_total",
         &["tier"],
-        "Opened shards found on the tier.",
+        "Uses of shards by epochs of jobs that found them on the tier.",
         |status| each(status, |c| c.hits),
     ),
     Family::counter(
         "forebay_tier_misses_total",
         &["tier"],
-        "Opened shards found on no tier, by the tier they were fetched to; `none` is for reads past all tiers.",
+        "Shards fetched for their first use, by the tier they came to; `none` is for reads past all tiers.",
         |status| each_and_past(status, |c| c.misses, |past| past.misses),
     ),
     Family::counter(

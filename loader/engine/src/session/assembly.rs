@@ -245,12 +245,21 @@ impl Assembly {
     /// # Errors
     /// If a shard can no longer be read; the error of a sample is stored in its place.
     pub(super) async fn read(mut self) -> Result<(Batch, Vec<u64>, Hold)> {
-        let slot = self.slot.take().expect("a batch is read after it got its slot");
+        let mut slot = self.slot.take().expect("a batch is read after it got its slot");
         let mut bytes = Bytes::default();
         let mut spans = Vec::with_capacity(self.runs.len());
         let mut members: Vec<Vec<Result<message::Member>>> =
             self.records.iter().map(Record::unread).collect();
-        let (checked_runs, waited) = self.read_runs(slot.span).await?;
+        let (mut checked_runs, mut waited) = self.read_runs(slot.span.take()).await?;
+        for _ in 0..LOST_COPIES {
+            if !checked_runs.iter().any(|run| run.placed.is_stranded()) {
+                break;
+            }
+            // Its spans return to the old slab when the device answers.
+            drop(checked_runs);
+            slot = self.job.slots.replace(slot, self.bytes()).await?;
+            (checked_runs, waited) = self.read_runs(slot.span.take()).await?;
+        }
         for Checked { run, placed, members: checked } in checked_runs {
             let len: u64 = checked.iter().flatten().map(|member| member.len).sum();
             *(if placed.from_tier() { &mut bytes.tier } else { &mut bytes.origin }) += len;
@@ -321,6 +330,10 @@ impl Assembly {
                 .map(|(run, placed)| self.check(run, placed))
                 .partition(|checked| checked.members.iter().all(Result::is_ok));
             all.extend(good);
+            if bad.iter().any(|bad| bad.placed.is_stranded()) {
+                all.extend(bad);
+                break;
+            }
             let failed = bad.iter().flat_map(|bad| &bad.members).find_map(|m| m.as_ref().err());
             let limit = if shard.is_lost() { LOST_COPIES } else { WRONG_COPIES };
             let is_in_vain = |error: &Error| tries >= limit || self.is_misled(number, error);

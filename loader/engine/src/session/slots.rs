@@ -264,6 +264,25 @@ impl Slots {
         Ok(Slot { slab: slab.number, slot: state.slots_made, span, right })
     }
 
+    /// Takes other memory for a batch whose slot a device keeps. It does not wait for memory: later
+    /// batches may hold what there is.
+    pub(super) async fn replace(&self, slot: Slot, bytes: usize) -> Result<Slot> {
+        let each = bytes.max(1).next_multiple_of(CHUNK);
+        let (grant, _) = self.memory.take(each, 1).ok_or_else(|| {
+            Error::new(ErrorKind::Unavailable, "no slab memory is left beside that a disk keeps")
+                .at("bytes", each)
+                .at("used", self.memory.used())
+                .at("limit", self.memory.limit())
+                .advise("raise the daemon's memory, and see `forebay tier ls`")
+        })?;
+        let slab = self.make(grant, NO_OTHERS).await?;
+        let span = Some(slab.arena.lease(bytes).await?);
+        let mut state = self.state();
+        state.slots_made += 1;
+        let right = Right { _grant: slab.grant, _credit: slot.right._credit };
+        Ok(Slot { slab: slab.number, slot: state.slots_made, span, right })
+    }
+
     /// Lends the batch to the trainer until it releases the slot.
     pub(super) fn lend(&self, batch: &Batch, hold: Hold) {
         let mut state = self.state();
