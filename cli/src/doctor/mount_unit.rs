@@ -29,16 +29,16 @@ pub(super) struct DaemonUnit {
 impl DaemonUnit {
     /// The first unit of this machine that starts a daemon.
     pub(super) fn find() -> Option<Self> {
-        Self::find_in(UNITS.iter().map(Path::new))
+        Self::find_in(&UNITS.map(Path::new))
     }
 
-    fn find_in<'p>(directories: impl Iterator<Item = &'p Path> + Clone) -> Option<Self> {
-        let entries = directories.clone().filter_map(|directory| fs::read_dir(directory).ok());
+    fn find_in(directories: &[&Path]) -> Option<Self> {
+        let entries = directories.iter().filter_map(|directory| fs::read_dir(directory).ok());
         let mut files = entries.flatten().flatten().map(|entry| entry.path());
         files.find_map(|path| {
             let name = path.file_name()?.to_str().filter(|name| name.ends_with(".service"))?;
             let mut text = fs::read_to_string(&path).ok().filter(|text| starts_daemon(text))?;
-            for directory in directories.clone() {
+            for directory in directories {
                 text.push_str(&drop_ins(&directory.join(format!("{name}.d"))));
             }
             let values = text.lines().filter_map(|line| line.strip_prefix("RequiresMountsFor="));
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn unit_of_the_daemon_is_found_with_its_drop_ins() {
         let folder = tempfile::tempdir().unwrap();
-        let find = || DaemonUnit::find_in(std::iter::once(folder.path()));
+        let find = || DaemonUnit::find_in(&[folder.path()]);
         let other = "[Service]\nExecStart=/usr/bin/forebay status\n";
         fs::write(folder.path().join("other.service"), other).unwrap();
         assert_eq!(find(), None);

@@ -189,11 +189,11 @@ struct Peer {
 }
 
 impl Peer {
-    async fn run(&mut self, greeted: impl FnOnce()) -> Result<()> {
+    /// Receives the client's greeting and answers it.
+    async fn greet(&mut self) -> Result<()> {
         let Request::Hello { protocol, .. } = self.intake.greeting().await? else {
             return Err(Error::new(ErrorKind::Invalid, "a connection starts with a greeting"));
         };
-        greeted();
         if protocol < PROTOCOL_OLDEST {
             return Err(Error::new(ErrorKind::Invalid, "the client's protocol is too old")
                 .at("protocol", protocol)
@@ -206,7 +206,12 @@ impl Peer {
             release: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
         })
-        .await?;
+        .await
+    }
+
+    async fn run(&mut self, greeted: impl FnOnce()) -> Result<()> {
+        self.greet().await?;
+        greeted();
         let who = self.rights.last();
         self.store = self.store.for_client(&Client {
             name: format!("connection {}", self.node.sessions.next_client()),

@@ -17,9 +17,9 @@ use tokio::task::JoinSet;
 use super::record::RECORD_PARTS;
 use super::{Fill, Running, Target};
 use crate::compression::Compression;
+use crate::device;
 use crate::parts::{Frame, abandoned};
 use crate::shutdown::shutting_down;
-use crate::device;
 use crate::sizes::{PART_BYTES, PARTS_AT_ONCE};
 
 /// Running part tasks. Each returns the compression if its part turns out to be compressed.
@@ -337,6 +337,9 @@ impl Fill {
         else {
             return Ok((frame, None));
         };
+        if self.destination.fault.get().is_some() {
+            return Ok((frame, None));
+        }
         let (offset, held) = self.extent(part);
         let read = device::answer(disk.engine.read(&disk.file, offset, frame)).await;
         let done = match read {
@@ -379,6 +382,3 @@ impl Fill {
         }
     }
 }
-        if self.destination.fault.get().is_some() {
-            return Ok((frame, None));
-        }
