@@ -23,6 +23,7 @@ from forebay.streams import Mixture, Stream, Urls
 
 Sources = Urls | Sequence[Stream]
 Verdict = Literal["raise", "skip", "stop"]
+OnChange = Literal["raise", "serve"]
 OnError = Verdict | Callable[[ForebayError], Verdict]
 Order = Literal["none", "window", "global"]
 Shuffle = bool | Order
@@ -60,6 +61,7 @@ class Options:
     epoch_samples: int | None
     on_error: OnError
     max_errors: int | None
+    on_change: OnChange
     rank: int | None
     world_size: int | None
     lanes: int | None
@@ -122,6 +124,7 @@ def check(
     manifest: str | os.PathLike[str] | None,
     on_error: OnError,
     max_errors: int | None,
+    on_change: OnChange,
     rank: int | None,
     world_size: int | None,
     lanes: int | None,
@@ -150,6 +153,7 @@ def check(
     if select is not None and not callable(select):
         raise Invalid(f"select= takes a function of a sample, not {select!r}")
     _errors(on_error, max_errors)
+    word("on_change", on_change, OnChange)
     if framework is not None:
         word("framework", framework, Name)
     if pin_memory and framework in ("jax", "numpy"):
@@ -224,6 +228,7 @@ def check(
         epoch_samples=_maybe("epoch_samples", epoch_samples, 1, U64_MAX),
         on_error=on_error,
         max_errors=_maybe("max_errors", max_errors, 0, U64_MAX),
+        on_change=on_change,
         rank=_maybe("rank", rank, 0, U32_MAX),
         world_size=_maybe("world_size", world_size, 1, U32_MAX),
         lanes=_maybe("lanes", lanes, 1, U32_MAX),

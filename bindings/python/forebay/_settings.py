@@ -53,6 +53,7 @@ def of(
         "prefetch": options.prefetch,
         "threads": max(1, ranks.threads() // step),
         "timeout": options.timeout,
+        "serves_changes": options.on_change == "serve",
         "allow_pipe": options.allow_pipe,
         "leases": is_dynamic,
         "job": options.job,

@@ -29,7 +29,7 @@ from forebay import (
 from forebay._batch import Assembler
 from forebay._epoch import Epoch
 from forebay._launch import daemon as launch
-from forebay._options import OnError, Shuffle, Sources, Split, WorkerType, check
+from forebay._options import OnChange, OnError, Shuffle, Sources, Split, WorkerType, check
 from forebay._stop import Guard
 from forebay._turns import Turns
 from forebay._usercode import UserCode
@@ -109,6 +109,9 @@ class DataLoader:
         batch is about to be delivered.
     max_errors : int, optional
         Errors skipped per epoch before one is raised. Not for "raise" and "stop", which skip none.
+    on_change : {"raise", "serve"}
+        Treatment of a shard that changes at its origin during an epoch: an `Unavailable`, or its
+        new version.
     rank, world_size : int, optional
         Default: ``torch.distributed``, ``RANK`` and ``WORLD_SIZE``, the variables of an ``srun``
         step, or 0 of 1. Resolved at the first iteration.
@@ -174,6 +177,7 @@ class DataLoader:
         manifest: str | os.PathLike[str] | None = None,
         on_error: OnError = "raise",
         max_errors: int | None = None,
+        on_change: OnChange = "raise",
         rank: int | None = None,
         world_size: int | None = None,
         lanes: int | None = None,
@@ -193,14 +197,12 @@ class DataLoader:
         with Guard():
             self._options = check(**arguments)
         self._arguments = self._options.settled(arguments)
-        # Held while a batch is taken and while the position moves.
-        self._turns = Turns()
+        self._turns = Turns()  # Held while a batch is taken and while the position moves.
         if rank is not None:
             ranks.resolve(rank, world_size)
         # The epoch's first batch here, and the stride to the next: not 1 in a worker of torch's.
         self._first, self._step = 0, 1
-        # Position of the next batch.
-        self._at = self._start(0)
+        self._at = self._start(0)  # Position of the next batch.
         # Delivered batches that the caller holds back, and the positions of the latest ones.
         self._held, self._latest = 0, deque[_state.Position](maxlen=_lightning.HELD_MAX)
         self._begun = False
@@ -209,13 +211,11 @@ class DataLoader:
         self._lanes = self._options.lanes
         # Samples of each shard: a manifest's, or those learnt in an earlier epoch.
         self._samples = self._options.counts
-        # Samples of an epoch over all ranks, once one was complete.
-        self._learnt: int | None = None
+        self._learnt: int | None = None  # Samples of a complete epoch over all ranks.
         self._closed = False
         self._process = _native.forks()
         self._native: _native.Loader | None = None
-        # The native loader before, for its counts.
-        self._before: _native.Loader | None = None
+        self._before: _native.Loader | None = None  # For its counts.
         self._place: ranks.Place | None = None
         self._assemble: Assembler | None = None
         self._workers: Workers | None = None
