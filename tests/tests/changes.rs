@@ -145,3 +145,21 @@ fn change_is_served_to_a_job_that_asks_for_it() {
         assert!(sample.fields["jpg"] == right, "{}/{} is another's", sample.shard, sample.key);
     }
 }
+
+/// A file that is gone is an error; a file system that is gone leaves its cached shards.
+#[test]
+fn missing_files_fail_and_missing_file_systems_do_not() {
+    let bench = Bench::new();
+    let job = bench.job();
+    let played = epoch(bench.daemon.address(), job.clone()).unwrap();
+    assert_generation(&played, 0);
+    let (data, away) = (bench.disk.path().join("data"), bench.disk.path().join("away"));
+    fs::rename(&data, &away).unwrap();
+    let played = epoch(bench.daemon.address(), job.clone()).unwrap();
+    assert_generation(&played, 0);
+    fs::rename(&away, &data).unwrap();
+    fs::remove_file(bench.file(3)).unwrap();
+    let error = epoch(bench.daemon.address(), job).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert_eq!(error.place("url"), bench.file(3).to_str(), "{error}");
+}

@@ -589,8 +589,8 @@ fn failed_contest_keeps_the_report() {
     let failed = r#"{"contenders": [{"name": "forebay"}], "failed": [{"name": "spdl", "doing": "sweeping", "why": "was killed"}]}"#;
     for (script, says, contest) in [
         ("echo its reason >&2; exit 1".to_owned(), "its reason", None),
-        (format!("echo '{absent}'"), "spdl=is not here", Some("spdl: is not here")),
-        (format!("echo '{failed}'"), "spdl=was killed", Some("spdl (sweeping): was killed")),
+        (format!("echo '{absent}'"), "is not here", Some("spdl: is not here")),
+        (format!("echo '{failed}'"), "was killed", Some("spdl (sweeping): was killed")),
         (
             format!("echo '{failed}'; echo its reason >&2; exit 1"),
             "its reason",

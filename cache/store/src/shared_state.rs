@@ -32,7 +32,7 @@ const IDENTITIES: NonZeroUsize = NonZeroUsize::new(65_536).expect("not zero");
 /// Maximum number of unpacked lengths: a name and a number are some 150 bytes, so 10 MB at most.
 const UNPACKED: NonZeroUsize = NonZeroUsize::new(65_536).expect("not zero");
 
-/// Maximum number of origins remembered as silent: more than a node has stores and mounts.
+/// Maximum number of places remembered as silent: more than a node's jobs read from.
 const SILENT: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
 
 /// State shared by all tiers of a store.
@@ -62,7 +62,7 @@ pub(crate) struct SharedState {
     pub(crate) fetches: Histogram,
     /// Answers of origins about objects.
     pub(crate) identities: Mutex<LruCache<(String, String), Identity>>,
-    /// Origins that failed to confirm the version of a known shard, by scope, with the time.
+    /// Stores and folders that failed to confirm the version of a known shard, with the time.
     silent: Mutex<LruCache<String, Instant>>,
     /// Unpacked lengths of compressed shards; a lower bound if unpacking failed.
     pub(crate) unpacked: Mutex<LruCache<ShardName, u64>>,

@@ -46,7 +46,7 @@ impl Store {
                 before.lift(rank);
                 rank.is_awaited().then(|| before.awaited())
             });
-            if let Some(before) = self.outdated(&**source, known) {
+            if let Some(before) = self.outdated(&**source, url, known) {
                 *known = self.renewed(source, url, before);
             }
             let old = known.asked.elapsed() >= IDENTITY_TTL
@@ -70,7 +70,7 @@ impl Store {
             let mut identities = self.inner.shared.identities();
             let ask = || Identity::ask(source, url, &self.bill(url));
             let known = identities.get_or_insert_mut(key.clone(), ask);
-            if let Some(before) = self.outdated(&**source, known) {
+            if let Some(before) = self.outdated(&**source, url, known) {
                 *known = self.renewed(source, url, before);
             }
             known.begun.clone()
@@ -82,13 +82,13 @@ impl Store {
     /// one from before.
     fn renewed(&self, source: &Arc<dyn Source>, url: &str, before: Begun) -> Identity {
         let asked = Identity::ask(source, url, &self.bill(url));
-        let (store, source) = (self.clone(), source.clone());
+        let (store, source, url) = (self.clone(), source.clone(), url.to_owned());
         asked.after(move |answer| async move {
             let late = || Error::new(ErrorKind::Unavailable, "the origin does not answer in time");
             let answer = tokio::time::timeout(RENEWAL_WAIT, answer).await;
             match answer.unwrap_or_else(|_| Err(late())) {
-                Err(error) if !is_gone(&error) => {
-                    store.note_silence(&*source, &error);
+                Err(error) if !is_gone(&*source, &url, &error).await => {
+                    store.note_silence(&*source, &url, &error);
                     Ok(Begun { head: Head::default(), ..before })
                 }
                 answer => answer,
@@ -131,7 +131,7 @@ impl Store {
         let fresh = Identity::ask(&source, &key.1, &self.bill(&key.1));
         match fresh.begun.clone().await {
             Ok(_) => drop(self.inner.shared.identities().put(key, fresh)),
-            Err(error) if is_gone(&error) => {
+            Err(error) if is_gone(&*source, &key.1, &error).await => {
                 self.inner.shared.identities().pop(&key);
             }
             Err(error) => tracing::debug!(%error, "kept the previous identity of an object"),
@@ -139,7 +139,17 @@ impl Store {
     }
 }
 
-/// True if the origin answered, and the object is no longer there for this asker.
-fn is_gone(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied)
+/// True if the origin answered, and the object is no longer there for this asker. A file whose
+/// folder is missing as well lies on a file system that is not mounted now: its origin is away.
+async fn is_gone(source: &dyn Source, url: &str, error: &Error) -> bool {
+    let folder = match error.kind() {
+        ErrorKind::PermissionDenied => return true,
+        ErrorKind::NotFound if source.is_remote() => return true,
+        ErrorKind::NotFound => url.rsplit_once('/').map(|(folder, _)| folder),
+        _ => return false,
+    };
+    let Some(folder) = folder else { return true };
+    let is_missing =
+        async { source.stat(folder).await.is_err_and(|error| error.kind() == ErrorKind::NotFound) };
+    !tokio::time::timeout(RENEWAL_WAIT, is_missing).await.unwrap_or(true)
 }

@@ -170,23 +170,41 @@ impl Store {
     }
 
     /// Last answer about a shard, if it is too old for this run and another may be waited for.
-    pub(super) fn outdated(&self, source: &dyn Source, known: &Identity) -> Option<Begun> {
+    pub(super) fn outdated(
+        &self,
+        source: &dyn Source,
+        url: &str,
+        known: &Identity,
+    ) -> Option<Begun> {
         let oldest = self.snapshot.as_ref()?.oldest(source.is_remote())?;
         // A question that is still open is answered after the run began.
         let before = known.begun.peek()?.as_ref().ok()?;
-        (known.asked < oldest && !self.is_silent(source)).then(|| before.clone())
+        (known.asked < oldest && !self.is_silent(source, url)).then(|| before.clone())
     }
 
-    /// True if this origin failed to confirm a version a moment ago.
-    fn is_silent(&self, source: &dyn Source) -> bool {
+    /// True if this origin gave no answer a moment ago.
+    fn is_silent(&self, source: &dyn Source, url: &str) -> bool {
         let mut silent = self.inner.shared.silent();
-        silent.get(source.scope()).is_some_and(|since| since.elapsed() < SILENCE)
+        silent.get(&place_of(source, url)).is_some_and(|since| since.elapsed() < SILENCE)
     }
 
-    pub(super) fn note_silence(&self, source: &dyn Source, error: &Error) {
+    /// Notes that an origin did not confirm a version.
+    pub(super) fn note_silence(&self, source: &dyn Source, url: &str, error: &Error) {
         let endpoint = source.endpoint();
         tracing::warn!(endpoint, %error, "cannot tell if cached shards changed; serves them");
-        self.inner.shared.silent().put(source.scope().to_owned(), Instant::now());
+        // An answer costs no time: the next run asks again.
+        if error.kind() != ErrorKind::NotFound {
+            self.inner.shared.silent().put(place_of(source, url), Instant::now());
+        }
+    }
+}
+
+/// Part of a source that answers as a whole: a store, or the folder of a file, since file systems
+/// share an endpoint.
+fn place_of(source: &dyn Source, url: &str) -> String {
+    match (source.is_remote(), url.rsplit_once('/')) {
+        (false, Some((folder, _))) => format!("{} {folder}", source.scope()),
+        _ => source.scope().to_owned(),
     }
 }
 

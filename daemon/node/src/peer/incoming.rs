@@ -16,9 +16,6 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 
-/// Largest body of a greeting: a number and the name of a release.
-const GREETING: usize = 4 << 10;
-
 /// Time for a greeting. A client sends it at once.
 const GREETS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -26,7 +23,8 @@ const GREETS_WITHIN: Duration = Duration::from_secs(10);
 /// this leaves a stopped or busy one room.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
 
-/// Largest request that is received without a reservation: what one system call receives.
+/// Largest request that is received without a reservation, and the largest greeting: what one
+/// system call receives.
 const UNRESERVED: usize = 64 << 10;
 
 /// Largest request of a running job: a choice of a million samples takes 25 MiB.
@@ -64,7 +62,7 @@ pub(super) struct Intake {
 
 impl Intake {
     pub(super) fn new(stream: Arc<UnixStream>) -> Self {
-        Self { stream, receiver: Receiver::limited(GREETING) }
+        Self { stream, receiver: Receiver::limited(UNRESERVED) }
     }
 
     /// Receives the first message.
