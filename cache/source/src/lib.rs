@@ -46,8 +46,8 @@ pub use origin_checksum::{Checksums, Comparison};
 pub use queue::{Awaited, Queue, QueuePermit, Rank};
 pub use rate::Rate;
 pub use readers::{
-    Client, Ending, FileCounts, Handover, MountReport, Opener, Permit, Readers, Turn, serve,
-    serve_layouts_of,
+    Client, Ending, FileCounts, Handover, MountReport, Opener, Permit, Readers, Turn, mount_point,
+    serve, serve_layouts_of,
 };
 pub use remote::{Counters, LinkReport};
 pub use rules::{Rule, Rules, settled};

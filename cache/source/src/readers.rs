@@ -38,6 +38,7 @@ pub use counts::FileCounts;
 pub(crate) use message::{PIECE, Request};
 pub(crate) use mount::Loan;
 use mount::Mount;
+pub use mountinfo::mount_point;
 use mountinfo::{MountId, MountTable};
 
 use crate::queue::{Queue, QueuePermit, Rank};

@@ -7,11 +7,10 @@
 //! # Layout
 //! A file `<hash of the path>.json` for each tier's directory, replaced whole.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_source::mount_point;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -142,40 +141,12 @@ impl MountPlace {
 
     /// Place of a directory, which may not exist yet.
     fn of(path: &Path) -> Result<Self> {
-        let real = real(path);
-        let table = std::fs::read("/proc/self/mountinfo").doing("read the table of mounts")?;
-        let points = table.split(|byte| *byte == b'\n').filter_map(mount_point);
-        let above = points.filter(|point| real.starts_with(point));
-        let point = above.max_by_key(|point| point.components().count());
-        let point = point.unwrap_or_else(|| PathBuf::from("/"));
+        let point = mount_point(&real(path))?;
         let stat = rustix::fs::statfs(&point).doing("stat a file system")?;
         let id = rustix::fs::statvfs(&point).doing("stat a file system")?.f_fsid;
         let file_system = format!("{:x}-{id:x}", stat.f_type);
         Ok(Self { point, file_system })
     }
-}
-
-/// Mount point in a line of the table. The kernel writes blanks and backslashes as three octal
-/// digits.
-fn mount_point(line: &[u8]) -> Option<PathBuf> {
-    let point = line.split(|byte| *byte == b' ').nth(4)?;
-    let mut plain = Vec::with_capacity(point.len());
-    let mut rest = point;
-    while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..3).filter(|_| *first == b'\\');
-        let code = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        match code.and_then(|code| u8::from_str_radix(code, 8).ok()) {
-            Some(byte) => {
-                plain.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                plain.push(*first);
-                rest = after;
-            }
-        }
-    }
-    Some(PathBuf::from(OsString::from_vec(plain)))
 }
 
 /// Resolves links, as far as the path exists.
@@ -222,12 +193,5 @@ mod tests {
         // A note that cannot be read is none.
         std::fs::write(&file, "{").unwrap();
         requirement.check().unwrap();
-    }
-
-    #[test]
-    fn mount_points_with_blanks_are_read() {
-        let line = b"30 21 0:40 / /mnt/a\\040b rw - nfs4 host:/x rw";
-        assert_eq!(mount_point(line), Some(PathBuf::from("/mnt/a b")));
-        assert_eq!(mount_point(b""), None);
     }
 }

@@ -165,21 +165,18 @@ impl Store {
             reconfiguring: tokio::sync::Mutex::default(),
             pinning: tokio::sync::Mutex::default(),
         };
-        let store = Self {
-            inner: Arc::new(inner),
-            tenant: None,
-            owner: 0,
-            job: None,
-            client: None,
-            pace: None,
-            snapshot: None,
-        };
+        let store = Self::without_job(Arc::new(inner));
         tokio::spawn(upkeep::keep_recency(Arc::downgrade(&store.inner)));
         tokio::spawn(upkeep::look_after(Arc::downgrade(&store.inner), config.look_after));
         let forecast = shared.forecast.clone();
         tokio::spawn(announce::fetch_ahead(Arc::downgrade(&store.inner), forecast));
         tokio::spawn(moves::move_shards(Arc::downgrade(&store.inner), shared));
         Ok(store)
+    }
+
+    /// The store for work of no job: charged to no tenant, without limits of its own.
+    fn without_job(inner: Arc<StoreInner>) -> Self {
+        Self { inner, tenant: None, owner: 0, job: None, client: None, pace: None, snapshot: None }
     }
 
     /// The same store for a tenant; an unconfigured tenant has no limits.

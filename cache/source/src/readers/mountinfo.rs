@@ -57,6 +57,15 @@ impl MountTable {
     }
 }
 
+/// Returns the mount point that `path` lies on, as the kernel's table has it. Nothing but the table
+/// is read.
+///
+/// # Errors
+/// If the table cannot be read.
+pub fn mount_point(path: &Path) -> Result<PathBuf> {
+    MountTable::open()?.of(path).map(|(_, point)| point)
+}
+
 /// Number and place of the mount that a line describes.
 fn parse(line: &[u8]) -> Option<(MountId, PathBuf)> {
     let mut fields = line.split(|byte| *byte == b' ');
@@ -122,5 +131,13 @@ mod tests {
     fn mount_table_of_this_machine_is_read() {
         let (_, point) = MountTable::open().unwrap().of(Path::new("/proc/self/stat")).unwrap();
         assert_eq!(point, Path::new("/proc"));
+    }
+
+    #[test]
+    fn mount_points_with_blanks_are_read() {
+        let line = b"30 21 0:40 / /mnt/a\\040b rw - nfs4 host:/x rw";
+        assert_eq!(parse(line), Some((30, PathBuf::from("/mnt/a b"))));
+        assert_eq!(parse(b""), None);
+        assert_eq!(mount_point(Path::new("/proc/self/stat")).unwrap(), Path::new("/proc"));
     }
 }

@@ -246,13 +246,11 @@ fn fetch_what_is_due(
             Err(again) => return again,
         };
         let store = Store {
-            inner: inner.clone(),
             tenant: via.tenant.clone(),
             owner: via.owner,
             job: via.job.clone(),
             client: via.client.clone(),
-            pace: None,
-            snapshot: None,
+            ..Store::without_job(inner.clone())
         };
         let Some(url) = via.urls.get(at) else {
             forecast.postpone(shard, Refusal::Origin);

@@ -117,15 +117,8 @@ impl Store {
                     let Some(inner) = inner else { return };
                     // Updates the size of its index.
                     shared.through().keep(indexed.name().clone(), &indexed);
-                    let store = Self {
-                        inner,
-                        tenant: whose.0,
-                        owner: whose.1,
-                        job: whose.2,
-                        client: None,
-                        pace: None,
-                        snapshot: None,
-                    };
+                    let (tenant, owner, job) = whose;
+                    let store = Self { tenant, owner, job, ..Self::without_job(inner) };
                     store.save_index(&fill, &indexed).await;
                 }
                 Err(error) => {

@@ -72,15 +72,7 @@ pub(super) async fn move_shards(store: Weak<StoreInner>, shared: Arc<SharedState
         // Taken first, so that notes made during a move are seen.
         let woken = shared.moves.notified();
         let Some(inner) = store.upgrade() else { return };
-        let store = Store {
-            inner,
-            tenant: None,
-            owner: 0,
-            job: None,
-            client: None,
-            pace: None,
-            snapshot: None,
-        };
+        let store = Store::without_job(inner);
         while store.move_one().await {}
         drop(store);
         woken.await;
