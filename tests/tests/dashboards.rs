@@ -254,10 +254,15 @@ impl Scraped {
         Answer::to(socket, ("GET", "/metrics"), "host: localhost\r\n", "").body
     }
 
-    /// Scrapes it once so many trainers said how far they are.
+    /// Scrapes the daemon after so many trainers reported their progress and every fetch ended: a
+    /// fetch counts once its shard is committed, and trainers read shards that still arrive.
     fn scrape(&mut self, trainers: usize) {
-        eventually("trainers say how far they are", || {
-            self.ask().matches("forebay_consumer_samples_total{").count() == trainers
+        eventually("trainers report their progress and fetches end", || {
+            let answer = self.ask();
+            let is_still = |name: &str| answer.lines().any(|line| line == format!("{name} 0"));
+            answer.matches("forebay_consumer_samples_total{").count() == trainers
+                && is_still("forebay_fills_running")
+                && is_still("forebay_fills_waiting")
         });
         self.scrapes.push(self.ask());
     }
