@@ -43,6 +43,8 @@ struct Need {
     freed: SetOnce<()>,
     /// Bill of its bytes.
     bill: OnceLock<Arc<Bill>>,
+    /// Bytes that came, also for ranks made by [`Rank::at_once`].
+    received: Arc<AtomicU64>,
 }
 
 /// Somebody waits for it: until dropped, it goes as what is waited for now.
@@ -82,18 +84,33 @@ impl Rank {
 
     fn of(level: u64, owner: u64, rate: Option<Arc<Rate>>) -> Self {
         let (level, waits) = (AtomicU64::new(level), AtomicUsize::new(0));
-        let need = Need { level, waits, rate, freed: SetOnce::new(), bill: OnceLock::new() };
+        let (freed, bill) = (SetOnce::new(), OnceLock::new());
+        let need = Need { level, waits, rate, freed, bill, received: Arc::default() };
         Self { need: Arc::new(need), owner }
     }
 
     /// One of what is waited for from beginning to end, by no job in particular, on the same bill.
     #[must_use]
     pub fn at_once(&self) -> Self {
-        let rank = Self::now(0);
+        let (level, waits) = (AtomicU64::new(NOW), AtomicUsize::new(0));
+        let (freed, bill) = (SetOnce::new(), self.need.bill.clone());
+        let received = self.need.received.clone();
+        let need = Need { level, waits, rate: None, freed, bill, received };
+        Self { need: Arc::new(need), owner: 0 }
+    }
+
+    /// Notes bytes that came for it, and bills them.
+    pub(crate) fn note_received(&self, bytes: u64) {
+        self.need.received.fetch_add(bytes, Ordering::Relaxed);
         if let Some(bill) = self.bill() {
-            rank.bill_to(|| bill.clone());
+            bill.received(bytes);
         }
-        rank
+    }
+
+    /// Bytes that came over a network so far.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.need.received.load(Ordering::Relaxed)
     }
 
     /// The job, or 0.
@@ -259,6 +276,19 @@ impl Queue {
             Self::give(self, state);
         }
         given.await.map_err(|_| closed())
+    }
+
+    /// Takes a place if one is free now and no request waits for it.
+    #[must_use]
+    pub fn try_place(self: &Arc<Self>, rank: &Rank) -> Option<QueuePermit> {
+        let mut state = self.state();
+        state.waiting.retain(|waiter| !waiter.place.is_closed());
+        if state.closed || state.taken >= state.limit || !state.waiting.is_empty() {
+            return None;
+        }
+        state.taken += 1;
+        *state.by_owner.entry(rank.owner).or_default() += 1;
+        Some(QueuePermit { queue: self.clone(), owner: rank.owner })
     }
 
     /// Changes how many places there are; those taken beyond a smaller number stay until they end.
@@ -440,6 +470,21 @@ mod tests {
         many.pop();
         assert!(given(&mut more).is_some());
         drop(kept);
+    }
+
+    #[test]
+    fn only_a_free_place_is_taken_at_once() {
+        let queue = Queue::new(1);
+        let held = queue.try_place(&Rank::now(0)).expect("it is free");
+        assert!(queue.try_place(&Rank::now(0)).is_none());
+        let mut next = wait(&queue, &Rank::behind(0));
+        drop(held);
+        assert!(queue.try_place(&Rank::now(0)).is_none(), "it is given already");
+        drop(given(&mut next).expect("it waited"));
+        drop(queue.try_place(&Rank::now(0)).expect("it is free again"));
+        assert_eq!(queue.counts(), (0, 0, 1));
+        queue.close();
+        assert!(queue.try_place(&Rank::now(0)).is_none());
     }
 
     #[test]

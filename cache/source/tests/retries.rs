@@ -207,6 +207,7 @@ async fn transient_faults_are_retried() {
             Fault::Reset(70_000),
             Fault::Cut(70_000),
             Fault::Stall(70_000),
+            Fault::Drip(70_000, Duration::from_millis(10)),
             Fault::StallBeforeHead,
             Fault::shifted_range(1),
             Fault::wrong_length(-5),

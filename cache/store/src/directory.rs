@@ -15,11 +15,13 @@
 //! ```
 //! A commit keeps this order. The data is synced before a sidecar names it. The sidecar is
 //! written aside and synced before the rename makes it visible. The rename is synced before the
-//! shard is announced. Eviction removes the sidecar first, so that no sidecar outlives its data.
+//! shard is announced; shards that are committed together share this last sync. Eviction removes
+//! the sidecar first, so that no sidecar outlives its data.
 
 mod indexes;
 mod pins;
 mod recency;
+mod shared_sync;
 mod survey;
 mod wear;
 
@@ -38,6 +40,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::files::{Extent, Files};
 
+use shared_sync::SharedSync;
 pub(crate) use survey::{Finding, Found};
 
 /// Ending of a sidecar's name,
@@ -159,6 +162,8 @@ pub(crate) struct Directory {
     files: Arc<dyn Files>,
     /// Device and inode, to detect another directory in its place.
     identity: (u64, u64),
+    /// Syncs of the directory of shards.
+    syncs: SharedSync,
     _lock: File,
 }
 
@@ -175,8 +180,8 @@ impl Directory {
         make_private(&shards).doing("create the shard directory").map_err(at)?;
         files.sync_directory(root).doing("sync a directory").map_err(at)?;
         let identity = files.identity(&shards).doing("stat the shard directory").map_err(at)?;
-        let (root, newer) = (root.to_owned(), Mutex::default());
-        Ok(Self { shards, root, newer, files, identity, _lock: lock })
+        let (root, newer, syncs) = (root.to_owned(), Mutex::default(), SharedSync::default());
+        Ok(Self { shards, root, newer, files, identity, syncs, _lock: lock })
     }
 
     /// Rejects a directory that is not the opened one: the disk was unmounted, or another directory
@@ -311,10 +316,11 @@ impl Directory {
             .doing("write a file of the cache")
             .map_err(|error| error.at("path", path.display()))?;
         let directory = path.parent().unwrap_or(&self.root);
-        self.files
-            .sync_directory(directory)
-            .doing("sync a directory")
-            .map_err(|error| error.at("path", directory.display()))
+        let synced = match directory == self.shards {
+            true => self.syncs.sync(|| self.files.sync_directory(directory)),
+            false => self.files.sync_directory(directory),
+        };
+        synced.doing("sync a directory").map_err(|error| error.at("path", directory.display()))
     }
 
     /// Removes a shard, sidecar first. Missing files are no error.
@@ -335,19 +341,19 @@ impl Directory {
     }
 }
 
-fn make_private(path: &Path) -> std::io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
 /// Folder of an embedded daemon's socket and log, which is made before the cache.
 const DAEMON: &str = "daemon";
 
-/// Takes the lock. Its descriptor is read-only, so that the file system can be remounted read-only
 /// Returns true if `root` holds a cache, of any layout.
 pub(crate) fn is_cache(root: &Path) -> bool {
     root.join("FORMAT").exists()
 }
 
+fn make_private(path: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Takes the lock. Its descriptor is read-only, so that the file system can be remounted read-only
 /// under a running daemon.
 fn lock(root: &Path) -> Result<File> {
     let path = root.join("LOCK");

@@ -19,17 +19,19 @@
 mod allotment;
 mod bytes;
 mod compare;
+mod endpoints;
 mod flights;
 mod indexing;
 mod intake;
 mod landing;
+mod pace;
 mod record;
 mod starts;
 mod target;
 mod unpack;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
@@ -49,9 +51,11 @@ use crate::shares::CurrentShares;
 use crate::sizes::PART_BYTES;
 pub(crate) use allotment::Allotment;
 use bytes::FillBytes;
+pub(crate) use endpoints::WATCHED;
 pub use flights::Fills;
 pub(crate) use flights::{Flights, Running};
 use indexing::index;
+pub use pace::gave_way;
 pub use starts::FirstBatchWait;
 pub(crate) use target::{DiskTarget, Target};
 
@@ -64,6 +68,8 @@ pub(crate) struct Fill {
     pub(crate) growth: Growth,
     /// Compression of the origin's bytes, once known.
     form: SetOnce<Option<Compression>>,
+    /// Requests that wait for their bytes.
+    asking: AtomicUsize,
     /// The failed checksum of the whole, the stream's own or the origin's: no byte can be trusted.
     pub(crate) untrusted: OnceLock<Error>,
 }
@@ -165,8 +171,16 @@ impl Fill {
         parts: Arc<Parts>,
         growth: Growth,
     ) -> Arc<Self> {
-        let (form, untrusted) = (SetOnce::new(), OnceLock::new());
-        Arc::new(Self { request, destination, accounting, parts, growth, form, untrusted })
+        Arc::new(Self {
+            request,
+            destination,
+            accounting,
+            parts,
+            growth,
+            form: SetOnce::new(),
+            asking: AtomicUsize::new(0),
+            untrusted: OnceLock::new(),
+        })
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -210,6 +224,7 @@ impl Fill {
         let since = Instant::now();
         // The next fill runs meanwhile: for small shards the syncs take most of the time.
         let _syncing = running.sync().await?;
+        self.growth.mark_fetched();
         if let (Target::Disk(disk), None) = (&self.destination.target, self.destination.fault.get())
             && let Err(error) = self.commit(disk).await
         {

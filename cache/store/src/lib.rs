@@ -54,7 +54,7 @@ pub use counters::{Counters, Holding, Holdings, ThroughCounters};
 pub use dataset::{Cache, Dataset};
 pub use directory::{Occupant, ShardName, occupant};
 pub use files::{Extent, Files, LocalFiles};
-pub use fill::{Fills, FirstBatchWait};
+pub use fill::{Fills, FirstBatchWait, gave_way};
 pub use forebay_policy::Evict;
 pub use forecast::{Expected, ForecastReport, ForeseenJob, Refusal};
 pub use fsck::{Checkup, Fault, FaultKind, fsck};

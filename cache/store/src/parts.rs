@@ -226,6 +226,21 @@ impl Parts {
         self.until(settled).await;
     }
 
+    /// Forgets the parts from the first missing one on, and returns its number: they will be
+    /// requested again. Nothing is being written.
+    pub(crate) fn retract(&self) -> u64 {
+        let mut state = self.lock();
+        let is_missing =
+            |(frame, sum): (&Option<Arc<Frame>>, &Option<u32>)| frame.is_none() && sum.is_none();
+        let first = state.frames.iter().zip(&state.sums).position(is_missing);
+        let first = first.unwrap_or(state.frames.len());
+        state.frames[first..].fill(None);
+        let forgotten = state.sums[first..].iter_mut().filter_map(Option::take).count();
+        // Parts that an earlier fill left here were not counted.
+        state.landed = state.landed.saturating_sub(forgotten);
+        first as u64
+    }
+
     /// Counts a stored part that came from the origin.
     pub(crate) fn add_landed(&self) {
         self.lock().landed += 1;

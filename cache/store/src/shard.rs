@@ -160,6 +160,11 @@ impl Shard {
         self.growth.resumed()
     }
 
+    /// Waits until all bytes are here, or the fill is over.
+    pub(crate) async fn fetched(&self) {
+        self.growth.fetched.wait().await;
+    }
+
     /// Waits until the fill is over and the shard is durable on its tier.
     ///
     /// # Errors

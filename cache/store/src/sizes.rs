@@ -32,6 +32,10 @@ pub(crate) const LEAST: usize = RETAINED + 2;
 /// delay the first whole shard.
 pub const FILLS: usize = 4;
 
+/// Fills beside the running ones whose stores send next to nothing: one for each of two slow
+/// stores. They get a part at a time.
+pub(crate) const LANES: usize = 2;
+
 /// Frame memory of all fills. Two fills whose disks hang with all their frames leave the others the
 /// minimum. A paused fill holds none.
-pub const FRAME_BYTES: usize = (2 * WINDOW + (FILLS - 2) * LEAST) * PART_BYTES;
+pub const FRAME_BYTES: usize = (2 * WINDOW + (FILLS - 2 + LANES) * LEAST) * PART_BYTES;

@@ -57,7 +57,7 @@ impl Fetches {
         let deadline = Deadline::after(SETTLE_TIMEOUT);
         let settled = deadline.retry(|| {
             interrupt::check()?;
-            let Status { pid, cache } = status_by(address, &deadline)?;
+            let Status { pid, cache } = status(address)?;
             let done = cache.fills + cache.failed_fills + cache.through >= cache.misses;
             Ok(done.then_some(Self { daemon_pid: pid, bytes: cache.origin_bytes }))
         })?;
@@ -71,9 +71,6 @@ impl Fetches {
 
 /// The part of the daemon's status that `T` is.
 pub(crate) fn status<T: DeserializeOwned>(address: &Address) -> Result<T> {
-    status_by(address, &Deadline::after(SETTLE_TIMEOUT))
-}
-
-fn status_by<T: DeserializeOwned>(address: &Address, deadline: &Deadline) -> Result<T> {
-    Admin::of(address.connect(deadline)?)?.get("/api/v1/status", deadline)
+    let deadline = Deadline::after(SETTLE_TIMEOUT);
+    Admin::of(address.connect(&deadline)?)?.get("/api/v1/status", &deadline)
 }

@@ -12,7 +12,7 @@ use forebay_api::warm::{Failure, Warming};
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_source::Options;
 use forebay_store::{FILLS, Prefetched, Store};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::sessions::Sessions;
@@ -255,8 +255,8 @@ impl Work {
                     let (store, options) = (self.store.clone(), self.options.clone());
                     let (held, under_way) = (self.held.clone(), self.under_way.clone());
                     tasks.spawn(async move {
-                        let outcome = bring(&store, &url, &options, &held, &under_way).await;
-                        drop(turn);
+                        let brought = bring(&store, &url, &options, (&held, &under_way), turn);
+                        let outcome = brought.await;
                         (url, outcome)
                     });
                 }
@@ -302,13 +302,14 @@ impl Work {
     }
 }
 
-/// Brings one shard, to its end.
+/// Brings one shard, to its end. `turn`: returned once its bytes are here, so that the next one is
+/// fetched while the disk makes this one durable.
 async fn bring(
     store: &Store,
     url: &str,
     options: &Options,
-    held: &AtomicU64,
-    under_way: &Mutex<Vec<Arc<Prefetched>>>,
+    (held, under_way): (&AtomicU64, &Mutex<Vec<Arc<Prefetched>>>),
+    turn: OwnedSemaphorePermit,
 ) -> Result<Option<u64>> {
     let shard = Arc::new(store.prefetch(url, options, held).await?);
     if shard.was_here() {
@@ -316,6 +317,8 @@ async fn bring(
     }
     let list = || under_way.lock().unwrap_or_else(PoisonError::into_inner);
     list().push(shard.clone());
+    shard.fetched().await;
+    drop(turn);
     let settled = shard.settled().await;
     list().retain(|other| !Arc::ptr_eq(other, &shard));
     // The unpacked size may exceed the estimate; a failed fetch takes no room.

@@ -1,14 +1,15 @@
 //! Consecutive bytes of one version of a shard, over as many replies as it takes.
 //!
 //! A reply that breaks off is resumed at the byte. One that is late gets a second request
-//! beside it for what is missing; once that one answers, whichever is behind is dropped.
+//! beside it for what is missing; once that one answers, whichever is behind is dropped. One that
+//! never falls silent but sends next to nothing is given up, and asked for again.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::{Buf, Bytes};
-use forebay_error::Result;
+use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::Span;
 
 use super::Object;
@@ -31,10 +32,42 @@ pub(super) struct ObjectRead {
     held: Bytes,
     stage: Stage,
     place: Option<QueuePermit>,
+    floor: Floor,
     /// True if its bytes were paid for, where they are limited.
     paid: bool,
     /// End of a stream without length, once it is there.
     end: Option<u64>,
+}
+
+/// Bytes a second below which a reply is given up: a part would take a quarter of an hour, longer
+/// than any job waits.
+const SLOWEST: u64 = 4096;
+
+/// Speed of a reply, over [`crate::Limits::read_timeout`] at a time.
+#[derive(Debug, Default)]
+struct Floor {
+    /// Time waited for bytes; none before the first.
+    waited: Option<Duration>,
+    bytes: u64,
+}
+
+impl Floor {
+    /// Notes bytes that took this time. Returns the bytes a second if they are too few.
+    fn note(&mut self, bytes: usize, took: Duration, over: Duration) -> Result<(), u64> {
+        // The wait for the first byte has its own limit.
+        let Some(waited) = &mut self.waited else {
+            self.waited = Some(Duration::ZERO);
+            return Ok(());
+        };
+        *waited += took;
+        self.bytes += bytes as u64;
+        if *waited < over {
+            return Ok(());
+        }
+        let speed = (self.bytes as f64 / waited.as_secs_f64()) as u64;
+        *self = Self { waited: Some(Duration::ZERO), bytes: 0 };
+        if speed < SLOWEST { Err(speed) } else { Ok(()) }
+    }
 }
 
 /// State of the request.
@@ -83,8 +116,8 @@ impl ObjectRead {
         let attempts = Attempts::new(object.limits());
         let (held, stage, place) = (Bytes::new(), Stage::Idle, None);
         // The bytes of a stream are paid for as they come.
-        let (paid, end) = (is_stream, None);
-        Self { object, stat, left, rank, attempts, held, stage, place, paid, end }
+        let (floor, paid, end) = (Floor::default(), is_stream, None);
+        Self { object, stat, left, rank, attempts, held, stage, place, floor, paid, end }
     }
 
     /// The same, whose first reply is there already.
@@ -105,8 +138,12 @@ impl ObjectRead {
                     self.place = Some(place.map_err(Failed::for_good)?);
                 }
                 self.stage = self.watch(self.ask());
+                self.floor = Floor::default();
             }
-            match self.stage.next().await {
+            let since = Instant::now();
+            let next = self.stage.next().await;
+            let took = since.elapsed();
+            match next {
                 Next::First(Ok(chunk)) if chunk.is_empty() => break,
                 Next::First(Ok(chunk)) => self.take(chunk),
                 Next::First(Err(failed)) => match &mut self.stage {
@@ -117,8 +154,23 @@ impl ObjectRead {
                 Next::Second(Err(failed)) => self.second_failed(failed)?,
                 Next::Look => self.look(),
             }
+            self.check_speed(took)?;
         }
         Ok(self.held.split_to(self.held.len().min(room)))
+    }
+
+    /// Gives up a reply that sends next to nothing.
+    fn check_speed(&mut self, took: Duration) -> Result<(), Failed> {
+        let over = self.object.limits().read_timeout;
+        if self.held.is_empty() && self.floor.waited.is_none() {
+            return Ok(());
+        }
+        self.floor.note(self.held.len(), took, over).map_err(|speed| {
+            self.held.clear();
+            let error = Error::new(ErrorKind::Unavailable, "the store sends next to nothing");
+            let error = error.at("url", self.object.url()).at("bytes_per_second", speed);
+            Failed::for_now(error.advise("check the store and the network to it"))
+        })
     }
 
     /// A request for what is left.
@@ -146,6 +198,13 @@ impl ObjectRead {
         late.map(|late| reply.asked() + late)
     }
 
+    /// Time at which a reply counts as late, whatever is usual: a second request still has the time
+    /// to show if the first is at fault.
+    fn late_at_most(&self, reply: &Reply) -> Instant {
+        let limits = self.object.limits();
+        reply.asked() + (limits.read_timeout / 2).max(limits.late)
+    }
+
     fn take(&mut self, mut chunk: Bytes) {
         if let Stage::One { skip, .. } = &mut self.stage {
             let here = (*skip).min(chunk.len() as u64);
@@ -162,9 +221,9 @@ impl ObjectRead {
         let Stage::One { reply: first, skip, .. } = stage else { return };
         let now = Instant::now();
         let look = match self.late(&first) {
-            None => Some(next_look()),
+            None if now < self.late_at_most(&first) => Some(next_look()),
             Some(late) if late > now => Some(late),
-            Some(_) => None,
+            None | Some(_) => None,
         };
         let missing = self.left.end - self.left.start;
         let hedge = look.is_none().then(|| self.object.link().hedge(missing)).flatten();
@@ -238,9 +297,7 @@ impl RangeRead for ObjectRead {
                     filled += bytes.len();
                     self.left.start += bytes.len() as u64;
                     self.attempts.got(bytes.len());
-                    if let Some(bill) = self.rank.bill() {
-                        bill.received(bytes.len() as u64);
-                    }
+                    self.rank.note_received(bytes.len() as u64);
                 }
                 Err(failed) => self.again(failed).await?,
             }
@@ -250,5 +307,24 @@ impl RangeRead for ObjectRead {
 
     fn ends_at(&self) -> Option<u64> {
         self.end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floor_rejects_next_to_nothing_and_ignores_the_first_wait() {
+        let (second, over) = (Duration::from_secs(1), Duration::from_secs(30));
+        let mut floor = Floor::default();
+        floor.note(1, over, over).unwrap();
+        for _ in 1..30 {
+            floor.note(256, second, over).unwrap();
+        }
+        assert_eq!(floor.note(256, second, over), Err(256));
+        for _ in 0..60 {
+            floor.note(SLOWEST as usize, second, over).unwrap();
+        }
     }
 }

@@ -2,11 +2,14 @@
 //!
 //! Samples that somebody waits for come first, sample by sample and not shard by shard. A
 //! fill none of whose samples is waited for lets awaited fills go first, and goes on after them.
+//! A fill whose store sends next to nothing gives its place to the fills of other stores
+//! (`endpoints.rs`).
 //! Running and waiting fills are counted apart from the queue, so that waiting work beside an idle
 //! worker shows in reports.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use forebay_error::Result;
 use forebay_source::{Queue, QueuePermit, Rank, Source, Turn};
@@ -14,9 +17,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 use utoipa::ToSchema;
 
+use super::endpoints::{EndpointTurn, EndpointUse, Endpoints};
 use super::starts::{FirstBatchWaits, StartState};
 use crate::shutdown::shutting_down;
-use crate::sizes::FILLS;
+use crate::sizes::{FILLS, LANES};
 
 /// Fills that have begun and are paused. Each keeps a sleeping indexer thread; with the running
 /// fills that is half of tokio's blocking threads. Beyond this number, shards come one after
@@ -26,6 +30,10 @@ const RESTING: usize = 250;
 /// Fills that sync at once, after their turn. They hold no frames, and a journalling file system
 /// syncs many small files in the time of one; each takes one of tokio's blocking threads.
 const SYNCING: usize = 32;
+
+/// Time after which a fill that stays slow leaves its lane to the fill of another slow store: a
+/// part of 4 MiB comes in it at the speed from which on a store no longer counts as slow.
+const LANE_TIME: Duration = Duration::from_secs(30);
 
 /// Fills of a store: fetches from origins, and moves between tiers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -54,6 +62,10 @@ pub(crate) struct Flights {
     /// Requests of first bytes before a fill takes them. Each holds a request of its endpoint, so
     /// there are no more of them than running fills.
     heads: Arc<Semaphore>,
+    /// Endpoints of the fills.
+    endpoints: Endpoints,
+    /// Lanes of fills whose stores are slow.
+    lanes: Arc<Queue>,
     /// Permits to sync.
     syncs: Semaphore,
 }
@@ -64,7 +76,34 @@ pub(crate) struct Running<'a> {
     source: &'a dyn Source,
     url: &'a str,
     rank: &'a Rank,
-    held: Option<(Turn, Flight<'a>)>,
+    held: Option<Held<'a>>,
+}
+
+/// Rights of a running fill, given back from the first to the last.
+struct Held<'a> {
+    right: Right<'a>,
+    /// None if the origin is no store.
+    endpoint: Option<EndpointTurn<'a>>,
+    source: Turn,
+}
+
+/// Rights that a fill of a slow store must give up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Yield {
+    /// None.
+    Nothing,
+    /// Its place: it has a lane from now on.
+    Place,
+    /// All: it waits for a turn like a fill that begins.
+    Turn,
+}
+
+/// Right of a fill to hold frames and requests.
+enum Right<'a> {
+    /// As one of [`FILLS`].
+    Place(Flight<'a>),
+    /// As a fill of a slow store, beside them: one part at a time.
+    Lane { _permit: QueuePermit, since: Instant },
 }
 
 /// One running fill, until dropped.
@@ -91,10 +130,10 @@ impl Drop for AtWork<'_> {
 }
 
 /// A count of one, until dropped.
-struct Counted<'a>(&'a AtomicUsize);
+pub(super) struct Counted<'a>(&'a AtomicUsize);
 
 impl<'a> Counted<'a> {
-    fn one_more(of: &'a AtomicUsize) -> Self {
+    pub(super) fn one_more(of: &'a AtomicUsize) -> Self {
         of.fetch_add(1, Ordering::Relaxed);
         Self(of)
     }
@@ -109,10 +148,91 @@ impl Drop for Counted<'_> {
 impl<'a> Running<'a> {
     /// Returns true if another awaited fill waits for this turn.
     pub(super) fn is_contested(&self) -> bool {
-        let held = self.held.as_ref();
-        held.is_some_and(|(turn, flight)| {
-            turn.is_contested(self.rank) || flight.place.is_contested(self.rank)
-        }) && self.flights.resting.load(Ordering::Relaxed) < RESTING
+        let Some(Held { right, endpoint, source }) = &self.held else { return false };
+        let is_contested = source.is_contested(self.rank)
+            || endpoint.as_ref().is_some_and(|turn| turn.is_contested(self.rank))
+            || matches!(right, Right::Place(flight) if flight.place.is_contested(self.rank));
+        is_contested && self.flights.resting.load(Ordering::Relaxed) < RESTING
+    }
+
+    /// Returns true if the fill has a lane and no place.
+    pub(super) fn has_lane(&self) -> bool {
+        matches!(&self.held, Some(Held { right: Right::Lane { .. }, .. }))
+    }
+
+    /// Notes that the store sends next to nothing. Returns what the fill gives up for others.
+    pub(super) fn note_slow(&mut self) -> Yield {
+        let is_unneeded = !self.rank.is_awaited() && self.is_contested();
+        let Some(Held { right, endpoint: Some(endpoint), .. }) = &mut self.held else {
+            return Yield::Nothing;
+        };
+        let others_wait = endpoint.keeps_others_waiting();
+        let was_slow = endpoint.is_slow();
+        if others_wait {
+            endpoint.mark_slow(true);
+        }
+        if is_unneeded {
+            return Yield::Turn;
+        }
+        if let Right::Lane { since, .. } = right {
+            let has_had_its_time = since.elapsed() >= LANE_TIME;
+            return match has_had_its_time && self.flights.lanes.counts().1 > 0 {
+                true => Yield::Turn,
+                false => Yield::Nothing,
+            };
+        }
+        if !others_wait {
+            return Yield::Nothing;
+        }
+        match self.flights.lanes.try_place(self.rank) {
+            // Further fills of the endpoint wait for this one.
+            Some(permit) if !was_slow => {
+                *right = Right::Lane { _permit: permit, since: Instant::now() };
+                Yield::Place
+            }
+            _ => Yield::Turn,
+        }
+    }
+
+    /// Keeps the knowledge about the endpoint while the fill has no turn.
+    fn keep_endpoint(&self) -> Option<EndpointUse<'a>> {
+        let flights = self.flights;
+        self.source.is_remote().then(|| flights.endpoints.enter(self.source.endpoint()))
+    }
+
+    /// Waits for a new turn, which others take before.
+    ///
+    /// # Errors
+    /// `Closed` once no more fills begin.
+    pub(super) async fn renew(&mut self) -> Result<()> {
+        let _resting = Counted::one_more(&self.flights.resting);
+        let _known = self.keep_endpoint();
+        self.held = None;
+        self.held = Some(self.flights.turn(self.source, self.url, self.rank).await?);
+        Ok(())
+    }
+
+    /// Notes that the store sends enough again.
+    pub(super) fn mark_fast(&self) {
+        if let Some(Held { right: Right::Lane { .. }, endpoint: Some(endpoint), .. }) = &self.held {
+            endpoint.mark_slow(false);
+        }
+    }
+
+    /// Notes that the store of a fill in a lane is fast again. Waits for a place, which the fill
+    /// takes instead of the lane.
+    ///
+    /// # Errors
+    /// `Closed` once no more fills begin.
+    pub(super) async fn note_fast(&mut self) -> Result<()> {
+        let Some(Held { right: right @ Right::Lane { .. }, endpoint: Some(endpoint), .. }) =
+            &mut self.held
+        else {
+            return Ok(());
+        };
+        endpoint.mark_slow(false);
+        *right = Right::Place(self.flights.place(self.rank, Some(&*endpoint)).await?);
+        Ok(())
     }
 
     /// Returns true if another awaited fill is running.
@@ -148,6 +268,7 @@ impl<'a> Running<'a> {
     /// `Closed` once no more fills begin.
     pub(super) async fn let_others(&mut self, wanted: impl Future<Output = ()>) -> Result<()> {
         let _resting = Counted::one_more(&self.flights.resting);
+        let _known = self.keep_endpoint();
         self.held = None;
         let held_back = Counted::one_more(&self.flights.held_back);
         tokio::select! {
@@ -166,8 +287,21 @@ impl Flights {
         let heads = Arc::new(Semaphore::new(FILLS));
         let (places, ranks, starts) =
             (Queue::new(FILLS), Mutex::default(), FirstBatchWaits::default());
+        let (endpoints, lanes) = (Endpoints::new(), Queue::new(LANES));
         let syncs = Semaphore::new(SYNCING);
-        Self { places, running, waiting, resting, held_back, starts, ranks, heads, syncs }
+        Self {
+            places,
+            running,
+            waiting,
+            resting,
+            held_back,
+            starts,
+            ranks,
+            heads,
+            endpoints,
+            lanes,
+            syncs,
+        }
     }
 
     /// Waits for a turn to fetch a shard.
@@ -184,21 +318,54 @@ impl Flights {
         Ok(Running { flights: self, source, url, rank, held })
     }
 
-    /// Waits for the turn of the source first: fills that wait for a hanging source block no
-    /// others.
+    /// Waits for the turns of the source and of its endpoint first: fills that wait for a hanging
+    /// source or a slow store block no others.
     async fn turn<'a>(
         &'a self,
-        source: &dyn Source,
+        source: &'a dyn Source,
         url: &str,
         rank: &'a Rank,
-    ) -> Result<(Turn, Flight<'a>)> {
+    ) -> Result<Held<'a>> {
         let turn = source.turn(url, rank).await?;
+        let endpoint = match source.is_remote() {
+            true => {
+                let waiting = Counted::one_more(&self.waiting);
+                let endpoint = self.endpoints.enter(source.endpoint()).turn(rank).await?;
+                drop(waiting);
+                Some(endpoint)
+            }
+            false => None,
+        };
+        let right = match endpoint.as_ref().is_some_and(EndpointTurn::is_slow) {
+            true => {
+                let waiting = Counted::one_more(&self.waiting);
+                let permit = self.lanes.place(rank).await?;
+                drop(waiting);
+                Right::Lane { _permit: permit, since: Instant::now() }
+            }
+            false => Right::Place(self.place(rank, endpoint.as_ref()).await?),
+        };
+        Ok(Held { right, endpoint, source: turn })
+    }
+
+    /// Waits for one of the places.
+    async fn place<'a>(
+        &'a self,
+        rank: &'a Rank,
+        endpoint: Option<&EndpointTurn<'_>>,
+    ) -> Result<Flight<'a>> {
         let waiting = Counted::one_more(&self.waiting);
+        let at_endpoint = endpoint.map(EndpointTurn::wait_for_place);
         let place = self.places.place(rank).await?;
         let running = Counted::one_more(&self.running);
-        drop(waiting);
+        drop((waiting, at_endpoint));
         self.ranks().push(rank.clone());
-        Ok((turn, Flight { _running: running, place, _at_work: AtWork { flights: self, rank } }))
+        Ok(Flight { _running: running, place, _at_work: AtWork { flights: self, rank } })
+    }
+
+    /// Waits until the store at this endpoint is slow.
+    pub(crate) async fn slow(&self, endpoint: &str) {
+        self.endpoints.slow(endpoint).await;
     }
 
     fn ranks(&self) -> MutexGuard<'_, Vec<Rank>> {
@@ -208,6 +375,8 @@ impl Flights {
     /// Lets no more fills begin.
     pub(crate) fn close(&self) {
         self.places.close();
+        self.lanes.close();
+        self.endpoints.close();
         self.starts.close();
     }
 

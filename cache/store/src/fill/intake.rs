@@ -92,6 +92,7 @@ impl<'a> Pieces<'a> {
             pieces.whole = Some(match head {
                 Some(head) => head,
                 None => {
+                    let _asks = fill.asks();
                     fill.request
                         .source
                         .range_read(
@@ -106,7 +107,7 @@ impl<'a> Pieces<'a> {
         } else if let Some(mut head) = head {
             // The first bytes are already on their way.
             while pieces.asked < fill.request.stat.len && !frame.is_empty() {
-                let since = Instant::now();
+                let (since, _asks) = (Instant::now(), fill.asks());
                 let piece = head.fill(frame.split_to(PIECE_BYTES)).await?;
                 let end = fill.request.stat.len.min(pieces.asked + PIECE_BYTES as u64);
                 fill.announce_fetched(since, pieces.asked..end);
@@ -133,7 +134,7 @@ impl<'a> Pieces<'a> {
         self.asked += PIECE_BYTES as u64;
         self.reads.spawn(async move {
             fill.pay(PIECE_BYTES as u64).await;
-            let since = Instant::now();
+            let (since, _asks) = (Instant::now(), fill.asks());
             let read = fill
                 .request
                 .source
@@ -181,7 +182,7 @@ impl<'a> Pieces<'a> {
                 if self.end.is_none() {
                     self.fill.pay(room.len() as u64).await;
                 }
-                let since = Instant::now();
+                let (since, _asks) = (Instant::now(), self.fill.asks());
                 let len = room.len() as u64;
                 self.here.insert(self.given, whole.fill(room).await?);
                 self.end = self.end.or(whole.ends_at());
@@ -256,12 +257,13 @@ impl Fill {
             // A tier holds plain bytes only.
             let _new = self.form.set(None);
         } else if self.is_stream() || Compression::is_promised(self.url()) {
-            let mut pieces = Pieces::begin(self).await?;
-            let first = self.unless_failed(pieces.next()).await?;
+            let mut pieces = self.paced(running, Pieces::begin(self)).await?;
+            let first = self.paced(running, self.unless_failed(pieces.next())).await?;
             let format = first.as_ref().and_then(|(piece, len)| Compression::of(&piece[..*len]));
             match first {
                 Some(first) if format.is_some() || self.is_stream() => {
-                    return self.unpack(format, first, pieces, under_way).await;
+                    let unpacked = self.unpack(format, first, pieces, under_way);
+                    return self.paced(running, unpacked).await;
                 }
                 None if self.is_stream() => return Err(self.empty_stream_error()),
                 _ => {}
@@ -271,9 +273,10 @@ impl Fill {
         let Some(format) = self.fetch_parts(running, under_way).await? else { return Ok(()) };
         // The name did not show the compression: parts in flight are requested again.
         under_way.shutdown().await;
-        let mut pieces = Pieces::begin(self).await?;
-        let first = self.unless_failed(pieces.next()).await?.ok_or_else(abandoned)?;
-        self.unpack(Some(format), first, pieces, under_way).await
+        let mut pieces = self.paced(running, Pieces::begin(self)).await?;
+        let first = self.paced(running, self.unless_failed(pieces.next())).await?;
+        let unpacked = self.unpack(Some(format), first.ok_or_else(abandoned)?, pieces, under_way);
+        self.paced(running, unpacked).await
     }
 
     /// Returns true if only the end of the stream shows its length.

@@ -11,9 +11,11 @@ use forebay_source::{Binding, RangeRead};
 use forebay_uring::{Frozen, Span};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
+use super::endpoints::{Pace, Pulse};
+use super::flights::Yield;
 use super::record::RECORD_PARTS;
 use super::{Fill, Running, Target};
 use crate::compression::Compression;
@@ -41,6 +43,30 @@ struct PartRun {
     end: u64,
 }
 
+/// Permits of the requests of one fill, and their recall.
+struct Requests {
+    permits: Arc<Semaphore>,
+    /// True while all requests must end, with or without their bytes.
+    recalled: watch::Sender<bool>,
+}
+
+impl Requests {
+    fn new() -> Arc<Self> {
+        let permits = Arc::new(Semaphore::new(PARTS_AT_ONCE));
+        Arc::new(Self { permits, recalled: watch::Sender::new(false) })
+    }
+
+    /// Number of parts in flight.
+    fn in_flight(&self) -> usize {
+        PARTS_AT_ONCE - self.permits.available_permits()
+    }
+
+    async fn recalled(&self) {
+        // Cannot fail: `self` holds the sender.
+        let _ = self.recalled.subscribe().wait_for(|recalled| *recalled).await;
+    }
+}
+
 impl Fill {
     /// Fetches every part, or returns the compression of the origin's bytes; then no part has
     /// arrived.
@@ -50,7 +76,8 @@ impl Fill {
         under_way: &mut PartTasks,
     ) -> Result<Option<Compression>> {
         let parts = self.request.stat.len.div_ceil(PART_BYTES as u64);
-        let asking = Arc::new(Semaphore::new(PARTS_AT_ONCE));
+        let requests = Requests::new();
+        let mut pulse = Pulse::new();
         let mut recording = FuturesUnordered::new();
         let (mut wants, mut starts) = (self.growth.watch_wants(), running.watch_starts());
         // The next part to request, the number of recorded parts, and the first part of this turn.
@@ -59,7 +86,7 @@ impl Fill {
             wants.mark_unchanged();
             starts.mark_unchanged();
             let seen = self.parts.progress();
-            let arrived = next - (PARTS_AT_ONCE - asking.available_permits()) as u64;
+            let arrived = next - requests.in_flight() as u64;
             let upto = self.request_limit(first, arrived, running).min(parts);
             let is_over = next >= upto && under_way.is_empty() && recording.is_empty();
             if next < parts && is_over && seen.is_past(next) {
@@ -69,15 +96,32 @@ impl Fill {
             }
             tokio::select! {
                 // In order: the part that the indexer waits for gets its frame first.
-                admitted = self.admit(next, &asking), if next < upto => {
-                    let run = self.next_run(admitted?, upto, &asking);
+                admitted = self.admit(next, &requests), if next < upto => {
+                    let run = self.next_run(admitted?, upto, &requests);
                     next = run.end;
-                    let (fill, asking) = (self.clone(), asking.clone());
-                    under_way.spawn(async move { fill.land(run, &asking).await });
+                    let (fill, requests) = (self.clone(), requests.clone());
+                    under_way.spawn(async move { fill.land(run, &requests).await });
                 }
                 Some(landing) = under_way.join_next() => {
                     if let Some(format) = landing.map_err(|_| shutting_down())?? {
                         return Ok(Some(format));
+                    }
+                    if pulse.is_young() {
+                        running.note_fast().await?;
+                    }
+                }
+                () = pulse.tick(), if !under_way.is_empty() => {
+                    let (given, format) =
+                        self.check_pace(&mut pulse, running, &requests, under_way).await?;
+                    if format.is_some() {
+                        return Ok(format);
+                    }
+                    if given != Yield::Nothing {
+                        next = self.parts.retract();
+                        first = next;
+                    }
+                    if given == Yield::Turn {
+                        self.yield_turn(running).await?;
                     }
                 }
                 landed = self.parts.wait_landed(recorded + RECORD_PARTS), if recording.is_empty() && !under_way.is_empty() => {
@@ -93,6 +137,55 @@ impl Fill {
                 else => return Ok(None),
             }
         }
+    }
+
+    /// Counts the bytes that came. If next to nothing comes and others wait, ends all requests.
+    /// Returns the rights that the fill gave up, and the compression of the origin's bytes if that
+    /// shows first.
+    async fn check_pace(
+        &self,
+        pulse: &mut Pulse,
+        running: &mut Running<'_>,
+        requests: &Requests,
+        under_way: &mut PartTasks,
+    ) -> Result<(Yield, Option<Compression>)> {
+        let given = match self.count(pulse) {
+            Pace::Unknown => return Ok((Yield::Nothing, None)),
+            Pace::Fast => {
+                running.note_fast().await?;
+                return Ok((Yield::Nothing, None));
+            }
+            Pace::Slow => running.note_slow(),
+        };
+        if given == Yield::Nothing {
+            return Ok((given, None));
+        }
+        if self.request.stat.binding == Binding::Sequential {
+            // One reply cannot be continued.
+            return self.yield_whole(given).map(|()| (Yield::Nothing, None));
+        }
+        pulse.restart();
+        requests.recalled.send_replace(true);
+        while let Some(landing) = under_way.join_next().await {
+            if let Some(format) = landing.map_err(|_| shutting_down())?? {
+                return Ok((given, Some(format)));
+            }
+        }
+        requests.recalled.send_replace(false);
+        Ok((given, None))
+    }
+
+    /// Waits for a new turn, and holds no memory meanwhile.
+    async fn yield_turn(&self, running: &mut Running<'_>) -> Result<()> {
+        self.parts.release_passed();
+        if let Some(allotment) = &self.destination.allotment {
+            allotment.pause();
+        }
+        self.unless_failed(running.renew()).await?;
+        if let Some(allotment) = &self.destination.allotment {
+            allotment.resume();
+        }
+        Ok(())
     }
 
     /// Lets others go first, and holds no memory meanwhile. Everything requested has arrived.
@@ -119,23 +212,26 @@ impl Fill {
     ///   [`PARTS_AT_ONCE`]. So the first samples of one shard need not share the network with much
     ///   of another, and if they do not come, others do.
     ///
+    /// In a lane, parts come one by one.
+    ///
     /// `arrived`: parts that are no longer in flight.
     fn request_limit(&self, first: u64, arrived: u64, running: &Running<'_>) -> u64 {
         // One reply cannot be paused, and a move between tiers uses no network.
         if self.request.stat.binding == Binding::Sequential || self.request.since.is_some() {
             return u64::MAX;
         }
-        if running.is_held_back() {
-            return self.awaited_end().max(1);
-        }
         let at_once = PARTS_AT_ONCE as u64;
+        let in_lane = if running.has_lane() { arrived + 1 } else { u64::MAX };
+        if running.is_held_back() {
+            return self.awaited_end().max(1).min(in_lane);
+        }
         let share = match (running.is_contested(), running.has_company()) {
             (true, _) => first + first.clamp(1, at_once),
             (false, true) => arrived + (arrived / 2).clamp(1, at_once),
             (false, false) if self.is_awaited_in_part() => arrived + arrived.clamp(1, at_once),
-            (false, false) => return u64::MAX,
+            (false, false) => return in_lane,
         };
-        share.max(self.awaited_end())
+        share.max(self.awaited_end()).min(in_lane)
     }
 
     /// Returns true if readers wait for less than all of the shard.
@@ -156,7 +252,7 @@ impl Fill {
     }
 
     /// Parts to request together with `first`: as many as suit the source and have room now.
-    fn next_run(&self, first: AdmittedPart, parts: u64, asking: &Arc<Semaphore>) -> PartRun {
+    fn next_run(&self, first: AdmittedPart, parts: u64, requests: &Requests) -> PartRun {
         let begin = first.part;
         if self.request.stat.binding == Binding::Sequential {
             // One reply for all of it; no other request runs.
@@ -169,7 +265,7 @@ impl Fill {
         // Parts left by an earlier fill are not requested.
         while !self.is_here(begin) && run.end < parts.min(begin + wanted) && !self.is_here(run.end)
         {
-            let Some(admitted) = self.try_admit(run.end, asking) else { break };
+            let Some(admitted) = self.try_admit(run.end, requests) else { break };
             run.admitted.push_back(admitted);
             run.end += 1;
         }
@@ -177,17 +273,17 @@ impl Fill {
     }
 
     /// Waits for the permits of one more part.
-    async fn admit(&self, part: u64, asking: &Arc<Semaphore>) -> Result<AdmittedPart> {
+    async fn admit(&self, part: u64, requests: &Requests) -> Result<AdmittedPart> {
         let window = self.parts.admit().await?;
         let frame = self.destination.frames.lease(PART_BYTES).await?;
-        let asking = asking.clone().acquire_owned().await.map_err(|_| shutting_down())?;
+        let asking = requests.permits.clone().acquire_owned().await.map_err(|_| shutting_down())?;
         Ok(AdmittedPart { part, window, frame, asking })
     }
 
     /// Takes the permits of one more part, if they are free now.
-    fn try_admit(&self, part: u64, asking: &Arc<Semaphore>) -> Option<AdmittedPart> {
+    fn try_admit(&self, part: u64, requests: &Requests) -> Option<AdmittedPart> {
         let window = self.parts.try_admit()?;
-        let asking = asking.clone().try_acquire_owned().ok()?;
+        let asking = requests.permits.clone().try_acquire_owned().ok()?;
         let frame = self.destination.frames.try_lease(PART_BYTES)?;
         Some(AdmittedPart { part, window, frame, asking })
     }
@@ -196,11 +292,11 @@ impl Fill {
     async fn land(
         self: &Arc<Self>,
         run: PartRun,
-        asking: &Arc<Semaphore>,
+        requests: &Requests,
     ) -> Result<Option<Compression>> {
         // Each part is written while the next arrives.
         let mut keeping = JoinSet::new();
-        let mut landed = self.land_each(run, asking, &mut keeping).await;
+        let mut landed = self.land_each(run, requests, &mut keeping).await;
         if let Err(error) = &landed {
             // Waiting readers get the error before the writes end.
             self.parts.fail(error);
@@ -216,7 +312,7 @@ impl Fill {
     async fn land_each(
         self: &Arc<Self>,
         mut run: PartRun,
-        asking: &Arc<Semaphore>,
+        requests: &Requests,
         keeping: &mut JoinSet<Result<()>>,
     ) -> Result<Option<Compression>> {
         let Some(AdmittedPart { part: first, .. }) = run.admitted.front() else { return Ok(None) };
@@ -224,7 +320,10 @@ impl Fill {
         for part in first..run.end {
             let admitted = match run.admitted.pop_front() {
                 Some(admitted) => admitted,
-                None => self.admit(part, asking).await?,
+                None => tokio::select! {
+                    admitted = self.admit(part, requests) => admitted?,
+                    () = requests.recalled() => return Ok(None),
+                },
             };
             let AdmittedPart { window, frame, asking, .. } = admitted;
             let (frame, here) = self.read_resumed_part(part, frame).await?;
@@ -247,6 +346,7 @@ impl Fill {
             let (frame, form) = tokio::select! {
                 arrived = arrive => arrived?,
                 () = self.parts.failed() => return Err(abandoned()),
+                () = requests.recalled() => return Ok(None),
             };
             if form.is_some() {
                 return Ok(form);
@@ -281,6 +381,7 @@ impl Fill {
                 stretch.insert(match head {
                     Some(head) => head,
                     None => {
+                        let _asks = self.asks();
                         self.request
                             .source
                             .range_read(self.url(), &self.request.stat, range, &self.request.rank)
@@ -289,6 +390,7 @@ impl Fill {
                 })
             }
         };
+        let _asks = self.asks();
         let frame = stretch.fill(frame).await?;
         self.announce_fetched(since, offset..offset + held as u64);
         Ok(frame)

@@ -35,6 +35,8 @@ pub(crate) struct Growth {
     unpacked: Arc<OnceLock<()>>,
     /// Verdict on the bytes that came.
     pub(super) verdict: Verdict,
+    /// Set once all bytes are here and others may be fetched.
+    pub(super) fetched: Arc<SetOnce<()>>,
     /// Set once the fill is over.
     pub(super) settled: Arc<SetOnce<()>>,
     /// Bytes that an earlier fill had left on the tier.
@@ -52,6 +54,7 @@ impl Growth {
             len: Arc::default(),
             unpacked: Arc::default(),
             verdict: Verdict::pending(),
+            fetched: Arc::default(),
             settled: Arc::default(),
             resumed: Arc::default(),
             came_whole: false,
@@ -69,6 +72,7 @@ impl Growth {
             len: Arc::new(OnceLock::from(len)),
             unpacked: Arc::default(),
             verdict: Verdict::good(),
+            fetched: Arc::new(SetOnce::new_with(Some(()))),
             settled: Arc::new(SetOnce::new_with(Some(()))),
             resumed: Arc::default(),
             came_whole: true,
@@ -89,8 +93,15 @@ impl Growth {
     pub(crate) fn settle(&self) {
         // Nobody will learn more about a fill that ended early.
         self.verdict.settle(None);
+        self.mark_fetched();
         // A second call changes nothing.
         let _ = self.settled.set(());
+    }
+
+    /// Notes that all bytes are here and the turn of the fill is over.
+    pub(crate) fn mark_fetched(&self) {
+        // A second call changes nothing.
+        let _ = self.fetched.set(());
     }
 
     /// Declares the bytes that came good, as far as is known.

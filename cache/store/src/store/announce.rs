@@ -4,19 +4,23 @@
 //! fetches only what it waits for. If there is room, a needed shard is fetched at once; if another
 //! must be evicted, as late as possible.
 
+use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use forebay_error::{ErrorKind, Result};
+use forebay_error::{Error, ErrorKind, Result};
 use forebay_policy::simulate::Trace;
 use forebay_policy::{Evict, Future, JobId, Shard};
 use forebay_source::{Options, object_of};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use super::{Store, StoreInner};
 use crate::dataset::Cache;
 use crate::directory::ObjectKey;
+use crate::fill::WATCHED;
 use crate::forecast::{Forecast, ForecastReport, NextFetch, ReadContext, Refusal};
 use crate::shared_state::SharedState;
 use crate::sizes::FILLS;
@@ -25,6 +29,9 @@ use crate::tier::{Tier, Urgency};
 /// Fetches ahead of need at once: as many as run at once. An earlier request would only take its
 /// room earlier.
 const AT_ONCE: usize = FILLS;
+
+/// Fetches ahead of need with those whose stores do not answer: a few for each of a dozen stores.
+const ASKED_AT_ONCE: usize = 64;
 
 /// Reads that a job announces.
 pub struct AnnouncedReads {
@@ -203,20 +210,97 @@ impl Store {
         }
     }
 
-    /// Fetches a shard, and waits until it is durable.
-    async fn fetch(self, url: &str, options: &Options) -> Result<()> {
-        let shard = self.ranked(url, options, Urgency::Ahead, self.rank()).await?;
-        shard.settled().await
+    /// Fetches a shard, and waits until it is durable. `turn`: returned before if the store does
+    /// not answer, so that shards of others are fetched.
+    ///
+    /// # Errors
+    /// Those of the fetch; `Unavailable` at once if the store is slow, or answers no other request.
+    async fn fetch(
+        self,
+        url: &str,
+        options: &Options,
+        turn: OwnedSemaphorePermit,
+        silent: &SilentEndpoints,
+    ) -> Result<()> {
+        let source = self.inner.sources.open_for(url, options, self.client.as_ref())?;
+        let (rank, endpoint) = (self.rank(), source.endpoint());
+        if silent.has(endpoint) {
+            return Err(slow(endpoint));
+        }
+        let fetched = async {
+            let mut asked = pin!(self.identity(&source, url, &rank));
+            if tokio::time::timeout(WATCHED, &mut asked).await.is_err() {
+                let _silent = silent.note(endpoint);
+                drop(turn);
+                self.inner.shared.forecast.changed.notify_one();
+                asked.await?;
+                // The next turn finds the answer.
+                return Err(slow(endpoint));
+            }
+            let shard = self.ranked(url, options, Urgency::Ahead, rank.clone()).await?;
+            shard.settled().await
+        };
+        tokio::select! {
+            biased;
+            () = self.inner.shared.flights.slow(endpoint) => Err(slow(endpoint)),
+            fetched = fetched => fetched,
+        }
     }
+}
+
+/// Endpoints that have not answered a request for a while, and the number of these requests.
+#[derive(Clone, Default)]
+struct SilentEndpoints(Arc<Mutex<HashMap<String, usize>>>);
+
+/// A request without an answer, until dropped.
+struct SilentRequest<'a>(&'a SilentEndpoints, &'a str);
+
+impl SilentEndpoints {
+    fn has(&self, endpoint: &str) -> bool {
+        self.lock().contains_key(endpoint)
+    }
+
+    fn note<'a>(&'a self, endpoint: &'a str) -> SilentRequest<'a> {
+        *self.lock().entry(endpoint.to_owned()).or_default() += 1;
+        SilentRequest(self, endpoint)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for SilentRequest<'_> {
+    fn drop(&mut self) {
+        let mut silent = self.0.lock();
+        if let Some(requests) = silent.get_mut(self.1) {
+            *requests -= 1;
+            if *requests == 0 {
+                silent.remove(self.1);
+            }
+        }
+    }
+}
+
+fn slow(endpoint: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, "the store is slow").at("endpoint", endpoint)
+}
+
+/// Turns of the fetches ahead of need.
+struct Turns {
+    permits: Arc<Semaphore>,
+    silent: SilentEndpoints,
 }
 
 /// Fetches announced shards while the store exists.
 pub(super) async fn fetch_ahead(store: Weak<StoreInner>, forecast: Arc<Forecast>) {
     let mut fetches = JoinSet::new();
+    let turns =
+        Turns { permits: Arc::new(Semaphore::new(AT_ONCE)), silent: SilentEndpoints::default() };
     loop {
         let changed = forecast.changed.notified();
         let again = match store.upgrade() {
-            Some(inner) => fetch_what_is_due(&inner, &mut fetches),
+            Some(inner) => fetch_what_is_due(&inner, &mut fetches, &turns),
             None => return,
         };
         let pause = async {
@@ -237,10 +321,13 @@ pub(super) async fn fetch_ahead(store: Weak<StoreInner>, forecast: Arc<Forecast>
 fn fetch_what_is_due(
     inner: &Arc<StoreInner>,
     fetches: &mut JoinSet<()>,
+    turns: &Turns,
 ) -> Option<forebay_policy::Moment> {
     let forecast = &inner.shared.forecast;
     while fetches.try_join_next().is_some() {}
-    while fetches.len() < AT_ONCE {
+    while fetches.len() < ASKED_AT_ONCE
+        && let Ok(turn) = turns.permits.clone().try_acquire_owned()
+    {
         let NextFetch { shard, object, bytes, via, at, due } = match forecast.next_fetch() {
             Ok(next) => next,
             Err(again) => return again,
@@ -272,10 +359,11 @@ fn fetch_what_is_due(
             }
         }
         forecast.note_fetch_start(shard);
+        let silent = turns.silent.clone();
         fetches.spawn(async move {
             let forecast = store.inner.shared.forecast.clone();
             let (url, store_tenant) = (&via.urls[at], store.tenant.clone());
-            let fetched = store.fetch(url, &via.options).await;
+            let fetched = store.fetch(url, &via.options, turn, &silent).await;
             if let Err(error) = &fetched
                 && error.kind() != ErrorKind::Full
             {

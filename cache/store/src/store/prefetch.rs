@@ -51,6 +51,13 @@ impl Prefetched {
         self.arriving.as_ref().map_or(0, arrived)
     }
 
+    /// Waits until the fetch is over; the shard may not be durable yet.
+    pub async fn fetched(&self) {
+        if let Some(shard) = &self.arriving {
+            shard.fetched().await;
+        }
+    }
+
     /// Waits until the shard is durable on its tier.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
-use forebay_store::Store;
+use forebay_store::{Store, gave_way};
 
 /// Pause between two attempts, each of which has retries of its own in the source.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -93,7 +93,8 @@ impl Waiting<'_> {
     pub(super) async fn after(&self, error: Error) -> Result<()> {
         let is_over = self.since.elapsed() + PAUSE >= self.patience.limit;
         let has_begun = self.patience.begun.load(Ordering::Relaxed);
-        if error.kind() != ErrorKind::Unavailable || is_over || !has_begun {
+        let may_wait = has_begun || gave_way(&error);
+        if error.kind() != ErrorKind::Unavailable || is_over || !may_wait {
             return Err(error);
         }
         let Patience { job, store, .. } = self.patience;

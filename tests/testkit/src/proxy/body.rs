@@ -1,6 +1,7 @@
 //! An answer's body on its way to the client: counted, changed, stalled or cut.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt;
@@ -10,7 +11,7 @@ use hyper::body::Frame;
 use s3s::StdError;
 
 use super::Shared;
-use super::forward::Downstream;
+use super::forward::{Downstream, wait};
 use super::rules::{Fault, Until};
 
 /// Body of every answer.
@@ -36,6 +37,8 @@ struct Flow {
     passage: Passage,
     /// Events to come, the last first.
     events: Vec<(u64, Event)>,
+    /// Offset from which bytes come one by one, and the interval between them.
+    drip: Option<(u64, Duration)>,
     /// Offset of a byte to change.
     garbled: Option<u64>,
     /// Bytes that have passed.
@@ -52,7 +55,11 @@ pub(super) fn under(body: Answer, passage: Passage) -> Answer {
         Fault::Garble(at) => Some(*at),
         _ => None,
     });
-    let flow = Flow { passage, events, garbled, at: 0, held: Bytes::new() };
+    let drip = passage.faults.iter().find_map(|fault| match fault {
+        Fault::Drip(at, every) => Some((*at, *every)),
+        _ => None,
+    });
+    let flow = Flow { passage, events, drip, garbled, at: 0, held: Bytes::new() };
     let data = Box::pin(
         BodyStream::new(body).try_filter_map(|frame| async { Ok(frame.into_data().ok()) }),
     );
@@ -60,6 +67,7 @@ pub(super) fn under(body: Answer, passage: Passage) -> Answer {
         loop {
             flow.happen().await?;
             if !flow.held.is_empty() {
+                flow.wait_for_drop().await;
                 break;
             }
             match data.try_next().await? {
@@ -111,9 +119,19 @@ impl Flow {
         Ok(())
     }
 
+    /// Waits until the next byte of a dripping body is due.
+    async fn wait_for_drop(&mut self) {
+        let Some((_, every)) = self.drip.filter(|(at, _)| *at <= self.at) else { return };
+        tokio::select! {
+            () = wait(every) => {}
+            () = self.passage.until.changed() => self.drip = None,
+        }
+    }
+
     /// Takes the bytes before the next event.
     fn piece(&mut self) -> Bytes {
         let next = self.events.last().map_or(u64::MAX, |(at, _)| at - self.at);
+        let next = self.drip.map_or(next, |(at, _)| next.min(at.saturating_sub(self.at).max(1)));
         // At most the held length, so it fits.
         let len = next.min(self.held.len() as u64) as usize;
         let mut piece = self.held.split_to(len);

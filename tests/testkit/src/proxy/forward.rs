@@ -128,7 +128,7 @@ async fn ask(shared: &Shared, request: Request<Incoming>) -> Result<Response<Ans
 
 /// The delay is the fault that the test asked for, not a wait for a condition.
 #[allow(clippy::disallowed_methods, reason = "the delay itself is what is made here")]
-async fn wait(by: Duration) {
+pub(super) async fn wait(by: Duration) {
     tokio::time::sleep(by).await;
 }
 

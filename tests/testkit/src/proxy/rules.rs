@@ -167,6 +167,8 @@ pub enum Fault {
     StallBeforeHead,
     /// Stalls the body after this many bytes until other rules are set.
     Stall(u64),
+    /// Sends a byte in each interval after this many bytes of the body, until other rules are set.
+    Drip(u64, Duration),
     /// Changes, adds or removes a header of the answer.
     Header(HeaderName, Change),
     /// Changes this byte of the body.
@@ -282,6 +284,7 @@ impl fmt::Debug for Fault {
             Self::Cut(after) => write!(f, "Cut({after})"),
             Self::StallBeforeHead => f.write_str("StallBeforeHead"),
             Self::Stall(after) => write!(f, "Stall({after})"),
+            Self::Drip(after, every) => write!(f, "Drip({after}, {every:?})"),
             Self::Header(name, _) => write!(f, "Header({name})"),
             Self::Garble(at) => write!(f, "Garble({at})"),
             Self::Call(_) => f.write_str("Call"),
