@@ -37,7 +37,7 @@ use std::time::{Instant, SystemTime};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::{Origin, Sidecar};
-use forebay_source::{RangeRead, Rank, Source, Stat};
+use forebay_source::{Binding, RangeRead, Rank, Source, Stat};
 use forebay_uring::Arena;
 use tokio::sync::SetOnce;
 use tokio::task::JoinSet;
@@ -48,12 +48,12 @@ use crate::journal::{FetchStep, Journal};
 use crate::parts::{Parts, abandoned};
 use crate::shard::Growth;
 use crate::shares::CurrentShares;
-use crate::sizes::PART_BYTES;
+use crate::sizes::{PART_BYTES, SMALL_BYTES};
 pub(crate) use allotment::Allotment;
 use bytes::FillBytes;
 pub(crate) use endpoints::WATCHED;
 pub use flights::Fills;
-pub(crate) use flights::{Flights, Running};
+pub(crate) use flights::{FillSize, Flights, Running};
 use indexing::index;
 pub use pace::gave_way;
 pub use starts::FirstBatchWait;
@@ -181,6 +181,14 @@ impl Fill {
             asking: AtomicUsize::new(0),
             untrusted: OnceLock::new(),
         })
+    }
+
+    /// Size class of the fill, by what is known before its first byte.
+    pub(crate) fn size(&self) -> FillSize {
+        let is_small = self.request.stat.len <= SMALL_BYTES
+            && self.request.stat.binding != Binding::Stream
+            && !Compression::is_promised(self.url());
+        if is_small { FillSize::Small } else { FillSize::Large }
     }
 
     pub(crate) fn url(&self) -> &str {

@@ -63,7 +63,7 @@ pub use ledger::{BillKey, NO_JOB, OTHERS};
 pub use open_shards::OPEN_SHARDS;
 pub use shard::{Placed, Progress, Shard, ShardHandle, Verdict};
 pub use shares::check_promises;
-pub use sizes::{FILLS, FRAME_BYTES, PART_BYTES};
+pub use sizes::{FILLS, FRAME_BYTES, PART_BYTES, SMALL_BYTES, SMALL_FILLS};
 pub use store::{
     AnnouncedReads, Announcement, Checked, Claim, Explained, OnChange, OriginAnswer, Prefetched,
     Quota, Store, StoreConfig, StoreRules, TierRoom,

@@ -121,7 +121,8 @@ impl SharedState {
 
     /// Waits for a turn to fetch a shard.
     pub(crate) async fn begin<'a>(&'a self, fill: &'a Fill) -> Result<Running<'a>> {
-        self.flights.begin(&*fill.request.source, fill.url(), &fill.request.rank).await
+        let (source, rank) = (&*fill.request.source, &fill.request.rank);
+        self.flights.begin(source, fill.url(), rank, fill.size()).await
     }
 
     pub(crate) fn forget_identity(&self, source: &dyn Source, url: &str) {

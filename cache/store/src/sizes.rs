@@ -32,10 +32,18 @@ pub(crate) const LEAST: usize = RETAINED + 2;
 /// delay the first whole shard.
 pub const FILLS: usize = 4;
 
+/// Largest shard that counts as small. A transfer of this size takes less time than a round trip to
+/// a store and the syncs of a disk, so the shards in flight decide how many come in a second.
+pub const SMALL_BYTES: u64 = 256 << 10;
+
+/// Small shards filled at once, beside [`FILLS`] of any size: with the 60 ms of two round trips and
+/// three syncs, a thousand a second.
+pub const SMALL_FILLS: usize = 64;
+
 /// Fills beside the running ones whose stores send next to nothing: one for each of two slow
 /// stores. They get a part at a time.
 pub(crate) const LANES: usize = 2;
 
-/// Frame memory of all fills. Two fills whose disks hang with all their frames leave the others the
-/// minimum. A paused fill holds none.
-pub const FRAME_BYTES: usize = (2 * WINDOW + (FILLS - 2 + LANES) * LEAST) * PART_BYTES;
+/// Frame memory of all fills. Two fills whose disks hang with all their frames leave two others the
+/// minimum; lanes and small shards use what is free. A paused fill holds none.
+pub const FRAME_BYTES: usize = (2 * WINDOW + (FILLS - 2) * LEAST) * PART_BYTES;

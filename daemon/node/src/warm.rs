@@ -4,14 +4,14 @@
 //! whatever a job wants; a store or a cache that takes no more ends it instead of being asked for
 //! each of its shards.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_api::warm::{Failure, Warming};
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_source::Options;
-use forebay_store::{FILLS, Prefetched, Store};
+use forebay_store::{FILLS, Prefetched, SMALL_BYTES, SMALL_FILLS, Store};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -20,6 +20,12 @@ use crate::sessions::Sessions;
 /// Shards fetched at once for all warm-ups together: the other half is there at once for a job that
 /// comes.
 pub const AT_ONCE: usize = FILLS / 2;
+
+/// Permits of all warm-ups together: one for each small shard that is fetched at once.
+const PERMITS: usize = SMALL_FILLS;
+
+/// Permits that a large shard takes.
+const LARGE_PERMITS: u32 = (PERMITS / AT_ONCE) as u32;
 
 /// Warm-ups at once. More than a few people do not look after one node.
 const RUNNING: usize = 8;
@@ -92,7 +98,7 @@ pub struct WarmUps {
 
 impl WarmUps {
     pub(crate) fn new() -> Self {
-        let turns = Arc::new(Semaphore::new(AT_ONCE));
+        let turns = Arc::new(Semaphore::new(PERMITS));
         Self { list: Mutex::default(), turns, made: AtomicU64::new(0) }
     }
 
@@ -123,8 +129,7 @@ impl WarmUps {
             store: store.for_job(sessions.next_session()),
             turns: self.turns.clone(),
             options: Arc::new(options),
-            held: Arc::default(),
-            under_way: Arc::default(),
+            fetches: Arc::default(),
             in_a_row: 0,
             end: End { told, failures: Vec::new(), sender },
         };
@@ -196,12 +201,20 @@ struct Work {
     store: Store,
     turns: Arc<Semaphore>,
     options: Arc<Options>,
-    /// Bytes that it keeps here.
-    held: Arc<AtomicU64>,
-    under_way: Arc<Mutex<Vec<Arc<Prefetched>>>>,
+    fetches: Arc<Fetches>,
     /// Shards that could not be had one after the other.
     in_a_row: u64,
     end: End,
+}
+
+/// Fetches of one warm-up.
+#[derive(Debug, Default)]
+struct Fetches {
+    /// Bytes of the warm-up on this node.
+    held: AtomicU64,
+    under_way: Mutex<Vec<Arc<Prefetched>>>,
+    /// True if the last shard whose size is known was small.
+    are_small: AtomicBool,
 }
 
 /// Says that a warm-up is over, however that came.
@@ -238,7 +251,12 @@ impl Work {
         let mut counted = tokio::time::interval(COUNTED);
         counted.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let goes_on = self.in_a_row < GIVE_UP_AFTER && urls.peek().is_some();
+            // Sizes are known once their stores answer; neighbours are about as large.
+            let (permits, patience) = match self.fetches.are_small.load(Ordering::Relaxed) {
+                true => (1, GIVE_UP_AFTER + PERMITS as u64),
+                false => (LARGE_PERMITS, GIVE_UP_AFTER),
+            };
+            let goes_on = self.in_a_row < patience && urls.peek().is_some();
             tokio::select! {
                 // Results are taken before new work starts: otherwise many failures could pile up
                 // unread.
@@ -249,14 +267,13 @@ impl Work {
                         self.note(outcome);
                     }
                 }
-                turn = self.turns.clone().acquire_owned(), if goes_on => {
+                turn = self.turns.clone().acquire_many_owned(permits), if goes_on => {
                     // The semaphore is never closed.
                     let (Ok(turn), Some(url)) = (turn, urls.next()) else { break };
                     let (store, options) = (self.store.clone(), self.options.clone());
-                    let (held, under_way) = (self.held.clone(), self.under_way.clone());
+                    let fetches = self.fetches.clone();
                     tasks.spawn(async move {
-                        let brought = bring(&store, &url, &options, (&held, &under_way), turn);
-                        let outcome = brought.await;
+                        let outcome = bring(&store, &url, &options, &fetches, turn).await;
                         (url, outcome)
                     });
                 }
@@ -294,7 +311,7 @@ impl Work {
     }
 
     fn tell(&self) {
-        let under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let under_way = self.fetches.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         let arrived: u64 = under_way.iter().map(|shard| shard.arrived()).sum();
         drop(under_way);
         let told = &self.end.told;
@@ -308,10 +325,11 @@ async fn bring(
     store: &Store,
     url: &str,
     options: &Options,
-    (held, under_way): (&AtomicU64, &Mutex<Vec<Arc<Prefetched>>>),
+    Fetches { held, under_way, are_small }: &Fetches,
     turn: OwnedSemaphorePermit,
 ) -> Result<Option<u64>> {
     let shard = Arc::new(store.prefetch(url, options, held).await?);
+    are_small.store(shard.estimated_bytes() <= SMALL_BYTES, Ordering::Relaxed);
     if shard.was_here() {
         return Ok(None);
     }

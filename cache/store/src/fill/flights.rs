@@ -20,7 +20,7 @@ use utoipa::ToSchema;
 use super::endpoints::{EndpointTurn, EndpointUse, Endpoints};
 use super::starts::{FirstBatchWaits, StartState};
 use crate::shutdown::shutting_down;
-use crate::sizes::{FILLS, LANES};
+use crate::sizes::{FILLS, LANES, SMALL_FILLS};
 
 /// Fills that have begun and are paused. Each keeps a sleeping indexer thread; with the running
 /// fills that is half of tokio's blocking threads. Beyond this number, shards come one after
@@ -42,14 +42,25 @@ pub struct Fills {
     pub running: usize,
     /// Fills that wait for their turn, or that let others go first.
     pub waiting: usize,
-    /// Maximum number of running fills.
+    /// Maximum number of running fills: 4 of any size, and 64 of shards up to 256 KiB.
     pub limit: usize,
+}
+
+/// Size class of a fill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FillSize {
+    /// At most [`crate::sizes::SMALL_BYTES`], plain bytes.
+    Small,
+    /// Any other.
+    Large,
 }
 
 /// Turns of a store's fills. Awaited fills go before those fetched ahead; jobs with fewer running
 /// fills go before jobs with more.
 pub(crate) struct Flights {
     places: Arc<Queue>,
+    /// Places of small shards.
+    small_places: Arc<Queue>,
     running: AtomicUsize,
     waiting: AtomicUsize,
     resting: AtomicUsize,
@@ -76,6 +87,7 @@ pub(crate) struct Running<'a> {
     source: &'a dyn Source,
     url: &'a str,
     rank: &'a Rank,
+    size: FillSize,
     held: Option<Held<'a>>,
 }
 
@@ -100,7 +112,7 @@ pub(super) enum Yield {
 
 /// Right of a fill to hold frames and requests.
 enum Right<'a> {
-    /// As one of [`FILLS`].
+    /// As one of [`FILLS`], or of [`SMALL_FILLS`].
     Place(Flight<'a>),
     /// As a fill of a slow store, beside them: one part at a time.
     Lane { _permit: QueuePermit, since: Instant },
@@ -194,6 +206,21 @@ impl<'a> Running<'a> {
         }
     }
 
+    /// Takes the turn of a large shard: this one turns out to be compressed, and unpacking takes as
+    /// much memory as a large one does.
+    ///
+    /// # Errors
+    /// `Closed` once no more fills begin.
+    pub(super) async fn enlarge(&mut self) -> Result<()> {
+        match self.size {
+            FillSize::Large => Ok(()),
+            FillSize::Small => {
+                self.size = FillSize::Large;
+                self.renew().await
+            }
+        }
+    }
+
     /// Keeps the knowledge about the endpoint while the fill has no turn.
     fn keep_endpoint(&self) -> Option<EndpointUse<'a>> {
         let flights = self.flights;
@@ -208,7 +235,7 @@ impl<'a> Running<'a> {
         let _resting = Counted::one_more(&self.flights.resting);
         let _known = self.keep_endpoint();
         self.held = None;
-        self.held = Some(self.flights.turn(self.source, self.url, self.rank).await?);
+        self.held = Some(self.flights.turn(self.source, self.url, self.rank, self.size).await?);
         Ok(())
     }
 
@@ -231,7 +258,7 @@ impl<'a> Running<'a> {
             return Ok(());
         };
         endpoint.mark_slow(false);
-        *right = Right::Place(self.flights.place(self.rank, Some(&*endpoint)).await?);
+        *right = Right::Place(self.flights.place(self.rank, self.size, Some(&*endpoint)).await?);
         Ok(())
     }
 
@@ -276,7 +303,7 @@ impl<'a> Running<'a> {
             () = self.flights.starts.over(self.rank.owner()) => {}
         }
         drop(held_back);
-        self.held = Some(self.flights.turn(self.source, self.url, self.rank).await?);
+        self.held = Some(self.flights.turn(self.source, self.url, self.rank, self.size).await?);
         Ok(())
     }
 }
@@ -289,8 +316,10 @@ impl Flights {
             (Queue::new(FILLS), Mutex::default(), FirstBatchWaits::default());
         let (endpoints, lanes) = (Endpoints::new(), Queue::new(LANES));
         let syncs = Semaphore::new(SYNCING);
+        let small_places = Queue::new(SMALL_FILLS);
         Self {
             places,
+            small_places,
             running,
             waiting,
             resting,
@@ -313,9 +342,10 @@ impl Flights {
         source: &'a dyn Source,
         url: &'a str,
         rank: &'a Rank,
+        size: FillSize,
     ) -> Result<Running<'a>> {
-        let held = Some(self.turn(source, url, rank).await?);
-        Ok(Running { flights: self, source, url, rank, held })
+        let held = Some(self.turn(source, url, rank, size).await?);
+        Ok(Running { flights: self, source, url, rank, size, held })
     }
 
     /// Waits for the turns of the source and of its endpoint first: fills that wait for a hanging
@@ -325,6 +355,7 @@ impl Flights {
         source: &'a dyn Source,
         url: &str,
         rank: &'a Rank,
+        size: FillSize,
     ) -> Result<Held<'a>> {
         let turn = source.turn(url, rank).await?;
         let endpoint = match source.is_remote() {
@@ -343,7 +374,7 @@ impl Flights {
                 drop(waiting);
                 Right::Lane { _permit: permit, since: Instant::now() }
             }
-            false => Right::Place(self.place(rank, endpoint.as_ref()).await?),
+            false => Right::Place(self.place(rank, size, endpoint.as_ref()).await?),
         };
         Ok(Held { right, endpoint, source: turn })
     }
@@ -352,11 +383,16 @@ impl Flights {
     async fn place<'a>(
         &'a self,
         rank: &'a Rank,
+        size: FillSize,
         endpoint: Option<&EndpointTurn<'_>>,
     ) -> Result<Flight<'a>> {
         let waiting = Counted::one_more(&self.waiting);
         let at_endpoint = endpoint.map(EndpointTurn::wait_for_place);
-        let place = self.places.place(rank).await?;
+        let places = match size {
+            FillSize::Small => &self.small_places,
+            FillSize::Large => &self.places,
+        };
+        let place = places.place(rank).await?;
         let running = Counted::one_more(&self.running);
         drop((waiting, at_endpoint));
         self.ranks().push(rank.clone());
@@ -375,6 +411,7 @@ impl Flights {
     /// Lets no more fills begin.
     pub(crate) fn close(&self) {
         self.places.close();
+        self.small_places.close();
         self.lanes.close();
         self.endpoints.close();
         self.starts.close();
@@ -383,8 +420,7 @@ impl Flights {
     /// Permit to request a shard's first bytes, if a fill that begins now has its turn at once.
     pub(crate) fn head(&self) -> Option<OwnedSemaphorePermit> {
         // Held-back fills do not want a turn.
-        let is_idle = self.waiting.load(Ordering::Relaxed) == 0
-            && self.running.load(Ordering::Relaxed) < FILLS;
+        let is_idle = self.waiting.load(Ordering::Relaxed) == 0 && self.places.counts().0 < FILLS;
         is_idle.then(|| self.heads.clone().try_acquire_owned().ok()).flatten()
     }
 
@@ -392,7 +428,7 @@ impl Flights {
         Fills {
             running: self.running.load(Ordering::Relaxed),
             waiting: self.waiting.load(Ordering::Relaxed) + self.held_back.load(Ordering::Relaxed),
-            limit: FILLS,
+            limit: FILLS + SMALL_FILLS,
         }
     }
 }

@@ -273,6 +273,7 @@ impl Fill {
         let Some(format) = self.fetch_parts(running, under_way).await? else { return Ok(()) };
         // The name did not show the compression: parts in flight are requested again.
         under_way.shutdown().await;
+        running.enlarge().await?;
         let mut pieces = self.paced(running, Pieces::begin(self)).await?;
         let first = self.paced(running, self.unless_failed(pieces.next())).await?;
         let unpacked = self.unpack(Some(format), first.ok_or_else(abandoned)?, pieces, under_way);

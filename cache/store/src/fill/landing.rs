@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use super::endpoints::{Pace, Pulse};
 use super::flights::Yield;
 use super::record::RECORD_PARTS;
-use super::{Fill, Running, Target};
+use super::{Fill, FillSize, Running, Target};
 use crate::compression::Compression;
 use crate::device;
 use crate::parts::{Frame, abandoned};
@@ -272,10 +272,19 @@ impl Fill {
         run
     }
 
+    /// Memory for a part. A small shard has only one, and many of them come at once.
+    fn room(&self, part: u64) -> usize {
+        match (self.size(), &self.destination.target) {
+            (FillSize::Small, Target::Disk(_) | Target::Nowhere) => self.extent(part).1,
+            // A memory tier counts in whole parts.
+            (FillSize::Large, _) | (_, Target::Memory(_)) => PART_BYTES,
+        }
+    }
+
     /// Waits for the permits of one more part.
     async fn admit(&self, part: u64, requests: &Requests) -> Result<AdmittedPart> {
         let window = self.parts.admit().await?;
-        let frame = self.destination.frames.lease(PART_BYTES).await?;
+        let frame = self.destination.frames.lease(self.room(part)).await?;
         let asking = requests.permits.clone().acquire_owned().await.map_err(|_| shutting_down())?;
         Ok(AdmittedPart { part, window, frame, asking })
     }
@@ -284,7 +293,7 @@ impl Fill {
     fn try_admit(&self, part: u64, requests: &Requests) -> Option<AdmittedPart> {
         let window = self.parts.try_admit()?;
         let asking = requests.permits.clone().try_acquire_owned().ok()?;
-        let frame = self.destination.frames.try_lease(PART_BYTES)?;
+        let frame = self.destination.frames.try_lease(self.room(part))?;
         Some(AdmittedPart { part, window, frame, asking })
     }
 
@@ -449,7 +458,7 @@ impl Fill {
             Err(error) => {
                 // The kernel keeps the frame: the part comes from its origin, into another.
                 self.abandon_target(error);
-                return Ok((self.destination.spare.lease(PART_BYTES).await?, None));
+                return Ok((self.destination.spare.lease(self.room(part)).await?, None));
             }
         };
         let is_right =

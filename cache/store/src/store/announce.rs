@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -23,15 +23,15 @@ use crate::directory::ObjectKey;
 use crate::fill::WATCHED;
 use crate::forecast::{Forecast, ForecastReport, NextFetch, ReadContext, Refusal};
 use crate::shared_state::SharedState;
-use crate::sizes::FILLS;
+use crate::sizes::{FILLS, SMALL_BYTES, SMALL_FILLS};
 use crate::tier::{Tier, Urgency};
 
 /// Fetches ahead of need at once: as many as run at once. An earlier request would only take its
 /// room earlier.
 const AT_ONCE: usize = FILLS;
 
-/// Fetches ahead of need with those whose stores do not answer: a few for each of a dozen stores.
-const ASKED_AT_ONCE: usize = 64;
+/// Fetches ahead of need with those of small shards and those whose stores do not answer.
+const ASKED_AT_ONCE: usize = SMALL_FILLS;
 
 /// Reads that a job announces.
 pub struct AnnouncedReads {
@@ -219,7 +219,7 @@ impl Store {
         self,
         url: &str,
         options: &Options,
-        turn: OwnedSemaphorePermit,
+        turn: Option<OwnedSemaphorePermit>,
         silent: &SilentEndpoints,
     ) -> Result<()> {
         let source = self.inner.sources.open_for(url, options, self.client.as_ref())?;
@@ -290,13 +290,34 @@ fn slow(endpoint: &str) -> Error {
 struct Turns {
     permits: Arc<Semaphore>,
     silent: SilentEndpoints,
+    /// Bytes of the fetches that run; some of them have no room yet.
+    started: Arc<AtomicU64>,
+}
+
+/// Bytes of a running fetch, until dropped.
+struct StartedFetch(Arc<AtomicU64>, u64);
+
+impl StartedFetch {
+    fn new(started: &Arc<AtomicU64>, bytes: u64) -> Self {
+        started.fetch_add(bytes, Ordering::Relaxed);
+        Self(started.clone(), bytes)
+    }
+}
+
+impl Drop for StartedFetch {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
 }
 
 /// Fetches announced shards while the store exists.
 pub(super) async fn fetch_ahead(store: Weak<StoreInner>, forecast: Arc<Forecast>) {
     let mut fetches = JoinSet::new();
-    let turns =
-        Turns { permits: Arc::new(Semaphore::new(AT_ONCE)), silent: SilentEndpoints::default() };
+    let turns = Turns {
+        permits: Arc::new(Semaphore::new(AT_ONCE)),
+        silent: SilentEndpoints::default(),
+        started: Arc::default(),
+    };
     loop {
         let changed = forecast.changed.notified();
         let again = match store.upgrade() {
@@ -359,11 +380,18 @@ fn fetch_what_is_due(
             }
         }
         forecast.note_fetch_start(shard);
+        // Small shards need no turn, unless they would take the room of others earlier than needed.
+        let started = turns.started.load(Ordering::Relaxed).saturating_add(bytes);
+        let is_brief =
+            bytes <= SMALL_BYTES && matches!(store.way_in(url, object, started), WayIn::Free);
+        let turn = (!is_brief).then_some(turn);
+        let started = StartedFetch::new(&turns.started, bytes);
         let silent = turns.silent.clone();
         fetches.spawn(async move {
             let forecast = store.inner.shared.forecast.clone();
             let (url, store_tenant) = (&via.urls[at], store.tenant.clone());
             let fetched = store.fetch(url, &via.options, turn, &silent).await;
+            drop(started);
             if let Err(error) = &fetched
                 && error.kind() != ErrorKind::Full
             {

@@ -8,12 +8,12 @@ use futures::FutureExt;
 use super::*;
 use crate::tier::Absent;
 
-fn begin<'a>(flights: &'a Flights, rank: &'a Rank) -> Option<Result<Running<'a>>> {
-    flights.begin(&Absent, "file:///0.tar", rank).now_or_never()
+fn begin<'a>(flights: &'a Flights, rank: &'a Rank, size: FillSize) -> Option<Result<Running<'a>>> {
+    flights.begin(&Absent, "file:///0.tar", rank, size).now_or_never()
 }
 
 fn begun<'a>(flights: &'a Flights, rank: &'a Rank) -> Running<'a> {
-    begin(flights, rank).expect("a turn is free").unwrap()
+    begin(flights, rank, FillSize::Large).expect("a turn is free").unwrap()
 }
 
 #[test]
@@ -21,10 +21,10 @@ fn fills_beyond_the_limit_wait() {
     let flights = Flights::new();
     let rank = Rank::ahead(1);
     let mut running: Vec<_> = (0..FILLS).map(|_| begun(&flights, &rank)).collect();
-    let mut next = pin!(flights.begin(&Absent, "file:///0.tar", &rank));
+    let mut next = pin!(flights.begin(&Absent, "file:///0.tar", &rank, FillSize::Large));
     assert!((&mut next).now_or_never().is_none());
     let report = flights.report();
-    assert_eq!((report.running, report.waiting, report.limit), (FILLS, 1, FILLS));
+    assert_eq!((report.running, report.waiting, report.limit), (FILLS, 1, FILLS + SMALL_FILLS));
     running.pop();
     let next = next.now_or_never().expect("a turn came free").unwrap();
     let report = flights.report();
@@ -38,9 +38,9 @@ fn awaited_fill_goes_before_those_fetched_ahead() {
     let flights = Flights::new();
     let (ahead, now) = (Rank::ahead(1), Rank::now(1));
     let mut running: Vec<_> = (0..FILLS).map(|_| begun(&flights, &ahead)).collect();
-    let mut first = pin!(flights.begin(&Absent, "file:///0.tar", &ahead));
+    let mut first = pin!(flights.begin(&Absent, "file:///0.tar", &ahead, FillSize::Large));
     assert!((&mut first).now_or_never().is_none());
-    let mut awaited = pin!(flights.begin(&Absent, "file:///1.tar", &now));
+    let mut awaited = pin!(flights.begin(&Absent, "file:///1.tar", &now, FillSize::Large));
     assert!((&mut awaited).now_or_never().is_none());
     assert!(running.iter().all(Running::is_contested));
     running.pop();
@@ -53,13 +53,13 @@ fn closed_flights_begin_no_fill() {
     let flights = Flights::new();
     let rank = Rank::ahead(1);
     let running: Vec<_> = (0..FILLS).map(|_| begun(&flights, &rank)).collect();
-    let mut waiting = pin!(flights.begin(&Absent, "file:///0.tar", &rank));
+    let mut waiting = pin!(flights.begin(&Absent, "file:///0.tar", &rank, FillSize::Large));
     assert!((&mut waiting).now_or_never().is_none());
     flights.close();
     let waited = waiting.now_or_never().expect("waits end").err().unwrap();
     assert_eq!(waited.kind(), ErrorKind::Closed);
     drop(running);
-    let error = begin(&flights, &rank).unwrap().err().unwrap();
+    let error = begin(&flights, &rank, FillSize::Large).unwrap().err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Closed);
 }
 
@@ -155,4 +155,25 @@ fn syncing_fills_leave_their_turns_to_others() {
     assert_eq!(flights.report().running, FILLS - 1);
     drop(syncing);
     assert!(waiting.now_or_never().is_some());
+}
+
+#[test]
+fn small_fills_run_beside_large_ones() {
+    let flights = Flights::new();
+    let rank = Rank::ahead(1);
+    let large: Vec<_> = (0..FILLS).map(|_| begun(&flights, &rank)).collect();
+    let mut small: Vec<_> = (0..SMALL_FILLS)
+        .map(|_| begin(&flights, &rank, FillSize::Small).expect("a turn is free").unwrap())
+        .collect();
+    let report = flights.report();
+    assert_eq!((report.running, report.waiting), (report.limit, 0));
+    let mut next = pin!(flights.begin(&Absent, "file:///0.tar", &rank, FillSize::Small));
+    assert!((&mut next).now_or_never().is_none());
+    // A small shard that must be unpacked takes the turn of a large one, and leaves its own.
+    let mut unpacked = small.pop().unwrap();
+    let mut enlarged = pin!(unpacked.enlarge());
+    assert!((&mut enlarged).now_or_never().is_none());
+    assert!(next.now_or_never().is_some());
+    drop(large);
+    assert!(enlarged.now_or_never().is_some());
 }
