@@ -342,12 +342,12 @@ fn make_private(path: &Path) -> std::io::Result<()> {
 /// Folder of an embedded daemon's socket and log, which is made before the cache.
 const DAEMON: &str = "daemon";
 
-/// Takes the lock. Its descriptor is read-only, so that the file system can be remounted read-only
 /// Returns true if `root` holds a cache, of any layout.
 pub(crate) fn is_cache(root: &Path) -> bool {
     root.join("FORMAT").exists()
 }
 
+/// Takes the lock. Its descriptor is read-only, so that the file system can be remounted read-only
 /// under a running daemon.
 fn lock(root: &Path) -> Result<File> {
     let path = root.join("LOCK");
