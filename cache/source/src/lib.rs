@@ -38,7 +38,7 @@ use forebay_uring::Span;
 
 pub use bill::{Bill, Billed};
 pub use credentials::lend;
-pub use helper_process::check_helper_process;
+pub use helper_process::{ProgramUser, check_helper_process};
 pub use layout::Layout;
 pub use limits::{Limits, RateLimits};
 pub use options::Options;
