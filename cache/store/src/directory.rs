@@ -195,6 +195,11 @@ impl Directory {
         }
     }
 
+    /// Path of the file that names the cache's format.
+    pub(crate) fn format(&self) -> PathBuf {
+        self.root.join("FORMAT")
+    }
+
     /// Size and free space of the file system.
     pub(crate) fn extent(&self) -> Result<Extent> {
         let extent = self.files.extent(&self.shards).doing("read the free space of a disk");
