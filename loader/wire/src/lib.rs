@@ -12,6 +12,7 @@ pub mod fork;
 pub mod frame;
 pub mod leases;
 pub mod message;
+mod metered;
 pub mod peer;
 pub mod slab;
 pub mod socket;

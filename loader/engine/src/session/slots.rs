@@ -128,6 +128,20 @@ impl SlabMemory {
     }
 }
 
+impl Grant {
+    /// Reserves `bytes` more, if they are free.
+    #[must_use]
+    pub fn grow(&mut self, bytes: usize) -> bool {
+        let mut used = self.pool.used_mut();
+        let is_free = bytes <= self.pool.limit() - *used;
+        if is_free {
+            *used += bytes;
+            self.bytes += bytes;
+        }
+        is_free
+    }
+}
+
 impl Drop for Grant {
     fn drop(&mut self) {
         *self.pool.used_mut() -= self.bytes;
