@@ -13,7 +13,9 @@ use std::time::Duration;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::leases::{Mark, Sharing};
-use forebay_wire::message::{Bad, Begin, Extent, Picked, Progress, Reply, Request, Stream};
+use forebay_wire::message::{
+    Bad, Begin, Extent, LeftOut, Picked, Progress, Reply, Request, Stream,
+};
 use forebay_wire::socket::SocketPath;
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
 use rustix::event::PollFlags;
@@ -318,7 +320,7 @@ impl Connection {
     }
 
     /// Asks which shards a pattern of a remote store means, on a connection used for nothing else
-    /// so far.
+    /// so far. Also returns the matching keys that are no shards because no URL can name them.
     ///
     /// # Errors
     /// As [`Connection::ask`].
@@ -327,12 +329,15 @@ impl Connection {
         pattern: &str,
         origin: BTreeMap<String, String>,
         deadline: &Deadline,
-    ) -> Result<Vec<String>> {
-        let at = |error: Error| error.at("socket", self.path.display()).at("pid", self.daemon_pid);
+    ) -> Result<(Vec<String>, LeftOut)> {
+        let at = |error: Error| {
+            error.at("urls", pattern).at("socket", self.path.display()).at("pid", self.daemon_pid)
+        };
         self.may_block(false)?;
         let request = Request::List { pattern: pattern.to_owned(), origin };
         self.put(&request, deadline).map_err(at)?;
         let (mut receiver, mut listed) = (Receiver::default(), Vec::new());
+        let mut left_out = LeftOut::default();
         loop {
             match self.take(&mut receiver, deadline).map_err(at)? {
                 Reply::Listed { urls, more } => {
@@ -341,6 +346,7 @@ impl Connection {
                         break;
                     }
                 }
+                Reply::LeftOut(keys) => left_out = keys,
                 Reply::Failed { error, .. } => return Err(error),
                 _ => {
                     let what = "the daemon answered something else";
@@ -349,7 +355,7 @@ impl Connection {
             }
         }
         self.may_block(true)?;
-        Ok(listed)
+        Ok((listed, left_out))
     }
 
     /// One request and its reply, on a socket that does not block.

@@ -11,6 +11,7 @@ pub mod files;
 pub mod fork;
 pub mod frame;
 pub mod leases;
+mod left_out;
 pub mod message;
 mod metered;
 pub mod peer;

@@ -10,6 +10,7 @@ use forebay_histogram::Times;
 use serde::{Deserialize, Serialize};
 
 use crate::leases::{LogPosition, Mark, Sharing};
+pub use crate::left_out::LeftOut;
 
 /// Messages from trainer to daemon. A variant's index is its identity on the wire: variants of a
 /// released protocol keep theirs, and later ones take the indexes of admin requests that moved to
@@ -393,6 +394,8 @@ pub enum Reply {
     },
     /// An event about one of the job's shards, for a job that asked for them ([`Request::Trace`]).
     Came(Came),
+    /// Precedes the last [`Reply::Listed`] of a pattern that keys match which no URL can name.
+    LeftOut(LeftOut),
 }
 
 /// A job's data and options.
@@ -672,5 +675,6 @@ mod tests {
         assert_eq!(place(&Reply::Listed { urls: Vec::new(), more: false }), 11);
         assert_eq!(place(&Reply::Reader), 12);
         assert_eq!(place(&Reply::Command { url }), 15);
+        assert_eq!(place(&Reply::LeftOut(LeftOut::default())), 17);
     }
 }
