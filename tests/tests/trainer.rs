@@ -258,6 +258,35 @@ fn unresponsive_daemon_is_an_error_in_time() {
     played.join().unwrap();
 }
 
+/// A timeout in mid-epoch names the daemon if that is what does not answer, or is lost.
+#[test]
+fn timeout_names_a_silent_or_lost_daemon() {
+    for reason in ["silent", "lost"] {
+        let daemon = ScriptedDaemon::new();
+        let address = daemon.address();
+        let waits = std::thread::spawn(move || {
+            let loader = open(address, SHORT * 4).unwrap();
+            loader.start(Begin::at(0, 0)).unwrap();
+            next(&loader).map(drop)
+        });
+        let mut peer = daemon.accept();
+        peer.register();
+        peer.started();
+        match reason {
+            // It takes every word.
+            "silent" => assert!(peer.ends()),
+            _ => {
+                drop(peer);
+                drop(daemon);
+            }
+        }
+        let error = returned("a wait", || waits.join().unwrap()).unwrap_err();
+        assert!(reason == "lost" || error.kind() == ErrorKind::Unavailable, "{error}");
+        assert_eq!(error.place("waited_for"), Some("daemon"), "{error}");
+        assert_eq!(error.place("reason"), Some(reason), "{error}");
+    }
+}
+
 /// Bears promise 7: the same with a real daemon, stopped as a debugger or a batch system does it.
 #[test]
 fn stopped_daemon_is_an_error_in_time() {

@@ -257,6 +257,10 @@ impl Peer {
                 Request::Acknowledge { run, number, batch, marks } => {
                     self.session()?.lock().acknowledge(run, number, batch, &marks)?;
                 }
+                Request::Explain { run } => {
+                    let wait = self.session()?.lock().awaited();
+                    self.reply(&Reply::Awaited { run, wait }).await?;
+                }
                 Request::Release { slab, slot } => self.session()?.lock().release(slab, slot),
                 Request::Index { url, origin } => self.index(url, Options::from(origin)).await?,
                 Request::List { pattern, origin } => {

@@ -29,6 +29,10 @@ use crate::files::Files;
 /// The shortest limit a socket takes.
 const SEND_LIMIT_MIN: Duration = Duration::from_millis(1);
 
+/// Advice about a daemon that does not answer.
+pub(crate) const SILENT: &str =
+    "it hangs or was stopped: read its log and end its process; the next one starts cleanly";
+
 /// A connected, greeted daemon.
 #[derive(Debug)]
 pub struct Connection {
@@ -240,6 +244,22 @@ impl Connection {
             return Ok(());
         }
         self.send(&Request::Progress(Box::new(progress.clone())))
+    }
+
+    /// Asks what the next batch waits for; a daemon whose release does not tell is not asked.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn explain(&self, run: u64) -> Result<()> {
+        if self.protocol < PROTOCOL_POSITIONS {
+            return Ok(());
+        }
+        self.send(&Request::Explain { run })
+    }
+
+    /// True if the daemon's release tells what a batch waits for.
+    pub(crate) fn explains(&self) -> bool {
+        self.protocol >= PROTOCOL_POSITIONS
     }
 
     fn is_older(&self, what: &str) -> Error {
@@ -462,7 +482,7 @@ pub(crate) fn dial(
 }
 
 pub(crate) fn silent() -> Error {
-    Error::new(ErrorKind::Unavailable, "the daemon does not answer").at("reason", "silent").advise(
-        "it hangs or was stopped: read its log and end its process; the next one starts cleanly",
-    )
+    Error::new(ErrorKind::Unavailable, "the daemon does not answer")
+        .at("reason", "silent")
+        .advise(SILENT)
 }

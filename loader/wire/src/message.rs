@@ -117,6 +117,11 @@ pub enum Request {
     /// Asks to serve the next [`Request::Open`]'s job shards that change during a run, instead
     /// of an error.
     ServeChanges,
+    /// Asks what the next batch waits for; answered by [`Reply::Awaited`].
+    Explain {
+        /// The run.
+        run: u64,
+    },
 }
 
 /// Kind of a request, as the first byte of its encoding tells.
@@ -394,6 +399,14 @@ pub enum Reply {
     },
     /// An event about one of the job's shards, for a job that asked for them ([`Request::Trace`]).
     Came(Came),
+    /// Answers [`Request::Explain`].
+    Awaited {
+        /// The run.
+        run: u64,
+        /// Description of the wait by its places and advice; `None` if nothing in the daemon holds
+        /// the batch up.
+        wait: Option<Error>,
+    },
     /// Precedes the last [`Reply::Listed`] of a pattern that keys match which no URL can name.
     LeftOut(LeftOut),
 }
@@ -675,6 +688,8 @@ mod tests {
         assert_eq!(place(&Reply::Listed { urls: Vec::new(), more: false }), 11);
         assert_eq!(place(&Reply::Reader), 12);
         assert_eq!(place(&Reply::Command { url }), 15);
-        assert_eq!(place(&Reply::LeftOut(LeftOut::default())), 17);
+        assert_eq!(place(&Request::Explain { run: 1 }), 17);
+        assert_eq!(place(&Reply::Awaited { run: 1, wait: None }), 17);
+        assert_eq!(place(&Reply::LeftOut(LeftOut::default())), 18);
     }
 }

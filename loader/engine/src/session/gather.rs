@@ -16,6 +16,7 @@ use forebay_wire::message::{Cause, Stage};
 
 use super::JobData;
 use super::assembly::{Assembly, SamplePlace};
+use super::awaited::{Awaited, GATHERED};
 
 /// Shortest wait that is recorded: shorter ones are look-ups, and a stage per look-up would
 /// outweigh the batch's own message.
@@ -99,7 +100,8 @@ impl Gatherer {
         stages: &mut Stages,
     ) -> Result<(ShardHandle, Result<Progress>)> {
         let job = self.job.clone();
-        let waiting = job.patience.waiting();
+        let listed = job.waits.begin(GATHERED, Awaited::Shard(shard));
+        let waiting = job.patience.waiting(listed);
         let mut replaced = 0;
         loop {
             let attempt = self.try_open(shard, samples, stages);

@@ -15,6 +15,7 @@ use forebay_wire::message::{Batch, NO_OTHERS};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::Event;
+use super::awaited::{Awaited, GATHERED, Waits};
 
 /// Time a slab waits for memory that its own trainer still uses. Batches return as they are
 /// decoded; a trainer that returns none for so long keeps them, and its error says what to change.
@@ -243,6 +244,7 @@ pub(crate) struct Slots {
     patience: Duration,
     credits: Arc<Semaphore>,
     events: mpsc::Sender<Event>,
+    waits: Arc<Waits>,
     state: Mutex<SlotState>,
 }
 
@@ -253,9 +255,11 @@ impl Slots {
         prefetch: u32,
         patience: Duration,
         events: mpsc::Sender<Event>,
+        waits: Arc<Waits>,
     ) -> Self {
         let credits = Arc::new(Semaphore::new(prefetch as usize));
-        Self { engines, memory, prefetch, patience, credits, events, state: Mutex::default() }
+        let state = Mutex::default();
+        Self { engines, memory, prefetch, patience, credits, events, waits, state }
     }
 
     /// Returns the size of the largest batch that an otherwise empty memory can hold.
@@ -266,12 +270,16 @@ impl Slots {
     /// Takes `bytes` for the next batch, waiting until the trainer has made room.
     pub(super) async fn lease(&self, bytes: usize) -> Result<Slot> {
         let closed = |_| Error::new(ErrorKind::Closed, "the session ended");
+        let listed = self.waits.begin(GATHERED, Awaited::Slot);
         let credit = self.credits.clone().acquire_owned().await.map_err(closed)?;
+        drop(listed);
         let slab = self.slab_for(bytes).await?;
+        let listed = self.waits.begin(GATHERED, Awaited::Slot);
         let span = match bytes {
             0 => None,
             _ => Some(slab.arena.lease(slab.piece(self.prefetch).unwrap_or(bytes)).await?),
         };
+        drop(listed);
         let mut state = self.state();
         state.slots_made += 1;
         let right = Right { _grant: slab.grant, _credit: credit };
@@ -376,6 +384,7 @@ impl Slots {
     /// that this job's earlier batches hold, and then for memory of other jobs.
     async fn room(&self, each: usize) -> Result<(Grant, u32)> {
         let room = async {
+            let _listed = self.waits.begin(GATHERED, Awaited::Slot);
             loop {
                 let mut freed = pin!(self.memory.0.freed.notified());
                 freed.as_mut().enable();
@@ -394,6 +403,7 @@ impl Slots {
             Ok(Some(taken)) => Some(taken),
             Ok(None) if each <= self.memory.limit() => {
                 tracing::info!(bytes = each, "a job waits for slab memory of other jobs");
+                let _listed = self.waits.begin(GATHERED, Awaited::Slab);
                 let taken = self.memory.take_in_turn(each, self.prefetch);
                 tokio::time::timeout(self.patience, taken).await.ok()
             }
@@ -467,7 +477,9 @@ mod tests {
         let engine = Engine::start(engine).unwrap();
         let (events, receiver) = mpsc::channel(8);
         let memory = SlabMemory::new(limit);
-        (Slots::new(vec![engine], memory, prefetch, Duration::from_secs(60), events), receiver)
+        let patience = Duration::from_secs(60);
+        let slots = Slots::new(vec![engine], memory, prefetch, patience, events, Arc::default());
+        (slots, receiver)
     }
 
     /// Samples may grow in mid-epoch: the larger slab waits for memory that the trainer is about to
@@ -481,8 +493,10 @@ mod tests {
         let mut poll = || large.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(poll().is_pending());
         assert!(poll().is_pending(), "the small one is still in use");
+        assert_eq!(slots.waits.first().map(|wait| wait.awaited()), Some(Awaited::Slot));
         drop(small);
         let large = large.await.unwrap();
+        assert!(slots.waits.first().is_none());
         assert_eq!((large.slab, large.span.unwrap().len()), (2, 3 * CHUNK));
         assert_eq!(slots.memory.used(), 4 * CHUNK);
     }
@@ -504,10 +518,12 @@ mod tests {
             let (slots, events) = slots(0, 1);
             (Slots { memory: holder.memory.clone(), ..slots }, events)
         });
+        let waits = large.0.waits.clone();
         let mut large = pin!(large.0.lease(4 * CHUNK));
         let mut small = pin!(small.0.lease(CHUNK));
         let mut context = Context::from_waker(Waker::noop());
         assert!(large.as_mut().poll(&mut context).is_pending());
+        assert_eq!(waits.first().map(|wait| wait.awaited()), Some(Awaited::Slab));
         // There is room for it, but another came first.
         assert!(small.as_mut().poll(&mut context).is_pending());
         holder.state().slab = None;
