@@ -526,7 +526,13 @@ async fn forward(
             Event::Batch { batch, offsets } if protocol >= PROTOCOL_POSITIONS => {
                 (Reply::Placed { batch, offsets }, None)
             }
-            Event::Batch { batch, .. } => (Reply::Batch(batch), None),
+            Event::Batch { mut batch, .. } => {
+                // As that client knows it.
+                for stage in batch.stages.iter_mut().filter(|stage| stage.cause == Cause::Slab) {
+                    stage.cause = Cause::RingEmpty;
+                }
+                (Reply::Batch(batch), None)
+            }
             Event::End(end) => (Reply::End(end), None),
             Event::Failed { run, error } => (Reply::Failed { run: Some(run), error }, None),
             Event::Acknowledged { run, number, place } => {

@@ -622,12 +622,21 @@ pub enum Cause {
     Decode,
     /// Bytes were being copied to a device, or it still read the slots of earlier batches.
     H2d,
+    /// The job waited for slab memory that other jobs held.
+    Slab,
 }
 
 impl Cause {
     /// Every cause, in the order reports show them.
-    pub const ALL: [Self; 6] =
-        [Self::Origin, Self::Index, Self::TierRead, Self::RingEmpty, Self::Decode, Self::H2d];
+    pub const ALL: [Self; 7] = [
+        Self::Origin,
+        Self::Index,
+        Self::TierRead,
+        Self::RingEmpty,
+        Self::Decode,
+        Self::H2d,
+        Self::Slab,
+    ];
 
     /// Returns the cause's name in reports and metric labels.
     #[must_use]
@@ -639,6 +648,7 @@ impl Cause {
             Self::RingEmpty => "ring_empty",
             Self::Decode => "decode",
             Self::H2d => "h2d",
+            Self::Slab => "slab",
         }
     }
 }
@@ -646,7 +656,8 @@ impl Cause {
 /// A time interval in which a batch was worked on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stage {
-    /// The stage at work.
+    /// The stage at work. Clients older than [`crate::PROTOCOL_POSITIONS`] get
+    /// [`Cause::RingEmpty`] for [`Cause::Slab`].
     pub cause: Cause,
     /// Start.
     pub start_ns: u64,

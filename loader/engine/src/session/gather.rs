@@ -50,9 +50,11 @@ impl Gatherer {
         let mut assembly = Assembly::new(self.job.clone(), self.run, index, places);
         self.capture(&mut assembly, places, &mut stages).await?;
         assembly.plan_reads(errors, self.job.slots.largest());
-        // From here on it waits for its trainer: no stage until there is a slot.
-        let stages = stages.finish();
-        assembly.take_slot(self.job.slots.lease(assembly.bytes()).await?, stages);
+        // From here on it waits for its trainer, which is no stage, or for memory of other jobs.
+        let mut stages = stages.finish();
+        let mut slot = self.job.slots.lease(assembly.bytes()).await?;
+        stages.extend(slot.waited.take());
+        assembly.take_slot(slot, stages);
         Ok(assembly)
     }
 

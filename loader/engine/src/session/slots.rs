@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::{Arena, CHUNK, Engine, Region, Span};
-use forebay_wire::message::{Batch, NO_OTHERS};
+use forebay_wire::clock::now_ns;
+use forebay_wire::message::{Batch, Cause, NO_OTHERS, Stage};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::Event;
@@ -170,6 +171,8 @@ pub(super) struct Slot {
     pub(super) slot: u64,
     pub(super) span: Option<Span>,
     pub(super) right: Right,
+    /// Wait for memory of other jobs, if there was one.
+    pub(super) waited: Option<Stage>,
 }
 
 /// Right to a batch in flight, beside its memory: one of the job's slots, and its slab's
@@ -216,6 +219,8 @@ struct SlotState {
     slab: Option<Slab>,
     slabs_made: u32,
     slots_made: u64,
+    /// Wait for memory of other jobs, until the slot that it was for is taken.
+    waited: Option<Stage>,
     lent: HashMap<(u32, u64), Hold>,
     /// Time since which the trainer has no batch.
     empty: Option<Instant>,
@@ -283,7 +288,8 @@ impl Slots {
         let mut state = self.state();
         state.slots_made += 1;
         let right = Right { _grant: slab.grant, _credit: credit };
-        Ok(Slot { slab: slab.number, slot: state.slots_made, span, right })
+        let waited = state.waited.take();
+        Ok(Slot { slab: slab.number, slot: state.slots_made, span, right, waited })
     }
 
     /// Takes other memory for a batch whose slot a device keeps. It does not wait for memory: later
@@ -302,7 +308,7 @@ impl Slots {
         let mut state = self.state();
         state.slots_made += 1;
         let right = Right { _grant: slab.grant, _credit: slot.right._credit };
-        Ok(Slot { slab: slab.number, slot: state.slots_made, span, right })
+        Ok(Slot { slab: slab.number, slot: state.slots_made, span, right, waited: None })
     }
 
     /// Lends the batch to the trainer until it releases the slot.
@@ -404,8 +410,12 @@ impl Slots {
             Ok(None) if each <= self.memory.limit() => {
                 tracing::info!(bytes = each, "a job waits for slab memory of other jobs");
                 let _listed = self.waits.begin(GATHERED, Awaited::Slab);
+                let start_ns = now_ns();
                 let taken = self.memory.take_in_turn(each, self.prefetch);
-                tokio::time::timeout(self.patience, taken).await.ok()
+                let taken = tokio::time::timeout(self.patience, taken).await.ok();
+                let waited = Stage { cause: Cause::Slab, start_ns, end_ns: now_ns() };
+                self.state().waited = Some(waited);
+                taken
             }
             // More than there is at all, or kept by its own trainer.
             _ => None,
@@ -529,6 +539,7 @@ mod tests {
         holder.state().slab = None;
         drop(held);
         let first = large.await.unwrap();
+        assert_eq!(first.waited.map(|stage| stage.cause), Some(Cause::Slab));
         assert!(small.as_mut().poll(&mut context).is_pending());
         drop(first);
     }
