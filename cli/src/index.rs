@@ -1,6 +1,7 @@
 //! `forebay index`.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forebay_client::Connection;
 use forebay_config::Rate;
@@ -39,6 +40,9 @@ pub(super) struct Arguments {
     #[arg(long)]
     allow_pipe: bool,
 }
+
+/// The longest wait for the next shard: a large one by a slow link takes minutes.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Totals.
 #[derive(Serialize)]
@@ -102,7 +106,7 @@ fn count(connection: &Connection, urls: Vec<String>) -> Result<Vec<ManifestShard
     let bar = ProgressBar::new(urls.len() as u64)
         .with_style(bar_style("{bar:40} {pos}/{len} shards  {elapsed} (left {eta})"));
     let origin = Options::from_env().into_map();
-    let counted = connection.count(&urls, &origin, || bar.inc(1))?;
+    let counted = connection.count(&urls, &origin, COUNT_TIMEOUT, || bar.inc(1))?;
     bar.finish_and_clear();
     let shard = |(url, (bytes, samples))| ManifestShard { url, samples, bytes: Some(bytes) };
     Ok(urls.into_iter().zip(counted).map(shard).collect())

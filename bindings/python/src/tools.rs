@@ -112,12 +112,13 @@ pub(crate) fn count(
 ) -> PyResult<Vec<u64>> {
     let count = move || -> Result<Vec<u64>> {
         let launch = Launch { command, directory: RuntimeDirectory::of_this_user() };
-        let deadline = Deadline::after(seconds(timeout)?);
-        let connection = Address::parse(daemon.as_deref(), launch)?.connect(&deadline)?;
+        let limit = seconds(timeout)?;
+        let connection =
+            Address::parse(daemon.as_deref(), launch)?.connect(&Deadline::after(limit))?;
         if allow_pipe {
             connection.allow_commands();
         }
-        let counted = connection.count(&urls, &Options::from_env().into_map(), || {})?;
+        let counted = connection.count(&urls, &Options::from_env().into_map(), limit, || {})?;
         Ok(counted.into_iter().map(|(_, samples)| samples).collect())
     };
     py.detach(|| interruptible("fb-count", count)).map_err(|failure| failure.raise(py))

@@ -358,8 +358,14 @@ impl Connection {
         self.put(&request, deadline).map_err(at)?;
         let (mut receiver, mut listed) = (Receiver::default(), Vec::new());
         let mut left_out = LeftOut::default();
+        let late = |error: Error| match is_silent(&error) {
+            true => Error::new(ErrorKind::Unavailable, "the store's list did not come in time")
+                .at("waited_for", "list")
+                .advise("check the store and the way to it; raise timeout= if it is slow"),
+            false => error,
+        };
         loop {
-            match self.take(&mut receiver, deadline).map_err(at)? {
+            match self.take(&mut receiver, deadline).map_err(late).map_err(at)? {
                 Reply::Listed { urls, more } => {
                     listed.extend(urls);
                     if !more {
@@ -391,7 +397,7 @@ impl Connection {
         }
     }
 
-    fn put(&self, request: &Request, deadline: &Deadline) -> Result<()> {
+    pub(crate) fn put(&self, request: &Request, deadline: &Deadline) -> Result<()> {
         let bytes = frame::encode(request)?;
         self.files.note(request);
         self.commands.note(request);
@@ -409,7 +415,7 @@ impl Connection {
         Ok(())
     }
 
-    fn take(&self, receiver: &mut Receiver, deadline: &Deadline) -> Result<Reply> {
+    pub(crate) fn take(&self, receiver: &mut Receiver, deadline: &Deadline) -> Result<Reply> {
         loop {
             // Part of it may have come with the one before.
             if let Some(reply) = receiver.try_receive(&self.socket)? {
@@ -429,7 +435,7 @@ impl Connection {
         }
     }
 
-    fn may_block(&self, may: bool) -> Result<()> {
+    pub(crate) fn may_block(&self, may: bool) -> Result<()> {
         self.socket.set_nonblocking(!may).doing("set the socket's mode")
     }
 
@@ -479,6 +485,11 @@ pub(crate) fn dial(
         Some(tried) => tried.doing(doing).map_err(at).map(|()| Ok(socket.into())),
         None => Err(at(silent())),
     }
+}
+
+/// Returns true if the daemon did not answer in time.
+pub(crate) fn is_silent(error: &Error) -> bool {
+    error.place("reason") == Some("silent")
 }
 
 pub(crate) fn silent() -> Error {

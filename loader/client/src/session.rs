@@ -403,6 +403,24 @@ impl Shared {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Notes that the lease log holds acknowledgement `number`.
+    fn acknowledged(&self, run: u64, number: u64, place: LogPosition) {
+        let mut wanted = self.wanted();
+        let is_this = run == wanted.run;
+        if let Some(leased) = wanted.leased.as_mut().filter(|_| is_this) {
+            leased.note(number, place);
+        }
+        self.noted.notify_all();
+    }
+
+    /// Notes the daemon's answer what the next batch waits for.
+    fn explained(&self, run: u64, wait: Option<Error>) {
+        let mut wanted = self.wanted();
+        if run == wanted.run {
+            wanted.question = Question::Answered(wait);
+        }
+    }
+
     /// Notes that `run` is over, unless another is wanted by now.
     fn ended(&self, run: u64) {
         let mut wanted = self.wanted();
@@ -546,19 +564,11 @@ fn receive_from(
                 continue;
             }
             Reply::Acknowledged { run, number, place } => {
-                let mut wanted = shared.wanted();
-                let is_this = run == wanted.run;
-                if let Some(leased) = wanted.leased.as_mut().filter(|_| is_this) {
-                    leased.note(number, place);
-                }
-                shared.noted.notify_all();
+                shared.acknowledged(run, number, place);
                 continue;
             }
             Reply::Awaited { run, wait } => {
-                let mut wanted = shared.wanted();
-                if run == wanted.run {
-                    wanted.question = Question::Answered(wait);
-                }
+                shared.explained(run, wait);
                 continue;
             }
             Reply::Came(came) => {
