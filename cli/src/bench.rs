@@ -15,9 +15,10 @@ use std::path::Path;
 
 use forebay_bench::interrupt;
 use forebay_error::Doing;
+use forebay_wire::message::LeftOut;
 use serde::Serialize;
 
-use super::{Done, Failure, Launcher, print, print_json};
+use super::{Done, Failure, Launcher, WithLeftOut, print, print_json};
 
 /// Measure what feeds an accelerator: how long it would starve and why, how much comes and how
 /// soon, and how it grows.
@@ -45,9 +46,9 @@ pub(super) fn run(verb: &Verb, launcher: &Launcher) -> Done {
 }
 
 /// Tells what was measured, whatever failed behind it.
-fn tell<R: Serialize + Display>(report: &R, json: bool) -> Done {
+fn tell<R: Serialize + Display>(report: &R, left_out: &LeftOut, json: bool) -> Done {
     if json {
-        print_json(report)?;
+        print_json(&WithLeftOut { document: report, left_out })?;
     } else {
         print(report.to_string().trim_end())?;
     }

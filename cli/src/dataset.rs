@@ -14,8 +14,8 @@ use forebay_error::{ErrorKind, Result};
 use forebay_shard::Commands;
 
 use super::{
-    ANSWER_TIMEOUT, Change, Done, Failure, Launcher, Query, SEARCH_TIMEOUT, Target, path_part,
-    shards,
+    ANSWER_TIMEOUT, Change, Done, Failure, Launcher, Named, Query, SEARCH_TIMEOUT, Target,
+    path_part, shards,
 };
 
 /// List data sets; pin, evict, fetch or check their shards.
@@ -83,14 +83,14 @@ fn path_of(name: &str) -> String {
 }
 
 /// Returns the shards that a command line names, each once.
-fn distinct(arguments: &[String], target: &Target, launcher: &Launcher) -> Done<Vec<String>> {
+fn distinct(arguments: &[String], target: &Target, launcher: &Launcher) -> Done<Named> {
     let arguments = arguments.iter().map(|argument| pattern_of(argument, target));
     let arguments = arguments.collect::<Done<Vec<_>>>()?;
     // Commands are run by jobs, and these shards have none.
-    let mut urls = shards(&arguments, Commands::Refused, target, launcher)?;
-    let mut seen = HashSet::with_capacity(urls.len());
-    urls.retain(|url| seen.insert(url.clone()));
-    Ok(urls)
+    let mut named = shards(&arguments, Commands::Refused, target, launcher)?;
+    let mut seen = HashSet::with_capacity(named.urls.len());
+    named.urls.retain(|url| seen.insert(url.clone()));
+    Ok(named)
 }
 
 /// Returns the pattern of the data set that an argument names, or the argument itself.

@@ -27,6 +27,7 @@ mod mount_facts;
 mod mount_unit;
 mod pages;
 mod plan;
+mod programs;
 mod ring;
 mod socket;
 mod space;
@@ -46,7 +47,7 @@ use self::plan::{Plan, without_advice};
 use self::socket::Listener;
 use self::trial::Trial;
 use super::daemon::Io;
-use super::{Done, Output, print, print_json};
+use super::{Done, Launcher, Output, print, print_json};
 
 /// Tell whether this machine is ready for the daemon, and what mends it if not.
 ///
@@ -86,8 +87,8 @@ pub(super) struct Arguments {
     output: Output,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Done {
-    let report = Report::of(look(arguments)?);
+pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
+    let report = Report::of(look(arguments, launcher)?);
     if arguments.output.json {
         print_json(&report)?;
     } else {
@@ -103,7 +104,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
 }
 
 /// Returns the findings for a configuration, in words.
-pub(super) fn report(config: Option<&Path>) -> Result<String> {
+pub(super) fn report(config: Option<&Path>, launcher: &Launcher) -> Result<String> {
     let config = config.map(Path::to_owned);
     let arguments = Arguments {
         config,
@@ -112,10 +113,10 @@ pub(super) fn report(config: Option<&Path>) -> Result<String> {
         probe: false,
         output: Output { json: false },
     };
-    Ok(Report::of(look(&arguments)?).to_string())
+    Ok(Report::of(look(&arguments, launcher)?).to_string())
 }
 
-fn look(arguments: &Arguments) -> Result<Vec<Finding>> {
+fn look(arguments: &Arguments, launcher: &Launcher) -> Result<Vec<Finding>> {
     let began = Moment::now();
     let (plan, config) = Plan::make(arguments.config.as_deref(), arguments.cache.as_deref());
     let asked = plan.socket.as_deref().map(socket::ask);
@@ -168,6 +169,9 @@ fn look(arguments: &Arguments) -> Result<Vec<Finding>> {
         found.extend(of_tier.into_iter().map(|finding| finding.of(&tier.name)));
     }
     found.push(socket::check(&plan, asked.as_ref()));
+    let listener = asked.as_ref().and_then(|asked| asked.as_ref().ok()?.as_ref());
+    let user = listener.and_then(Listener::program_user);
+    found.push(programs::check(&plan, launcher, user.as_ref()));
     found.extend(listen::check(&plan));
     found.extend(http::check(&machine, &plan));
     found.extend(audit::check(&plan, |folder| MountFacts::look(&machine, folder)));

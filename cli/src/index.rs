@@ -1,18 +1,19 @@
 //! `forebay index`.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forebay_client::Connection;
 use forebay_config::Rate;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::{Commands, Manifest, ManifestShard};
 use forebay_source::Options;
-use forebay_wire::message::Request;
+use forebay_wire::message::{LeftOut, Request};
 use indicatif::ProgressBar;
 use rustix::fs::{Access, access};
 use serde::Serialize;
 
-use super::{Done, Launcher, Query, bar_style, print, print_json, shards};
+use super::{Done, Launcher, Query, WithLeftOut, bar_style, print, print_json, shards};
 
 /// Count the samples of shards and write a manifest.
 ///
@@ -40,6 +41,9 @@ pub(super) struct Arguments {
     allow_pipe: bool,
 }
 
+/// The longest wait for the next shard: a large one by a slow link takes minutes.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(3600);
+
 /// Totals.
 #[derive(Serialize)]
 struct Document<'a> {
@@ -53,7 +57,7 @@ struct Document<'a> {
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     check_writable(&arguments.output)?;
     let commands = if arguments.allow_pipe { Commands::Allowed } else { Commands::Refused };
-    let urls = shards(&arguments.urls, commands, &arguments.query.target, launcher)?;
+    let named = shards(&arguments.urls, commands, &arguments.query.target, launcher)?;
     let connection = arguments.query.target.connect(launcher)?;
     if arguments.allow_pipe {
         connection.allow_commands();
@@ -61,7 +65,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     if let Some(rate) = arguments.bandwidth {
         connection.send(&Request::Pace { bandwidth: rate.bytes() })?;
     }
-    let manifest = Manifest::new(count(&connection, urls)?)?;
+    let manifest = Manifest::new(count(&connection, named.urls)?)?;
     if let (0, Some(first)) = (manifest.samples(), manifest.shards().first()) {
         return Err(Error::new(ErrorKind::NotFound, "the shards have no samples")
             .at("url", &first.url)
@@ -69,7 +73,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
             .into());
     }
     manifest.write(&arguments.output)?;
-    Ok(tell(arguments, &manifest)?)
+    Ok(tell(arguments, &manifest, &named.left_out)?)
 }
 
 /// Refuses a manifest that could not be written, before anything is fetched for it.
@@ -86,12 +90,13 @@ fn check_writable(path: &Path) -> Result<()> {
     access(target, Access::WRITE_OK).doing(doing).map_err(|error| error.at("path", path.display()))
 }
 
-fn tell(arguments: &Arguments, manifest: &Manifest) -> Result<()> {
+fn tell(arguments: &Arguments, manifest: &Manifest, left_out: &LeftOut) -> Result<()> {
     let (shards, samples) = (manifest.shards().len(), manifest.samples());
     if arguments.query.output.json {
         let bytes = manifest.shards().iter().filter_map(|shard| shard.bytes).sum();
         let (manifest, hash) = (arguments.output.as_path(), manifest.hash());
-        return print_json(&Document { manifest, hash, shards, samples, bytes });
+        let document = &Document { manifest, hash, shards, samples, bytes };
+        return print_json(&WithLeftOut { document, left_out });
     }
     print(&format!("{}: {shards} shards, {samples} samples", arguments.output.display()))
 }
@@ -101,7 +106,7 @@ fn count(connection: &Connection, urls: Vec<String>) -> Result<Vec<ManifestShard
     let bar = ProgressBar::new(urls.len() as u64)
         .with_style(bar_style("{bar:40} {pos}/{len} shards  {elapsed} (left {eta})"));
     let origin = Options::from_env().into_map();
-    let counted = connection.count(&urls, &origin, || bar.inc(1))?;
+    let counted = connection.count(&urls, &origin, COUNT_TIMEOUT, || bar.inc(1))?;
     bar.finish_and_clear();
     let shard = |(url, (bytes, samples))| ManifestShard { url, samples, bytes: Some(bytes) };
     Ok(urls.into_iter().zip(counted).map(shard).collect())

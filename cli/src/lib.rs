@@ -37,6 +37,7 @@ use forebay_client::{Address, Admin, CAPACITY, Connection, Deadline, Launch, Run
 use forebay_error::{Doing, Error, ErrorKind, Problem, Result, is_hidden};
 use forebay_shard::Commands;
 use forebay_source::Options;
+use forebay_wire::message::LeftOut;
 use indicatif::ProgressStyle;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
@@ -323,8 +324,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
         Verb::Dataset(verb) => dataset::run(&verb, launcher),
         Verb::Policy(verb) => policy::run(&verb),
         Verb::Config(verb) => config::run(&verb),
-        Verb::Doctor(arguments) => doctor::run(&arguments),
-        Verb::SupportBundle(arguments) => support::run(&arguments),
+        Verb::Doctor(arguments) => doctor::run(&arguments, launcher),
+        Verb::SupportBundle(arguments) => support::run(&arguments, launcher),
         Verb::Completions(arguments) => completions::run(&arguments),
         Verb::Man(arguments) => man::run(&arguments),
         Verb::Bench(verb) => bench::run(&verb, launcher),
@@ -347,15 +348,23 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
 /// A bucket of a hundred million objects is listed within this time.
 const LIST_TIMEOUT: Duration = Duration::from_secs(3600);
 
+/// Shards that a command line names, and the keys that its globs match besides.
+#[derive(Debug, Default)]
+struct Named {
+    urls: Vec<String>,
+    left_out: LeftOut,
+}
+
 /// The shards a command line names: every argument may hold braces, globs and `::`. What remote
-/// globs mean, the daemon lists, started if need be.
+/// globs mean, the daemon lists, started if need be. Warns of keys that are left out.
 fn shards(
     arguments: &[String],
     commands: Commands,
     target: &Target,
     launcher: &Launcher,
-) -> Done<Vec<String>> {
+) -> Done<Named> {
     let mut urls = Vec::new();
+    let mut left_out = LeftOut::default();
     let mut unreachable = false;
     let mut list = |pattern: &str| {
         let connection = target.connect(launcher).map_err(|failure| {
@@ -363,7 +372,9 @@ fn shards(
             failure.error().clone()
         })?;
         let origin = Options::from_env().into_map();
-        connection.list(pattern, origin, &Deadline::after(LIST_TIMEOUT))
+        let (urls, more) = connection.list(pattern, origin, &Deadline::after(LIST_TIMEOUT))?;
+        left_out.add(more);
+        Ok(urls)
     };
     for argument in arguments {
         let expanded = forebay_shard::expand(argument, commands, &mut list);
@@ -375,7 +386,20 @@ fn shards(
             Err(error) => return Err(Failure::Failed(error)),
         });
     }
-    Ok(urls)
+    if !left_out.is_empty() {
+        // Nothing is left to warn if standard error is gone.
+        let _ = writeln!(std::io::stderr(), "forebay: warning: {left_out}");
+    }
+    Ok(Named { urls, left_out })
+}
+
+/// A document, with the keys that the command's globs left out, if any.
+#[derive(Serialize)]
+struct WithLeftOut<'a, T> {
+    #[serde(flatten)]
+    document: &'a T,
+    #[serde(skip_serializing_if = "LeftOut::is_empty")]
+    left_out: &'a LeftOut,
 }
 
 /// Writes to standard output; a reader that left (`| head`) is no error of ours to report.

@@ -17,7 +17,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result, redacted};
 use serde_json::{Value, json};
 
 use super::daemon::CONFIG;
-use super::{ANSWER_TIMEOUT, Change, Done, Failure, config, doctor, print, print_json};
+use super::{ANSWER_TIMEOUT, Change, Done, Failure, Launcher, config, doctor, print, print_json};
 
 /// Requests to a running daemon, and the names of their files.
 const ASKED: [(&str, &str); 7] = [
@@ -72,8 +72,8 @@ struct Piece {
     content: Result<Vec<u8>>,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Done {
-    let pieces = collect(arguments);
+pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
+    let pieces = collect(arguments, launcher);
     let path = match (&arguments.output, arguments.change.dry_run) {
         (_, true) => None,
         (Some(path), _) => Some(path.clone()),
@@ -106,7 +106,7 @@ fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn collect(arguments: &Arguments) -> Vec<Piece> {
+fn collect(arguments: &Arguments, launcher: &Launcher) -> Vec<Piece> {
     let about = json!({ "release": env!("CARGO_PKG_VERSION"), "made_at": now() });
     let mut pieces = vec![Piece { name: "about.json", content: Ok(written(&about)) }];
     let admin = arguments.change.target.admin_if_running();
@@ -140,7 +140,8 @@ fn collect(arguments: &Arguments) -> Vec<Piece> {
         .into_bytes()
     });
     pieces.push(Piece { name: "config.toml", content: shown });
-    let found = doctor::report(Some(&config).filter(|path| path.exists()).map(PathBuf::as_path));
+    let file = Some(&config).filter(|path| path.exists()).map(PathBuf::as_path);
+    let found = doctor::report(file, launcher);
     pieces.push(Piece { name: "doctor.txt", content: found.map(String::into_bytes) });
     pieces.push(Piece { name: "node-daemon.log", content: journal() });
     let log = RuntimeDirectory::of_this_user().and_then(|directory| end_of(&directory.log()));

@@ -25,8 +25,10 @@ def environment():
 
 
 def start(environment, *arguments):
+    # Handles SIGINT as in a terminal: a shell's background jobs ignore it, and so would this.
+    terminal = ["env", "--default-signal=INT"]
     return subprocess.Popen(
-        [sys.executable, "-u", EXAMPLES / "run.py", *arguments],
+        [*terminal, sys.executable, "-u", EXAMPLES / "run.py", *arguments],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

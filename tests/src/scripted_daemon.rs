@@ -87,14 +87,14 @@ impl ScriptedDaemon {
 }
 
 impl TrainerConnection {
-    /// Receives the trainer's next request, skipping its progress reports of each second.
+    /// Receives the trainer's next request, skipping what it says of each wait.
     ///
     /// # Panics
     /// If there is none.
     pub fn request(&mut self) -> Request {
         loop {
             match self.receive() {
-                Request::Progress(_) => {}
+                Request::Progress(_) | Request::Explain { .. } => {}
                 other => return other,
             }
         }
@@ -108,7 +108,7 @@ impl TrainerConnection {
         loop {
             match self.receive() {
                 Request::Progress(progress) => return *progress,
-                Request::Release { .. } => {}
+                Request::Release { .. } | Request::Explain { .. } => {}
                 other => panic!("{other:?}"),
             }
         }

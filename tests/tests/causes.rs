@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use forebay_client::{Batch, Loader, LoaderConfig, Next};
 use forebay_decode::{FieldKind, FieldSpec, ImageSpec};
 use forebay_testkit::{Fault, FaultProxy, When};
-use forebay_tests::{Daemon, Origin, config, job, loader, next, play, png};
+use forebay_tests::{Daemon, FRAMES, Origin, config, eventually, job, loader, next, play, png};
 use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
 use forebay_wire::message::Begin;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -232,6 +232,39 @@ fn held_slot_is_charged_to_ring_empty() {
     let waits = u32::try_from(SHARDS * SAMPLES / 8 - 1).unwrap();
     assert_booked("ring_empty", &without, &with, KEPT * waits);
     keeping.into_iter().for_each(|kept| kept.join().unwrap());
+}
+
+/// A job whose memory another holds says so while it waits, and afterwards.
+#[test]
+fn memory_of_other_jobs_is_charged_to_slab() {
+    const HELD: Duration = Duration::from_millis(500);
+    let _alone = alone();
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let disk = warm(&origin);
+    let mut config = Daemon::config(disk.path(), 1 << 30);
+    config.memory = FRAMES + (4 << 20);
+    let daemon = Daemon::try_start(config).unwrap();
+    let mut open = job(&origin, Origin::urls(SHARDS));
+    open.prefetch = 8;
+    open.patience_ms = 60_000;
+    let holding = loader(daemon.address(), open.clone()).unwrap();
+    holding.start(Begin::at(0, 0)).unwrap();
+    assert!(matches!(next(&holding).unwrap(), Next::Batch(_)));
+    open.prefetch = 1;
+    let waiting = loader(daemon.address(), open).unwrap();
+    let with = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| waited(&waiting, drop));
+        eventually("the wait is shown", || {
+            daemon.status()["jobs"][1]["awaited"]["waited_for"] == "slab"
+        });
+        delay(HELD);
+        drop(holding);
+        waits.join().unwrap()
+    });
+    assert!(with.booked["slab"] >= HELD.as_secs_f64(), "{with:?}");
+    let sum: f64 = with.booked.values().sum();
+    assert!((sum - with.measured).abs() <= SUM * with.measured, "{sum}: {with:?}");
+    assert!(daemon.status()["jobs"][0]["progress"]["waited_seconds"]["slab"].as_f64().is_some());
 }
 
 /// A shard of such images.

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use forebay_client::{Address, Deadline, LOG_MAX, Launch, RuntimeDirectory};
-use forebay_error::Problem;
+use forebay_error::{ErrorKind, Problem};
 use forebay_testkit::is_root;
 use forebay_tests::{Daemon, Ended, PATIENCE, UserHome, eventually, run};
 use serde_json::{Value, json};
@@ -280,6 +280,35 @@ fn fill_log(path: &Path) -> fs::File {
     let mut log = OpenOptions::new().append(true).create(true).open(path).unwrap();
     log.write_all(&vec![b'.'; usize::try_from(LOG_MAX).unwrap() + 1]).unwrap();
     log
+}
+
+/// A directory that is no cache is rejected before anything is made in it, by whoever names it.
+#[test]
+fn foreign_directory_stays_as_it_was() {
+    let (home, foreign) = (UserHome::new(ACTOR), tempfile::tempdir().unwrap());
+    fs::write(foreign.path().join("thesis.tex"), b"x").unwrap();
+    let names = || -> Vec<_> {
+        let entries = fs::read_dir(foreign.path()).unwrap();
+        entries.map(|entry| entry.unwrap().file_name()).collect()
+    };
+    let directory = Ok(RuntimeDirectory::of(foreign.path()));
+    let address = Address::Embedded(Launch { command: vec!["true".into()], directory });
+    let error = address.connect(&Deadline::after(PATIENCE)).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert_eq!(error.place("found"), Some("thesis.tex"), "{error}");
+    assert_eq!(error.place("directory"), foreign.path().to_str(), "{error}");
+    assert_eq!(names(), ["thesis.tex"]);
+    for arguments in [
+        &["daemon", "--embedded"][..],
+        &["index", "/x.tar", "-o", "/tmp/m.json", "--daemon", "embedded"],
+        &["dataset", "warm", "s3://bucket/*.tar", "--daemon", "embedded"],
+        &["doctor"],
+    ] {
+        let mut command = home.forebay(arguments);
+        let output = command.env("FOREBAY_CACHE", foreign.path()).output().unwrap();
+        assert!(!output.status.success(), "{arguments:?}");
+        assert_eq!(names(), ["thesis.tex"], "{arguments:?}");
+    }
 }
 
 /// A log ends up no longer than its limit and one line, whoever starts the daemon.

@@ -248,7 +248,9 @@ fn silent_disk_is_down_and_passed_by() {
     play(&loader, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
     bench.becomes("a", Condition::Down);
     assert!(bench.tier("a").why.is_some_and(|why| why.contains("no-answer")));
+    let waiting = bench.faulty.waiting();
     play(&loader, 1, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    assert!(bench.faulty.waiting() <= waiting + 1, "only a probe asks it for more");
     bench.faulty.hang(false);
     bench.becomes("a", Condition::Normal);
     play(&loader, 2, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
@@ -276,8 +278,12 @@ fn silent_disk_stops_no_fill() {
 fn silent_disk_delays_neither_admin_nor_end() {
     let bench = Bench::new(&["a", "b"]);
     bench.play();
+    assert!(bench.tier("a").counters.shards > 0);
     bench.faulty.hang(true);
-    let loader = loader(bench.daemon.address(), job(&bench.origin, Origin::urls(SHARDS))).unwrap();
+    // All of its batches are read ahead, wherever the shards lie.
+    let mut open = job(&bench.origin, Origin::urls(SHARDS));
+    open.prefetch = 16;
+    let loader = loader(bench.daemon.address(), open).unwrap();
     loader.start(Begin::at(0, 0)).unwrap();
     eventually("an operation waits", || bench.faulty.waiting() > 0);
     bench.daemon.change("a", Mode::Disabled).unwrap();

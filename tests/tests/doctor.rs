@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -23,7 +24,7 @@ struct Looked {
 }
 
 /// Checks of every machine.
-const OF_THE_MACHINE: [&str; 11] = [
+const OF_THE_MACHINE: [&str; 12] = [
     "config",
     "io_uring",
     "memlock",
@@ -34,6 +35,7 @@ const OF_THE_MACHINE: [&str; 11] = [
     "cgroup_pids",
     "descriptors",
     "socket",
+    "programs",
     "clock",
 ];
 
@@ -120,6 +122,32 @@ fn doctor_checks_a_private_daemon_and_changes_nothing() {
     assert!(socket["figures"].get("pid").is_none(), "no daemon answers: {socket}");
     assert!(home.daemons().is_empty());
     assert_eq!(names(home.shards().parent().unwrap()), [""; 0]);
+}
+
+/// A program of credentials that cannot be started is named, with its profile.
+#[test]
+fn doctor_checks_programs_of_profiles() {
+    let (home, folder) = (UserHome::new(ACTOR), Daemon::disk());
+    let (profiles, program) = (folder.path().join("config"), folder.path().join("keys"));
+    let text = format!("[profile ml]\ncredential_process = {} --json\n", program.display());
+    fs::write(&profiles, text).unwrap();
+    let look = |profile: &str| {
+        let mut command = home.forebay(&["doctor", "--json"]);
+        command.env("AWS_CONFIG_FILE", &profiles).env("AWS_PROFILE", profile);
+        let output = command.env_remove("FOREBAY_IO").stdin(Stdio::null()).output().unwrap();
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        finding(&document, "programs", None).clone()
+    };
+    let found = look("ml");
+    assert_eq!(found["verdict"], "wrong", "{found}");
+    let told = found["found"].as_str().unwrap();
+    assert!(told.contains(program.to_str().unwrap()) && told.contains("profile=ml"), "{found}");
+    assert_eq!(look("other")["verdict"], "ok");
+    fs::write(&program, b"#!/bin/sh\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(look("ml")["verdict"], "wrong", "it cannot be executed");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(look("ml")["verdict"], "ok");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use forebay_testkit::is_root;
 use forebay_tests::{Daemon, Origin, PATIENCE, eventually, job, loader, play};
 use forebay_wire::PROTOCOL;
 use forebay_wire::frame::{self, Receiver};
-use forebay_wire::message::{Begin, Reply, Request};
+use forebay_wire::message::{Begin, Open, Order, Reply, Request};
 
 const SIZES: std::ops::Range<usize> = 30_000..40_000;
 
@@ -192,6 +192,41 @@ fn announced_lists_count_against_the_memory() {
         assert_eq!(failed(&more), ErrorKind::Full, "{kind}");
     }
     drop(held);
+    eventually("the memory is free again", || daemon.number("/slab_bytes") == 0);
+}
+
+/// A list that takes far more memory than its frame is charged for what it takes.
+#[test]
+fn small_frames_of_large_lists_are_rejected() {
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    // As 24 MiB, of which a list grows to have room for twice as many.
+    let open = |count| Open::new("test", vec![String::new(); count], Order::of_list(1));
+    let open = frame::encode(&Request::Open(Box::new(open(8 << 20)))).unwrap();
+    let sent = |frame: Vec<u8>| {
+        let socket = sends(&daemon, &[&greeting()]);
+        let mut sending = socket.try_clone().unwrap();
+        std::thread::spawn(move || {
+            // The daemon may hang up before it has all of it.
+            let _ = sending.write_all(&frame);
+        });
+        failed(&socket)
+    };
+    assert_eq!(sent(open), ErrorKind::Full);
+    // Of one request of each size: a map of empty texts, two bytes an entry.
+    for entries in [16_u32 << 10, 1 << 20] {
+        let mut body = vec![5, 0];
+        let mut left = entries;
+        while left >= 0x80 {
+            body.push((left & 0x7f) as u8 | 0x80);
+            left >>= 7;
+        }
+        body.push(left as u8);
+        body.resize(body.len() + 2 * entries as usize, 0);
+        let mut frame = (body.len() as u32).to_le_bytes().to_vec();
+        frame.append(&mut body);
+        assert_eq!(sent(frame), ErrorKind::Invalid, "{entries}");
+    }
     eventually("the memory is free again", || daemon.number("/slab_bytes") == 0);
 }
 

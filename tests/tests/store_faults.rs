@@ -10,13 +10,15 @@ use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use forebay_client::{Connection, Deadline};
+use forebay_client::{Connection, Deadline, Loader, Next};
 use forebay_error::ErrorKind;
 use forebay_source::{Limits, Options, Rule, Rules};
 use forebay_store::PART_BYTES;
 use forebay_testkit::{ACCESS_KEY, Certificate, Fault, FaultProxy, Nginx, SECRET_KEY, When, shard};
-use forebay_tests::{Daemon, Installation, Origin, PATIENCE, epoch, job_with};
+use forebay_tests::{Daemon, Installation, Origin, PATIENCE, config, epoch, job_with, next, rest};
+use forebay_wire::message::Begin;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 const SIZES: std::ops::Range<usize> = 90_000..110_000;
@@ -26,6 +28,9 @@ const SAMPLES: u64 = 120;
 
 /// Times a request is repeated.
 const RETRIES: usize = 2;
+
+/// Time limit of a job that is to reach it after its first batch.
+const WAITED: Duration = Duration::from_secs(3);
 
 /// Three pages of a thousand names.
 const NAMES: usize = 2_500;
@@ -72,7 +77,8 @@ fn listing_changed_between_pages_keeps_stable_objects() {
         // A page that is refused is asked for again, and no other.
         (later().after(1).times(1), Fault::status(503)),
     ]);
-    let listed = list().unwrap();
+    let (listed, left_out) = list().unwrap();
+    assert!(left_out.is_empty());
     assert!(listed.is_sorted_by(|one, other| one < other), "each once, in order");
     let stays = (0..NAMES).filter(|n| !(1_200..1_300).contains(n));
     for n in stays {
@@ -211,6 +217,39 @@ fn job_without_a_first_batch_learns_what_it_waited_for() {
         assert_eq!(error.place("endpoint"), Some(&proxy.endpoint()[..]), "{error}");
         assert!(error.place("waited_s").is_some(), "{error}");
         assert!(last.is_none() || error.place("status") == last, "{error}");
+        proxy.clear();
+    }
+}
+
+/// A job with batches that times out is told the same.
+#[test]
+fn later_timeout_names_what_was_waited_for() {
+    let (origin, disk) = (Origin::with_shards(2, SAMPLES, &SIZES), Daemon::disk());
+    let proxy = FaultProxy::start(origin.server.address()).unwrap();
+    let mut limits = Daemon::config(disk.path(), 1 << 30);
+    // Far more than the job waits for.
+    limits.limits = Limits { retries: 1_000, ..limits.limits };
+    limits.limits.retry_time = PATIENCE;
+    let daemon = Daemon::try_start(limits).unwrap();
+    let urls: Vec<String> =
+        ["0.tar", "1.tar"].map(|name| format!("{}/{}", proxy.endpoint(), Origin::key(name))).into();
+    epoch(daemon.address(), job_with(BTreeMap::new(), vec![urls[0].clone()])).unwrap();
+    for (fault, last) in [(Fault::status(503), Some("503")), (Fault::StallBeforeHead, None)] {
+        proxy.set([(When::any(), fault)]);
+        let mut config = config(daemon.address(), job_with(BTreeMap::new(), urls.clone()));
+        config.session.timeout = WAITED;
+        config.session.open.patience_ms = WAITED.as_millis() as u64;
+        let loader = Loader::open(config).unwrap();
+        loader.start(Begin::at(0, 0)).unwrap();
+        assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
+        let error = rest(&loader).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert_eq!(error.place("timeout_s"), Some("3"), "the trainer's own limit: {error}");
+        assert_eq!(error.place("waited_for"), Some("shard"), "{error}");
+        assert_eq!(error.place("url"), Some(&urls[1][..]), "{error}");
+        assert_eq!(error.place("endpoint"), Some(&proxy.endpoint()[..]), "{error}");
+        assert!(last.is_none() || error.place("status") == last, "{error}");
+        assert!(last.is_none() || error.place("last_error").is_some(), "{error}");
         proxy.clear();
     }
 }

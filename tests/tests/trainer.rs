@@ -3,11 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use forebay_client::{Address, Batch, Loader, LoaderConfig, Next, TIMEOUT_MAX};
+use forebay_client::{
+    Address, Batch, Connection, Deadline, Loader, LoaderConfig, Next, TIMEOUT_MAX,
+};
 use forebay_decode::{DType, FieldKind, FieldSpec, Ragged, RawSpec};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_tests::{
@@ -256,6 +259,66 @@ fn unresponsive_daemon_is_an_error_in_time() {
     });
     assert_silent("it takes no job", address);
     played.join().unwrap();
+}
+
+/// A timeout in mid-epoch names the daemon if that is what does not answer, or is lost.
+#[test]
+fn timeout_names_a_silent_or_lost_daemon() {
+    for reason in ["silent", "lost"] {
+        let daemon = ScriptedDaemon::new();
+        let address = daemon.address();
+        let waits = std::thread::spawn(move || {
+            let loader = open(address, SHORT * 4).unwrap();
+            loader.start(Begin::at(0, 0)).unwrap();
+            next(&loader).map(drop)
+        });
+        let mut peer = daemon.accept();
+        peer.register();
+        peer.started();
+        match reason {
+            // It takes every word.
+            "silent" => assert!(peer.ends()),
+            _ => {
+                drop(peer);
+                drop(daemon);
+            }
+        }
+        let error = returned("a wait", || waits.join().unwrap()).unwrap_err();
+        assert!(reason == "lost" || error.kind() == ErrorKind::Unavailable, "{error}");
+        assert_eq!(error.place("waited_for"), Some("daemon"), "{error}");
+        assert_eq!(error.place("reason"), Some(reason), "{error}");
+    }
+}
+
+/// Lists and counts that do not come name what was waited for.
+#[test]
+fn late_list_and_count_name_what_they_waited_for() {
+    let origin = BTreeMap::new();
+    let asked = |of: &(dyn Fn(&Connection) -> Error + Sync)| {
+        let daemon = ScriptedDaemon::new();
+        std::thread::scope(|scope| {
+            let asks = scope.spawn(|| {
+                of(&Connection::open(&daemon.socket(), &Deadline::after(PATIENCE)).unwrap())
+            });
+            let mut peer = daemon.accept();
+            peer.greet();
+            assert!(peer.ends());
+            asks.join().unwrap()
+        })
+    };
+    let list = asked(&|connection| {
+        let listed = connection.list("s3://b/*.tar", origin.clone(), &Deadline::after(SHORT));
+        listed.unwrap_err()
+    });
+    let urls = ["s3://b/0.tar".to_owned()];
+    let count = asked(&|connection| connection.count(&urls, &origin, SHORT, || {}).unwrap_err());
+    for (error, place, waited_for) in
+        [(list, ("urls", "s3://b/*.tar"), "list"), (count, ("url", "s3://b/0.tar"), "shard")]
+    {
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert_eq!(error.place("waited_for"), Some(waited_for), "{error}");
+        assert_eq!(error.place(place.0), Some(place.1), "{error}");
+    }
 }
 
 /// Bears promise 7: the same with a real daemon, stopped as a debugger or a batch system does it.

@@ -95,6 +95,41 @@ fn size(origin: &Origin, name: &str) -> u64 {
     origin.bytes(name).len() as u64
 }
 
+/// Every command that lists a store names the matching keys that no URL can name.
+#[test]
+fn keys_left_out_of_a_glob_are_reported() {
+    let (origin, disk) = (Origin::with_shards(2, SAMPLES, &SIZES), Daemon::disk());
+    for name in ["odd\tone.tar", "odd\ttwo.tar"] {
+        origin.put(name, b"x");
+    }
+    let daemon = Daemon::start(disk.path());
+    let manifest = disk.path().join("manifest.json");
+    let manifest = manifest.to_str().unwrap();
+    let pattern = Origin::url("*.tar");
+    for arguments in [
+        &["dataset", "check"][..],
+        &["dataset", "warm", "--dry-run"],
+        &["dataset", "warm", "--wait"],
+        &["dataset", "warm"],
+        &["index", "--output", manifest],
+        &["bench", "throughput", "--batch-size", "4", "--batches", "2", "--rounds", "1"],
+        &["bench", "starvation", "--raw", "--batch-size", "4", "--steps", "2", "--step", "0.001"],
+    ] {
+        let told = forebay(&daemon, &origin, &[arguments, &["--json", &pattern]].concat());
+        assert_eq!(told.code, 0, "{arguments:?}: {}", told.err);
+        let document = told.document();
+        let left_out = match &document["left_out"] {
+            Value::Null => &document["configuration"]["left_out"],
+            left_out => left_out,
+        };
+        assert_eq!(left_out["count"], 2, "{arguments:?}: {document}");
+        assert_eq!(left_out["keys"][0], "odd\tone.tar", "{arguments:?}: {document}");
+        assert!(told.err.contains("odd\\ttwo.tar"), "{arguments:?}: {}", told.err);
+    }
+    let told = forebay(&daemon, &origin, &["dataset", "check", "--json", &Origin::url("0.tar")]);
+    assert!(told.document()["left_out"].is_null() && told.err.is_empty(), "{}", told.err);
+}
+
 #[test]
 fn warmed_shards_are_fetched_once_and_found_by_jobs() {
     let (origin, disk) = (Origin::with_shards(6, SAMPLES, &SIZES), Daemon::disk());

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from forebay import _foreign, _launch, _leases, _native, _paths
+from forebay import _foreign, _leases, _listing, _native, _paths
 from forebay._device import Wish
 from forebay._sendable import check_program, check_sendable
 from forebay._stop import items
@@ -371,7 +371,7 @@ def _expand(urls: Urls, allow_pipe: bool, daemon: str | None, timeout: float) ->
     _foreign.refuse_dataset(urls)
     if isinstance(urls, (str, os.PathLike)):
         spec = _path("urls", urls)
-        return _native.expand(spec, allow_pipe, daemon, _launch.daemon(), timeout)
+        return _listing.expand(spec, allow_pipe, daemon, timeout)
     try:
         listed = [_path("urls", url) for url in items(urls)]
     except TypeError:

@@ -14,6 +14,7 @@ use forebay_decode::FieldSpec;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::{Commands, Manifest, ManifestShard};
 use forebay_source::Options;
+use forebay_wire::message::LeftOut;
 use pyo3::prelude::*;
 
 use crate::errors::raise;
@@ -36,8 +37,8 @@ fn commands(allow_pipe: bool) -> Commands {
     if allow_pipe { Commands::Allowed } else { Commands::Refused }
 }
 
-/// The shards that one text means. What a pattern of a remote store means, `daemon` lists, started
-/// by `command` if need be, within `timeout` seconds.
+/// The shards that one text means, and a warning if matching keys were left out. What a pattern of
+/// a remote store means, `daemon` lists, started by `command` if need be, within `timeout` seconds.
 #[pyfunction]
 pub(crate) fn expand(
     py: Python<'_>,
@@ -46,16 +47,21 @@ pub(crate) fn expand(
     daemon: Option<String>,
     command: Vec<OsString>,
     timeout: f64,
-) -> PyResult<Vec<String>> {
+) -> PyResult<(Vec<String>, Option<String>)> {
     let expand = move || {
+        let mut left_out = LeftOut::default();
         let mut list = |pattern: &str| {
             let directory = RuntimeDirectory::of_this_user();
             let launch = Launch { command: command.clone(), directory };
             let deadline = Deadline::after(seconds(timeout)?);
             let connection = Address::parse(daemon.as_deref(), launch)?.connect(&deadline)?;
-            connection.list(pattern, Options::from_env().into_map(), &deadline)
+            let origin = Options::from_env().into_map();
+            let (urls, more) = connection.list(pattern, origin, &deadline)?;
+            left_out.add(more);
+            Ok(urls)
         };
-        forebay_shard::expand(&spec, commands(allow_pipe), &mut list)
+        let urls = forebay_shard::expand(&spec, commands(allow_pipe), &mut list)?;
+        Ok((urls, (!left_out.is_empty()).then(|| left_out.to_string())))
     };
     py.detach(|| interruptible("fb-expand", expand)).map_err(|failure| failure.raise(py))
 }
@@ -106,12 +112,13 @@ pub(crate) fn count(
 ) -> PyResult<Vec<u64>> {
     let count = move || -> Result<Vec<u64>> {
         let launch = Launch { command, directory: RuntimeDirectory::of_this_user() };
-        let deadline = Deadline::after(seconds(timeout)?);
-        let connection = Address::parse(daemon.as_deref(), launch)?.connect(&deadline)?;
+        let limit = seconds(timeout)?;
+        let connection =
+            Address::parse(daemon.as_deref(), launch)?.connect(&Deadline::after(limit))?;
         if allow_pipe {
             connection.allow_commands();
         }
-        let counted = connection.count(&urls, &Options::from_env().into_map(), || {})?;
+        let counted = connection.count(&urls, &Options::from_env().into_map(), limit, || {})?;
         Ok(counted.into_iter().map(|(_, samples)| samples).collect())
     };
     py.detach(|| interruptible("fb-count", count)).map_err(|failure| failure.raise(py))

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+import forebay
 from conftest import sample, write_shard
 from forebay import DataLoader, Invalid, NotFound, Unavailable
 
@@ -114,6 +115,14 @@ def test_patterns_expand_in_order_and_a_profile_signs(store: Store) -> None:
         (batch,) = loader
         assert len(batch["__key__"]) == 3
     assert store.signed_by == {"PROFILES"}
+
+
+def test_keys_left_out_of_a_pattern_are_warned_of(store: Store) -> None:
+    (store.folder / "odd\tkey.tar").write_bytes(b"x")
+    for named in (forebay.DataLoader, forebay.IndexedDataset, forebay.WebDataset):
+        with pytest.warns(UserWarning, match=r"odd\\tkey\.tar") as told:
+            named("s3://bucket/d/*.tar")
+        assert [warning.filename for warning in told] == [__file__]
 
 
 def test_pattern_without_matches_is_named_in_the_error(store: Store) -> None:

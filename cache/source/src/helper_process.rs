@@ -3,6 +3,7 @@
 //! A helper inherits nothing but what its caller gives it, and ends with the caller.
 
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -60,25 +61,51 @@ impl HelperProcess {
         });
         let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
         let spawned = spawned.await.map_err(closed)?.map_err(|error| error.at("program", &program));
-        spawned.map_err(|error| check_program(Path::new(&program)).err().unwrap_or(error))
+        spawned.map_err(|error| check_program(Path::new(&program), None).err().unwrap_or(error))
     }
 }
 
-/// Checks that this process may start helper processes by this command line.
+/// User of another process, as the kernel judges its access by modes; lists of access beside the
+/// modes are not looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProgramUser {
+    /// User.
+    pub uid: u32,
+    /// Groups.
+    pub gids: Vec<u32>,
+}
+
+impl ProgramUser {
+    /// Returns true if this user may enter a folder, or execute a program. What this process
+    /// cannot look at is taken for allowed.
+    fn may_execute(&self, path: &Path) -> bool {
+        let Ok(found) = path.metadata() else { return true };
+        let (owner, group, all) = (0o100, 0o010, 0o001);
+        let bit = match (self.uid == found.uid(), self.gids.contains(&found.gid())) {
+            _ if self.uid == 0 => owner | group | all,
+            (true, _) => owner,
+            (false, true) => group,
+            (false, false) => all,
+        };
+        found.mode() & bit != 0 || (self.uid == 0 && found.is_dir())
+    }
+}
+
+/// Checks that `user`, or this process, may start helper processes by this command line.
 ///
 /// # Errors
-/// `PermissionDenied` with the first folder that this user cannot enter, or the program that it
+/// `PermissionDenied` with the first folder that the user cannot enter, or the program that it
 /// cannot execute; `Invalid` if there is no such program.
-pub fn check_helper_process(line: &[OsString]) -> Result<()> {
+pub fn check_helper_process(line: &[OsString], user: Option<&ProgramUser>) -> Result<()> {
     match line.first() {
-        Some(program) => check_program(Path::new(program)),
+        Some(program) => check_program(Path::new(program), user),
         None => Ok(()),
     }
 }
 
-fn check_program(program: &Path) -> Result<()> {
+fn check_program(program: &Path, user: Option<&ProgramUser>) -> Result<()> {
     let at = |kind, what: &str, path: &Path| {
-        let user = geteuid().as_raw();
+        let user = user.map_or_else(|| geteuid().as_raw(), |user| user.uid);
         let error = Error::new(kind, what.to_owned()).at("path", path.display()).at("uid", user);
         error.at("program", program.display())
     };
@@ -89,7 +116,10 @@ fn check_program(program: &Path) -> Result<()> {
     }
     let mut folders: Vec<_> = program.ancestors().skip(1).collect();
     folders.reverse();
-    let denied = |path: &&Path| access(*path, Access::EXEC_OK) == Err(Errno::ACCESS);
+    let denied = |path: &&Path| match user {
+        Some(user) => !user.may_execute(path),
+        None => access(*path, Access::EXEC_OK) == Err(Errno::ACCESS),
+    };
     if let Some(folder) = folders.into_iter().find(denied) {
         let what = "this user cannot enter the folder of the program of helper processes";
         return Err(at(ErrorKind::PermissionDenied, what, folder).advise(advice));
@@ -108,6 +138,7 @@ fn check_program(program: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -115,7 +146,7 @@ mod tests {
     fn missing_program_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("none");
-        let error = check_helper_process(&[program.clone().into()]).unwrap_err();
+        let error = check_helper_process(&[program.clone().into()], None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         assert_eq!(error.place("path"), program.to_str(), "{error}");
     }
@@ -125,10 +156,36 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("plain");
         fs::write(&program, b"no program").unwrap();
-        let error = check_helper_process(&[program.clone().into()]).unwrap_err();
+        let error = check_helper_process(&[program.clone().into()], None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
         assert_eq!(error.place("path"), program.to_str(), "{error}");
-        assert!(check_helper_process(&["/bin/sh".into()]).is_ok());
-        assert!(check_helper_process(&["sh".into()]).is_ok());
+        assert!(check_helper_process(&["/bin/sh".into()], None).is_ok());
+        assert!(check_helper_process(&["sh".into()], None).is_ok());
+    }
+
+    /// The first folder that another user cannot enter is named, whoever looks.
+    #[test]
+    fn folder_closed_to_the_daemons_user_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let closed = folder.path().join("venv");
+        let program = closed.join("bin/forebay");
+        fs::create_dir_all(program.parent().unwrap()).unwrap();
+        fs::write(&program, b"program").unwrap();
+        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+        mode(&program, 0o755).unwrap();
+        mode(folder.path(), 0o755).unwrap();
+        mode(&closed, 0o750).unwrap();
+        let found = closed.metadata().unwrap();
+        let check = |uid, gid| {
+            let user = ProgramUser { uid, gids: vec![gid] };
+            check_helper_process(&[program.clone().into()], Some(&user))
+        };
+        let (uid, gid) = (found.uid() + 1, found.gid() + 1);
+        let error = check(uid, gid).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        assert_eq!(error.place("path"), closed.to_str(), "{error}");
+        assert_eq!(error.place("uid"), Some(&*uid.to_string()), "{error}");
+        assert!(check(uid, found.gid()).is_ok() && check(found.uid(), gid).is_ok());
+        assert!(check(0, gid).is_ok());
     }
 }

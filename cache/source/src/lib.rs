@@ -38,9 +38,10 @@ use forebay_uring::Span;
 
 pub use bill::{Bill, Billed};
 pub use credentials::lend;
-pub use helper_process::check_helper_process;
+pub use helper_process::{ProgramUser, check_helper_process};
 pub use layout::Layout;
 pub use limits::{Limits, RateLimits};
+pub use listing::{LeftOut, Listing};
 pub use options::Options;
 pub use origin_checksum::{Checksums, Comparison};
 pub use queue::{Awaited, Queue, QueuePermit, Rank};
@@ -111,12 +112,12 @@ pub trait Source: Send + Sync {
     }
 
     /// The objects that a pattern (`s3://bucket/train-*.tar`) or a folder (`s3://bucket/train/`)
-    /// means, by name.
+    /// means, by name; none if nothing matches.
     ///
     /// # Errors
-    /// As [`Source::stat`]; `NotFound` if nothing matches, `Invalid` for a pattern that is none,
+    /// As [`Source::stat`]; `Invalid` for a pattern that is none,
     /// that matches too much, or where the source does not tell what it has.
-    async fn list(&self, pattern: &str) -> Result<Vec<String>> {
+    async fn list(&self, pattern: &str) -> Result<Listing> {
         Err(lists_nothing(pattern))
     }
 

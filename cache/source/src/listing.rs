@@ -22,8 +22,43 @@ const MATCHES_MAX: usize = 1_000_000;
 /// objects.
 const PAGES_MAX: u64 = 100_000;
 
+/// Keys kept of those that are left out: a page of a store's listing.
+const LEFT_OUT_KEPT: usize = 1000;
+
 /// Keys that are named where some were left out.
 const NAMED_MOST: usize = 8;
+
+/// Objects that a pattern matches.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// URLs, by name.
+    pub urls: Vec<String>,
+    /// Matching keys that no URL can name.
+    pub left_out: LeftOut,
+}
+
+/// Matching keys that no URL can name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Their number.
+    pub count: u64,
+    /// The first of them, as many as a message shows.
+    pub keys: Vec<String>,
+}
+
+impl LeftOut {
+    /// Keeps the keys that `is_shown` accepts, as far as they are known, and counts no others.
+    pub(crate) fn retain(&mut self, is_shown: impl FnMut(&String) -> bool) {
+        self.keys.retain(is_shown);
+        self.count = self.keys.len() as u64;
+    }
+
+    /// Cuts the keys to those that a message shows.
+    pub(crate) fn cut(mut self) -> Self {
+        self.keys.truncate(NAMED_MOST);
+        self
+    }
+}
 
 const MATCHING: MatchOptions = MatchOptions {
     case_sensitive: true,
@@ -86,8 +121,10 @@ pub(crate) struct Found {
     keys: BTreeSet<String>,
     pages: u64,
     token: Option<String>,
-    /// Number of matching keys that no URL can name, and the first of them.
-    left_out: (u64, Vec<String>),
+    /// Matching keys that no URL can name, each once, …
+    left_out: BTreeSet<String>,
+    /// … and the number of those beyond.
+    beyond: u64,
 }
 
 impl Found {
@@ -118,27 +155,32 @@ impl Found {
     /// Notes keys that match and that no URL can name.
     pub(crate) fn leave_out(&mut self, wanted: &Wanted, keys: Vec<String>) {
         for key in keys.into_iter().filter(|key| wanted.has(key)) {
-            self.left_out.0 += 1;
-            if self.left_out.1.len() < NAMED_MOST {
-                self.left_out.1.push(key);
+            match self.left_out.len() < LEFT_OUT_KEPT {
+                true => drop(self.left_out.insert(key)),
+                false => self.beyond += u64::from(!self.left_out.contains(&key)),
             }
         }
     }
 
-    /// Returns the number of keys that were left out, and the first of them, if there are any.
-    pub(crate) fn left_out(&self) -> Option<(u64, Vec<String>)> {
-        (self.left_out.0 > 0).then(|| self.left_out.clone())
-    }
-
-    /// Everything, by name.
-    pub(crate) fn into_keys(self) -> impl Iterator<Item = String> {
-        self.keys.into_iter()
+    /// Returns everything, by name, with the URLs that `root` and a key make.
+    pub(crate) fn listing(self, root: &str) -> Listing {
+        let urls = self.keys.into_iter().map(|key| format!("{root}{key}")).collect();
+        let count = self.left_out.len() as u64 + self.beyond;
+        let left_out = LeftOut { count, keys: self.left_out.into_iter().collect() };
+        Listing { urls, left_out }
     }
 }
 
-/// Returns the error for a pattern without matches.
-pub(crate) fn none(pattern: &str) -> Error {
-    Error::new(ErrorKind::NotFound, "no object matches the glob").at("urls", pattern)
+/// Returns the error for a pattern without matches that a URL can name.
+pub(crate) fn none(pattern: &str, left_out: LeftOut) -> Error {
+    let error = Error::new(ErrorKind::NotFound, "no object matches the glob").at("urls", pattern);
+    match left_out.count {
+        0 => error,
+        count => error
+            .at("left_out", count)
+            .at("keys", left_out.cut().keys.join(", "))
+            .advise("rename these keys: no URL can name them"),
+    }
 }
 
 fn too_many(what: &str) -> Error {
@@ -187,6 +229,6 @@ mod tests {
         let error = found.page(&wanted, page(), Some("t".into())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(found.page(&wanted, page(), Some(String::new())).unwrap(), None);
-        assert_eq!(found.into_keys().collect::<Vec<_>>(), ["a.tar", "b.tar"]);
+        assert_eq!(found.listing("").urls, ["a.tar", "b.tar"]);
     }
 }

@@ -41,6 +41,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
 
+use crate::listing::Listing;
 use crate::origin_checksum::Comparison;
 use crate::queue::Rank;
 use crate::stat::{Binding, Stat};
@@ -73,7 +74,7 @@ pub(crate) trait Store: Send + Sync {
     fn route(&self) -> &Route;
 
     /// As [`Source::list`].
-    async fn list(&self, pattern: &str) -> Result<Vec<String>> {
+    async fn list(&self, pattern: &str) -> Result<Listing> {
         Err(crate::lists_nothing(pattern))
     }
 
@@ -164,7 +165,7 @@ impl<S: Store + 'static> Source for Remote<S> {
         Ok(Box::new(ObjectRead::new(object, stat.clone(), range, rank.clone())))
     }
 
-    async fn list(&self, pattern: &str) -> Result<Vec<String>> {
+    async fn list(&self, pattern: &str) -> Result<Listing> {
         self.0.list(pattern).await
     }
 

@@ -13,6 +13,7 @@ use lru::LruCache;
 use crate::commands::{self, Commands};
 use crate::credentials::Lending;
 use crate::linked::{Linked, Worked};
+use crate::listing::{self, LeftOut, Listing};
 use crate::network::Gate;
 use crate::posix::{Posix, path_of};
 use crate::readers::{Client, Permit, Readers};
@@ -325,21 +326,21 @@ impl Sources {
     /// The shards that a pattern of a remote store means to a client with `options`, by name.
     ///
     /// # Errors
-    /// As [`Sources::open`] and [`Source::list`].
-    pub async fn list(&self, pattern: &str, options: &Options) -> Result<Vec<String>> {
+    /// As [`Sources::open`] and [`Source::list`]; `NotFound` if nothing matches.
+    pub async fn list(&self, pattern: &str, options: &Options) -> Result<Listing> {
         self.list_for(pattern, options, None).await
     }
 
     /// The same to a client that opens files itself.
     ///
     /// # Errors
-    /// As [`Sources::open_for`] and [`Source::list`].
+    /// As [`Sources::open_for`] and [`Source::list`]; `NotFound` if nothing matches.
     pub async fn list_for(
         &self,
         pattern: &str,
         options: &Options,
         client: Option<&ByClient>,
-    ) -> Result<Vec<String>> {
+    ) -> Result<Listing> {
         let bucket = pattern.split_once("://").and_then(|(_, rest)| rest.split('/').next());
         if bucket.is_some_and(|bucket| bucket.contains(['*', '?', '['])) {
             let error = Error::new(ErrorKind::Invalid, "a bucket's name may not be a pattern");
@@ -349,7 +350,7 @@ impl Sources {
         if let Some(permit) = permit {
             permit.list(pattern)?;
         }
-        let listed = self.reach(pattern, options, client)?.list(pattern).await?;
+        let mut listed = self.reach(pattern, options, client)?.list(pattern).await?;
         // A pattern may match more than one that passes as text.
         let ruled = self.now();
         let rule = ruled.rules.of(pattern)?.map(|(number, _)| number);
@@ -357,15 +358,22 @@ impl Sources {
             Some(rule) => matches!(ruled.rules.of(url), Ok(Some((of, _))) if of == rule),
             None => true,
         };
-        let Some(permit) = permit else {
-            return Ok(listed.into_iter().filter(|url| is_same(url)).collect());
-        };
-        let may = |url: &String| is_same(url) && permit.shows(url);
-        let urls: Vec<_> = listed.into_iter().filter(may).collect();
-        match urls.is_empty() {
-            false => Ok(urls),
+        let may = |url: &str| is_same(url) && permit.is_none_or(|permit| permit.shows(url));
+        listed.urls.retain(|url| may(url));
+        if let (Some(permit), Some(root)) = (permit, root_of(pattern)) {
+            // Of keys in folders that this client may not read it learns nothing.
+            listed.left_out.retain(|key| permit.shows(&format!("{root}{key}")));
+        }
+        let listed = Listing { left_out: listed.left_out.cut(), ..listed };
+        if let LeftOut { count: count @ 1.., keys } = &listed.left_out {
+            let pattern = forebay_error::shown(pattern);
+            let what = "left keys out of a listing that no URL can name";
+            tracing::warn!(pattern, count, ?keys, "{what}");
+        }
+        match listed.urls.is_empty() {
+            false => Ok(listed),
             // As where there is nothing: that there is something is not for this client to know.
-            true => Err(crate::listing::none(pattern)),
+            true => Err(listing::none(pattern, listed.left_out)),
         }
     }
 
@@ -386,4 +394,10 @@ impl Sources {
     pub fn counters(&self) -> Counters {
         self.now().wire.counters()
     }
+}
+/// Returns the part of a URL in front of its key: scheme and bucket, with a `/` behind.
+fn root_of(url: &str) -> Option<&str> {
+    let bucket = url.find("://")? + "://".len();
+    let slash = bucket + url[bucket..].find('/')?;
+    Some(&url[..=slash])
 }

@@ -9,7 +9,7 @@ mod web;
 use std::sync::{Arc, Mutex};
 
 use forebay_error::ErrorKind;
-use forebay_source::{Limits, Options, Rule, Rules, Sources};
+use forebay_source::{LeftOut, Limits, Options, Rule, Rules, Sources};
 use forebay_testkit::{ACCESS_KEY, S3Server, SECRET_KEY};
 use web::{Asked, Web};
 
@@ -73,7 +73,7 @@ async fn patterns_and_folders_are_listed_by_name() {
     ] {
         let listed = sources.list(pattern, &options).await.unwrap();
         let found: Vec<_> = found.iter().map(|key| format!("s3://bucket/{key}")).collect();
-        assert_eq!(listed, found, "{pattern}");
+        assert_eq!(listed.urls, found, "{pattern}");
     }
     let error = sources.list("s3://bucket/none-*.tar", &options).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -103,7 +103,7 @@ async fn changes_between_pages_neither_double_nor_hide_objects() {
         names.sort();
         said
     });
-    let listed = sources().list("s3://bucket/d/*.tar", &client(&web.url())).await.unwrap();
+    let listed = sources().list("s3://bucket/d/*.tar", &client(&web.url())).await.unwrap().urls;
     let kept: Vec<_> = listed.iter().filter(|url| !url.contains("new")).cloned().collect();
     let stays: Vec<_> = stays.iter().map(|name| format!("s3://bucket/{name}")).collect();
     assert_eq!(kept, stays);
@@ -133,7 +133,7 @@ async fn listing_omits_objects_matched_by_no_rule() {
     let keys = client("").with("AWS_ENDPOINT_URL", "");
     // As a text `*` matches `?`; as a pattern it means more.
     let listed = ruled.list("s3://bucket/*/*.tar", &keys).await.unwrap();
-    assert_eq!(listed, ["s3://bucket/a/1.tar", "s3://bucket/b/1.tar"]);
+    assert_eq!(listed.urls, ["s3://bucket/a/1.tar", "s3://bucket/b/1.tar"]);
     let error = ruled.list("s3://other/*.tar", &keys).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
 }
@@ -179,7 +179,7 @@ async fn hub_data_set_is_listed_page_by_page() {
     ] {
         let listed = sources.list(&format!("{root}/{pattern}"), &options).await.unwrap();
         let found: Vec<_> = found.iter().map(|path| format!("{root}/{path}")).collect();
-        assert_eq!(listed, found, "{pattern}");
+        assert_eq!(listed.urls, found, "{pattern}");
     }
     let asked = hub.asked();
     let targets: Vec<_> = asked.iter().map(|asked| asked.target.as_str()).collect();
@@ -207,7 +207,12 @@ async fn odd_keys_do_not_fail_a_listing() {
     let web = Web::new(move |asked| page(&names, asked));
     let (sources, options) = (sources(), client(&web.url()));
     let listed = sources.list("s3://bucket/d/**/*.tar", &options).await.unwrap();
-    assert_eq!(listed, ["s3://bucket/d/a.tar", "s3://bucket/d/e::f.tar"]);
+    assert_eq!(listed.urls, ["s3://bucket/d/a.tar", "s3://bucket/d/e::f.tar"]);
+    let LeftOut { count, keys } = listed.left_out;
+    assert_eq!(
+        (count, &keys[..]),
+        (3, &["d/./c.tar", "d//b.tar", "d/a\tb.tar"].map(str::to_owned)[..])
+    );
     let error = sources.list("s3://bucket/d/?/c.tar", &options).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     assert_eq!((error.place("left_out"), error.place("keys")), (Some("1"), Some("d/./c.tar")));

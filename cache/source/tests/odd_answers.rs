@@ -327,3 +327,40 @@ async fn down_proxy_is_named_with_its_setting() {
     assert_eq!(error.place("setting"), Some("proxy"), "{error}");
     assert!(!error.to_string().contains("hunter2"), "{error}");
 }
+
+/// S3 names the region of a bucket that was asked for in another; so does the error.
+#[tokio::test(flavor = "multi_thread")]
+async fn bucket_in_another_region_is_named_with_it() {
+    let header = || vec!["x-amz-bucket-region: eu-west-1".to_owned()];
+    let document = |code: &str, inner: &str| format!("<Error><Code>{code}</Code>{inner}</Error>");
+    let moved = document("PermanentRedirect", "<Endpoint>b.s3-eu-west-1.amazonaws.com</Endpoint>");
+    let signed = document("AuthorizationHeaderMalformed", "<Region>eu-west-1</Region>");
+    for (status, headers, body) in [
+        (301, header(), String::new()),
+        (301, header(), moved.clone()),
+        (301, Vec::new(), moved),
+        (400, header(), String::new()),
+        (400, Vec::new(), signed),
+    ] {
+        let said = (headers, body.clone());
+        let web = Web::new(move |_| (status, said.0.clone(), said.1.clone()));
+        let options = Options::default()
+            .with("AWS_ENDPOINT_URL", &web.url())
+            .with("AWS_REGION", "us-east-1")
+            .with("AWS_ACCESS_KEY_ID", "key")
+            .with("AWS_SECRET_ACCESS_KEY", "secret");
+        let (sources, url) = (sources(), "s3://bucket/0.tar");
+        let source = sources.open(url, &options).unwrap();
+        let begun = source.begin(url, &Rank::now(0)).await.map(drop).unwrap_err();
+        let listed = sources.list("s3://bucket/*.tar", &options).await.map(drop).unwrap_err();
+        for error in [begun, listed] {
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{status} {body}: {error}");
+            assert_eq!(error.place("region"), Some("us-east-1"), "{status} {body}: {error}");
+            assert_eq!(error.place("bucket_region"), Some("eu-west-1"), "{status} {body}: {error}");
+            let advice = error.advice().unwrap();
+            assert!(advice.contains("AWS_REGION=eu-west-1"), "{error}");
+            assert!(advice.contains("[[source]]"), "{error}");
+        }
+        assert_eq!(web.asked().len(), 2, "it is not asked again");
+    }
+}

@@ -200,6 +200,11 @@ impl Directory {
         }
     }
 
+    /// Path of the file that names the cache's format.
+    pub(crate) fn format(&self) -> PathBuf {
+        self.root.join("FORMAT")
+    }
+
     /// Size and free space of the file system.
     pub(crate) fn extent(&self) -> Result<Extent> {
         let extent = self.files.extent(&self.shards).doing("read the free space of a disk");
@@ -347,10 +352,6 @@ const DAEMON: &str = "daemon";
 /// Returns true if `root` holds a cache, of any layout.
 pub(crate) fn is_cache(root: &Path) -> bool {
     root.join("FORMAT").exists()
-}
-
-fn make_private(path: &Path) -> std::io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 /// Takes the lock. Its descriptor is read-only, so that the file system can be remounted read-only

@@ -23,6 +23,7 @@ use forebay_uring::{DiskFile, Engine, GRANULE};
 
 use crate::blocks::Blocks;
 use crate::budget::{Budget, Space};
+use crate::device;
 use crate::directory::ShardName;
 use crate::parts::Parts;
 use crate::traffic::Traffic;
@@ -57,6 +58,9 @@ pub(crate) struct Home {
 pub(crate) trait Keeper: Send + Sync {
     /// A read of the shard failed on the device: the copy is lost.
     fn lost(self: Arc<Self>, shard: &Shard, error: &Error);
+
+    /// Returns true if the device does not answer.
+    fn is_silent(&self) -> bool;
 }
 
 /// An open shard.
@@ -254,6 +258,15 @@ impl Shard {
             endpoint: self.source.endpoint().to_owned(),
             url: self.url.clone(),
             version: self.stat.version.clone(),
+        }
+    }
+
+    /// Leaves a device that is known not to answer: readers go to the origin from now on.
+    fn leave_silent_device(&self) {
+        let keeper = self.home.as_ref().and_then(|home| home.keeper.upgrade());
+        if self.lost.get().is_none() && keeper.is_some_and(|keeper| keeper.is_silent()) {
+            // Another reader may do the same now.
+            let _ = self.lost.set(device::silent().at("url", &self.url));
         }
     }
 

@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_source::{Bill, ByClient, Client, Options, Rank, Rate, Source, Sources};
+use forebay_source::{Bill, ByClient, Client, Listing, Options, Rank, Rate, Source, Sources};
 use forebay_uring::{Arena, Engine};
 use futures::future::Shared;
 
@@ -240,7 +240,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Sources::list`].
-    pub async fn list(&self, pattern: &str, options: &Options) -> Result<Vec<String>> {
+    pub async fn list(&self, pattern: &str, options: &Options) -> Result<Listing> {
         self.inner.sources.list_for(pattern, options, self.client.as_ref()).await
     }
 

@@ -197,6 +197,10 @@ impl Keeper for TierInner {
     fn lost(self: Arc<Self>, shard: &Shard, error: &Error) {
         Tier(self).drop_lost(shard, error);
     }
+
+    fn is_silent(&self) -> bool {
+        self.health.is_silent()
+    }
 }
 
 impl Tier {
@@ -348,7 +352,7 @@ impl Tier {
     pub(crate) fn note_failure(&self, error: &Error) {
         self.0.tally.io_errors.inc();
         let changed = match error.kind() {
-            _ if device::is_silent(error) => self.0.health.silent(error),
+            _ if device::is_silent(error) => self.0.health.silent(error, Instant::now()),
             ErrorKind::Unavailable => self.0.health.failed(error, Instant::now()),
             // EROFS: the file system was remounted read-only.
             ErrorKind::PermissionDenied => self.0.health.refused_writes(error),
@@ -442,6 +446,10 @@ impl Tier {
         &self,
         work: impl FnOnce(&Directory) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        // Each call would cost its caller the whole time that a disk has to answer.
+        if self.0.health.is_silent() {
+            return Err(device::silent().at("tier", self.name()));
+        }
         let directory = self.directory()?;
         let done = tokio::task::spawn_blocking(move || work(&directory));
         match device::answer(done).await {

@@ -163,8 +163,9 @@ def convert(
     with tempfile.TemporaryFile() as asked:
         asked.write(json.dumps(request).encode())
         asked.seek(0)
+        # A shell's background jobs ignore SIGINT, by which a conversion is ended below.
         process = subprocess.Popen(
-            [python, Path(__file__).with_name(f"to_{name}.py")],
+            ["env", "--default-signal=INT", python, Path(__file__).with_name(f"to_{name}.py")],
             stdin=asked,
             stdout=2,
             env=environment,

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_bench::starvation::compare::Comparison;
 use forebay_error::{Doing, Result};
+use forebay_wire::message::LeftOut;
 use serde_json::Value;
 
 use super::tell;
@@ -33,7 +34,7 @@ pub(crate) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Done {
     let (before, after) = (read(&arguments.before)?, read(&arguments.after)?);
     let compared = Comparison::of(&before, &after)?;
-    tell(&compared, arguments.output.json)
+    tell(&compared, &LeftOut::default(), arguments.output.json)
 }
 
 fn read(file: &Path) -> Result<Value> {

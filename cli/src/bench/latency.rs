@@ -85,7 +85,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let ended = report.measure(&offer, config, &bar);
     bar.finish_and_clear();
     if !report.is_empty() {
-        tell(&report, arguments.output.json)?;
+        tell(&report, job.left_out(), arguments.output.json)?;
     }
     Ok(ended?)
 }

@@ -7,11 +7,11 @@ use forebay_client::{Address, LoaderConfig, SessionConfig};
 use forebay_decode::FieldSpec;
 use forebay_shard::{Commands, Manifest};
 use forebay_source::Options;
-use forebay_wire::message::{Extent, Open, Order, Shuffle, Tail};
+use forebay_wire::message::{Extent, LeftOut, Open, Order, Shuffle, Tail};
 use indicatif::ProgressBar;
 
 use super::starvation::image_fields;
-use crate::{Done, Launcher, Target, bar_style, shards};
+use crate::{Done, Launcher, Named, Target, bar_style, shards};
 
 /// The most decode threads: more than any node has cores.
 pub(super) const THREADS_MAX: i64 = 1024;
@@ -50,6 +50,7 @@ pub(super) struct BenchJob {
     name: &'static str,
     address: Address,
     urls: Vec<String>,
+    left_out: LeftOut,
     counts: Option<Vec<u64>>,
     extent: Option<Extent>,
     window: u32,
@@ -68,7 +69,7 @@ impl Loading {
     }
 
     /// Returns the shards.
-    pub(super) fn shards(&self, launcher: &Launcher) -> Done<Vec<String>> {
+    pub(super) fn shards(&self, launcher: &Launcher) -> Done<Named> {
         shards(&self.urls, Commands::Refused, &self.target, launcher)
     }
 
@@ -76,7 +77,7 @@ impl Loading {
     pub(super) fn job_of(
         &self,
         name: &'static str,
-        urls: Vec<String>,
+        Named { urls, left_out }: Named,
         launcher: &Launcher,
     ) -> Done<BenchJob> {
         let manifest = self.manifest.as_deref().map(Manifest::read).transpose()?;
@@ -88,6 +89,7 @@ impl Loading {
             name,
             address: self.target.address(launcher)?,
             urls,
+            left_out,
             counts: listed.map(|listed| listed.counts),
             extent: extent.map(|bytes| Extent { bytes, ranks: (0, 1) }),
             window: self.window,
@@ -112,6 +114,11 @@ impl BenchJob {
         counts.truncate(kept);
         self.urls.truncate(kept);
         self.extent.iter_mut().for_each(|extent| extent.bytes.truncate(kept));
+    }
+
+    /// Returns the keys that the globs match besides.
+    pub(super) fn left_out(&self) -> &LeftOut {
+        &self.left_out
     }
 
     /// Returns the shards.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use forebay_bench::interrupt;
 use forebay_bench::machine::Machine;
 use forebay_bench::scale::{Limits, Report, Setup};
+use forebay_wire::message::LeftOut;
 use indicatif::ProgressBar;
 
 use super::{tell, writable};
@@ -92,7 +93,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     if report.growths.is_empty() {
         return Ok(ended?);
     }
-    tell(&report, arguments.output.json)?;
+    tell(&report, &LeftOut::default(), arguments.output.json)?;
     let drawn = arguments.plot.iter().try_for_each(|path| plot::draw(path, &report));
     Ok(ended.and(drawn)?)
 }

@@ -199,9 +199,9 @@ pub(super) fn usage(what: &str) -> Failure {
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let asked = Asked::of(arguments)?;
     arguments.html.iter().chain(&arguments.trace).try_for_each(|file| writable(file))?;
-    let urls = arguments.loading.shards(launcher)?;
-    arguments.rivals.check(&urls, &asked)?;
-    let mut job = arguments.loading.job_of(JOB, urls, launcher)?;
+    let named = arguments.loading.shards(launcher)?;
+    arguments.rivals.check(&named.urls, &asked)?;
+    let mut job = arguments.loading.job_of(JOB, named, launcher)?;
     if let Some(steps) = arguments.steps {
         let together = u64::from(asked.batch_size) * u64::from(arguments.accelerators);
         job.end_after(steps.saturating_mul(together));
@@ -209,6 +209,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let configuration = Configuration {
         urls: arguments.loading.named().to_vec(),
         shards: job.urls().len(),
+        left_out: job.left_out().clone(),
         accelerators: arguments.accelerators,
         decode: asked.decode,
         threads: asked.threads,

@@ -115,7 +115,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let ended = report.play(&cases, how, config, &bar);
     bar.finish_and_clear();
     if !report.cases.is_empty() {
-        tell(&report, arguments.output.json)?;
+        tell(&report, job.left_out(), arguments.output.json)?;
     }
     Ok(ended?)
 }

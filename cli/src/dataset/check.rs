@@ -15,7 +15,8 @@ use indicatif::ProgressBar;
 use serde::{Serialize, Serializer};
 
 use super::super::{
-    ANSWER_TIMEOUT, Done, Launcher, Query, bar_style, print, print_json, unexpected,
+    ANSWER_TIMEOUT, Done, Launcher, Named, Query, WithLeftOut, bar_style, print, print_json,
+    unexpected,
 };
 use super::distinct;
 
@@ -158,7 +159,7 @@ impl<'a> Answer<'a> {
 }
 
 pub(super) fn run(arguments: &Check, launcher: &Launcher) -> Done {
-    let urls = distinct(&arguments.urls, &arguments.query.target, launcher)?;
+    let Named { urls, left_out } = distinct(&arguments.urls, &arguments.query.target, launcher)?;
     let admin = arguments.query.target.admin(launcher)?;
     let tell = |answer: &Answer<'_>| match arguments.query.output.json {
         true => Ok(()),
@@ -173,7 +174,8 @@ pub(super) fn run(arguments: &Check, launcher: &Launcher) -> Done {
     let differ = answers.iter().filter(|answer| !answer.state.is_right() || answer.wrong.is_some());
     let differ = differ.count();
     if arguments.query.output.json {
-        print_json(&Document { shards: &answers, summary, wrong })?;
+        let document = &Document { shards: &answers, summary, wrong };
+        print_json(&WithLeftOut { document, left_out: &left_out })?;
     } else {
         let counts = summary.iter().map(|(word, count): (_, &u64)| format!("{count} {word}"));
         let counts = counts.collect::<Vec<_>>().join(", ");

@@ -13,12 +13,13 @@ use forebay_client::{Admin, Deadline};
 use forebay_config::Rate;
 use forebay_error::{Error, ErrorKind};
 use forebay_source::Options;
+use forebay_wire::message::LeftOut;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::super::{
-    ANSWER_TIMEOUT, CONNECT_TIMEOUT, Change, Done, Failure, Launcher, bar_style, print, print_json,
-    unexpected,
+    ANSWER_TIMEOUT, CONNECT_TIMEOUT, Change, Done, Failure, Launcher, Named, WithLeftOut,
+    bar_style, print, print_json, unexpected,
 };
 use super::check::{Answer, ShardStatus, ask};
 use super::distinct;
@@ -73,20 +74,20 @@ pub(super) fn run(arguments: &Warm, launcher: &Launcher) -> Done {
     if let Some(number) = arguments.stop {
         return stop(arguments, number);
     }
-    let urls = distinct(&arguments.urls, &arguments.change.target, launcher)?;
+    let Named { urls, left_out } = distinct(&arguments.urls, &arguments.change.target, launcher)?;
     if arguments.change.dry_run {
-        return rehearse(arguments, &urls, launcher);
+        return rehearse(arguments, &urls, &left_out, launcher);
     }
     if arguments.wait {
         let told = wait(arguments, &urls, launcher)?;
-        return tell(&told, arguments.change.output.json);
+        return tell(&told, &left_out, arguments.change.output.json);
     }
     let admin = arguments.change.target.admin(launcher)?;
     let told: Warming = admin
         .post("/api/v1/warm-ups", &asked(arguments, &urls), &Deadline::after(BEGIN_TIMEOUT))
         .map_err(Failure::of_request)?;
     if arguments.change.output.json {
-        return Ok(print_json(&told)?);
+        return Ok(print_json(&WithLeftOut { document: &told, left_out: &left_out })?);
     }
     let Warming { number, shards, .. } = told;
     Ok(print(&format!(
@@ -105,7 +106,7 @@ fn stop(arguments: &Warm, number: u64) -> Done {
     Ok(print(&format!("warm-up {number} is stopped"))?)
 }
 
-fn rehearse(arguments: &Warm, urls: &[String], launcher: &Launcher) -> Done {
+fn rehearse(arguments: &Warm, urls: &[String], left_out: &LeftOut, launcher: &Launcher) -> Done {
     let admin = arguments.change.target.admin(launcher)?;
     let answers = ask(&admin, urls, false, |_| Ok(()))?;
     let would =
@@ -114,7 +115,8 @@ fn rehearse(arguments: &Warm, urls: &[String], launcher: &Launcher) -> Done {
     let bytes = would.iter().filter_map(|answer| answer.missing_bytes()).sum();
     let fetch: Vec<_> = would.iter().map(|answer| answer.url).collect();
     if arguments.change.output.json {
-        return Ok(print_json(&Plan { dry_run: true, shards: urls.len(), fetch, bytes })?);
+        let document = &Plan { dry_run: true, shards: urls.len(), fetch, bytes };
+        return Ok(print_json(&WithLeftOut { document, left_out })?);
     }
     for url in &fetch {
         print(&format!("{}  would be fetched", forebay_error::shown(url)))?;
@@ -209,9 +211,9 @@ fn find_again(arguments: &Warm, launcher: &Launcher) -> Done<Admin> {
     }
 }
 
-fn tell(told: &Warming, json: bool) -> Done {
+fn tell(told: &Warming, left_out: &LeftOut, json: bool) -> Done {
     if json {
-        print_json(told)?;
+        print_json(&WithLeftOut { document: told, left_out })?;
     } else {
         for failure in &told.failures {
             print(&format!("{}: {}", failure.kind, failure.error))?;

@@ -1,8 +1,9 @@
 //! Limits of the control group on the daemon: memory, processors, threads.
-//!
-//! A limit of any group above counts as much as one of its own; the tightest decides.
 
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
+
+use forebay_config::control_groups::{ControlGroups, number};
 
 use super::finding::{Finding, size};
 use super::machine::Machine;
@@ -25,91 +26,27 @@ const CPUS: f64 = 2.0;
 /// io_uring, a few for each processor, 64 that read files for one user.
 const THREADS: u64 = 1024;
 
-/// cgroup v1's value for no limit: the highest whole page.
-const V1_NO_LIMIT: u64 = 1 << 62;
-
 pub(super) fn check(machine: &Machine, plan: &Plan) -> Vec<Finding> {
     let groups = Groups::of(machine);
     vec![groups.memory(machine, plan), groups.cpu(), groups.pids()]
 }
 
-/// The directories of the groups that the process is in, from its own upwards, in `/sys`.
-struct Groups<'a> {
-    machine: &'a Machine,
-    /// Groups of version 2; empty without them.
-    unified: Vec<PathBuf>,
-    /// Groups of version 1, by controller.
-    first: Vec<(String, Vec<PathBuf>)>,
+/// Control groups of the process whose limits count.
+struct Groups {
+    groups: ControlGroups,
 }
 
-impl<'a> Groups<'a> {
-    fn of(machine: &'a Machine) -> Self {
-        let mut groups = Self { machine, unified: Vec::new(), first: Vec::new() };
+impl Groups {
+    fn of(machine: &Machine) -> Self {
         let text = machine.process("cgroup").unwrap_or_default();
-        for line in text.lines() {
-            let mut parts = line.splitn(3, ':');
-            let (Some(_), Some(controllers), Some(path)) =
-                (parts.next(), parts.next(), parts.next())
-            else {
-                continue;
-            };
-            if controllers.is_empty() {
-                let root = ["fs/cgroup", "fs/cgroup/unified"]
-                    .into_iter()
-                    .find(|root| machine.sys_path(format!("{root}/cgroup.controllers")).exists());
-                groups.unified = root.map(|root| upwards(machine, root, path)).unwrap_or_default();
-                continue;
-            }
-            for controller in controllers.split(',') {
-                let roots = [controllers, controller].map(|name| format!("fs/cgroup/{name}"));
-                let root = roots.iter().find(|root| machine.sys_path(root).exists());
-                if let Some(root) = root {
-                    groups.first.push((controller.to_owned(), upwards(machine, root, path)));
-                }
-            }
-        }
-        groups
-    }
-
-    /// Returns true if anything is known of a controller.
-    fn knows(&self, controller: &str) -> bool {
-        !self.unified.is_empty() || self.first.iter().any(|(name, _)| name == controller)
-    }
-
-    /// The lowest number that `read` finds in the groups, and where.
-    fn tightest<T: PartialOrd>(
-        &self,
-        controller: &str,
-        read: impl Fn(&Machine, &Path) -> Option<T>,
-    ) -> Option<(T, PathBuf)> {
-        let first = self.first.iter().filter(|(name, _)| name == controller);
-        let all = self.unified.iter().chain(first.flat_map(|(_, groups)| groups));
-        let mut found: Option<(T, PathBuf)> = None;
-        for group in all {
-            if let Some(value) = read(self.machine, group)
-                && found.as_ref().is_none_or(|(least, _)| value < *least)
-            {
-                found = Some((value, group.clone()));
-            }
-        }
-        found
+        Self { groups: ControlGroups::of(&text, &machine.sys_path("")) }
     }
 
     fn memory(&self, machine: &Machine, plan: &Plan) -> Finding {
-        if !self.knows("memory") {
+        if !self.groups.knows("memory") {
             return Finding::skipped(MEMORY, "no control group is visible");
         }
-        let number = |file: &'static str| {
-            move |machine: &Machine, group: &Path| {
-                let value = machine.sys_number(group.join(file))?;
-                (value < V1_NO_LIMIT).then_some(value)
-            }
-        };
-        let most = [number("memory.max"), number("memory.limit_in_bytes")]
-            .into_iter()
-            .filter_map(|read| self.tightest("memory", read))
-            .min();
-        let high = self.tightest("memory", number("memory.high"));
+        let (most, high) = (self.groups.memory_max(), self.groups.memory_high());
         let need = plan.memory;
         let raise = |group: &Path, what: &str| {
             let place = plan.place("daemon", 0, "memory");
@@ -118,7 +55,7 @@ impl<'a> Groups<'a> {
                  --memory`, in Kubernetes `resources.limits.memory`; or {place}: lower memory (the \
                  group: {})",
                 need.saturating_add(BESIDE),
-                self.machine.sys_path(group).display()
+                group.display()
             )
         };
         let whose = machine.whose();
@@ -157,20 +94,20 @@ impl<'a> Groups<'a> {
     }
 
     fn cpu(&self) -> Finding {
-        if !self.knows("cpu") {
+        if !self.groups.knows("cpu") {
             return Finding::skipped(CPU, "no control group is visible");
         }
-        let first = |machine: &Machine, group: &Path| {
+        let first = |group: &Path| {
             // No limit is −1, which is no number of ours.
-            let quota = machine.sys_number(group.join("cpu.cfs_quota_us"))?;
-            share(quota, machine.sys_number(group.join("cpu.cfs_period_us"))?)
+            let quota = number(&group.join("cpu.cfs_quota_us"))?;
+            share(quota, number(&group.join("cpu.cfs_period_us"))?)
         };
-        let second = |machine: &Machine, group: &Path| {
-            let text = machine.sys(group.join("cpu.max"))?;
+        let second = |group: &Path| {
+            let text = fs::read_to_string(group.join("cpu.max")).ok()?;
             let (quota, period) = text.split_once(' ')?;
-            share(quota.parse().ok()?, period.parse().ok()?)
+            share(quota.parse().ok()?, period.trim().parse().ok()?)
         };
-        let found = [self.tightest("cpu", first), self.tightest("cpu", second)];
+        let found = [self.groups.tightest("cpu", first), self.groups.tightest("cpu", second)];
         let least = found.into_iter().flatten().min_by(|a, b| a.0.total_cmp(&b.0));
         match least {
             None => Finding::ok(CPU, "no limit"),
@@ -183,7 +120,7 @@ impl<'a> Groups<'a> {
                 format!(
                     "systemd: `systemctl set-property UNIT CPUQuota=`; a container: `docker run \
                      --cpus`, in Kubernetes `resources.limits.cpu` (the group: {})",
-                    self.machine.sys_path(group).display()
+                    group.display()
                 ),
             )
             .figure("cpus", cpus),
@@ -191,11 +128,10 @@ impl<'a> Groups<'a> {
     }
 
     fn pids(&self) -> Finding {
-        if !self.knows("pids") {
+        if !self.groups.knows("pids") {
             return Finding::skipped(PIDS, "no control group is visible");
         }
-        let read = |machine: &Machine, group: &Path| machine.sys_number(group.join("pids.max"));
-        match self.tightest("pids", read) {
+        match self.groups.tightest("pids", |group| number(&group.join("pids.max"))) {
             None => Finding::ok(PIDS, "no limit"),
             Some((most, _)) if most >= THREADS => {
                 Finding::ok(PIDS, format!("{most} threads and processes")).figure("max", most)
@@ -207,7 +143,7 @@ impl<'a> Groups<'a> {
                     "systemd: `systemctl set-property UNIT TasksMax={}`; a container: `docker run \
                      --pids-limit` (the group: {})",
                     4 * THREADS,
-                    self.machine.sys_path(group).display()
+                    group.display()
                 ),
             )
             .figure("max", most),
@@ -218,16 +154,6 @@ impl<'a> Groups<'a> {
 /// Processors that a quota comes to.
 fn share(quota: u64, period: u64) -> Option<f64> {
     (period > 0).then(|| quota as f64 / period as f64)
-}
-
-/// The group's directory and those above it, down to the mount `root`. In a namespace of control
-/// groups the path may be one that is not to be seen: then there is the root alone.
-fn upwards(machine: &Machine, root: &str, path: &str) -> Vec<PathBuf> {
-    let root = Path::new(root);
-    let group = root.join(path.trim_start_matches('/'));
-    let seen = if machine.sys_path(&group).exists() { group } else { root.to_owned() };
-    let all = seen.ancestors().take_while(|group| group.starts_with(root));
-    all.map(Path::to_owned).collect()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::path::Path;
 use forebay_api::status::Status;
 use forebay_client::{Admin, Connection, Deadline};
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_source::ProgramUser;
 use forebay_wire::socket::SocketPath;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{UnixCredentials, getsockopt};
@@ -37,6 +38,23 @@ pub(super) struct Listener {
     uid: u32,
     /// The daemon's answer; none if it is another user's.
     told: Option<Told>,
+}
+
+impl Listener {
+    /// Returns the listener's user if that is another one, with the groups of its process.
+    pub(super) fn program_user(&self) -> Option<ProgramUser> {
+        if self.uid == geteuid().as_raw() {
+            return None;
+        }
+        let status =
+            self.pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/status")).ok());
+        let numbers = |key: &str| {
+            let line = status.as_ref()?.lines().find_map(|line| line.strip_prefix(key))?;
+            Some(line.split_whitespace().filter_map(|gid| gid.parse().ok()).collect::<Vec<u32>>())
+        };
+        let gids = ["Gid:", "Groups:"].into_iter().filter_map(numbers).flatten().collect();
+        Some(ProgramUser { uid: self.uid, gids })
+    }
 }
 
 /// A daemon's answer.

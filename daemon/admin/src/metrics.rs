@@ -171,6 +171,7 @@ mod tests {
             lent_slots: 0,
             wrong_shards: 2,
             progress: None,
+            awaited: None,
             told: forebay_api::status::Told::default(),
         }
     }

@@ -5,6 +5,7 @@ mod text;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use forebay_error::Error;
 use forebay_histogram::Times;
 use forebay_source::{Billed, FileCounts, LinkReport, MountReport};
 use forebay_store::{
@@ -132,9 +133,46 @@ pub struct Job {
     /// Progress, as its trainer reports it; none before its first second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressReport>,
+    /// Reason of the trainer's present wait, if it waits and the daemon holds it up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub awaited: Option<Awaited>,
     /// Trainer's report.
     #[serde(flatten)]
     pub told: Told,
+}
+
+/// Object of a job's present wait.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Awaited {
+    /// `shard`, `tier_read`, `slot` (which the trainer returns), `slab` (memory of other jobs) or
+    /// `queue` (a shard that another rank holds).
+    pub waited_for: String,
+    /// Seconds that the wait has lasted.
+    pub seconds: u64,
+    /// The shard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Endpoint of the shard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// Last failure met while waiting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+}
+
+impl Awaited {
+    /// Returns the places of a session's description of its wait.
+    #[must_use]
+    pub fn of(wait: &Error) -> Self {
+        let place = |name| wait.place(name).map(str::to_owned);
+        Self {
+            waited_for: place("waited_for").unwrap_or_default(),
+            seconds: place("waited_s").and_then(|seconds| seconds.parse().ok()).unwrap_or(0),
+            url: place("url"),
+            endpoint: place("endpoint"),
+            last_error: place("last_error"),
+        }
+    }
 }
 
 /// Facts only a trainer knows about its job. The daemon trusts none of it, so the size is bounded

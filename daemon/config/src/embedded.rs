@@ -7,6 +7,8 @@ use forebay_client::{LOG_MAX, existing};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, ftruncate};
 
+use crate::control_groups::ControlGroups;
+
 /// Largest share of the free space that an embedded cache takes …
 const SHARE_OF_FREE: f64 = 0.5;
 
@@ -48,31 +50,9 @@ pub fn memory() -> usize {
     #[allow(clippy::useless_conversion, reason = "the field's width differs between targets")]
     let total = u64::from(info.totalram).saturating_mul(unit);
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let limit = group_memory(&groups, Path::new("/sys/fs/cgroup"));
-    let total = limit.map_or(total, |limit| limit.min(total));
+    let groups = ControlGroups::of(&groups, Path::new("/sys"));
+    let total = groups.memory_max().map_or(total, |(limit, _)| limit.min(total));
     usize::try_from((total / SHARE_OF_MEMORY).min(MEMORY_MAX)).unwrap_or(usize::MAX)
-}
-
-/// The tightest limit on the memory of control groups (cgroups(7)), as `/proc/self/cgroup` names
-/// them; `root` is where they are mounted. A limit of any group above counts.
-fn group_memory(groups: &str, root: &Path) -> Option<u64> {
-    let limits = groups.lines().filter_map(|line| {
-        let mut parts = line.splitn(3, ':');
-        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-        let (root, file) = match controllers {
-            "" => (root.to_owned(), "memory.max"),
-            list if list.split(',').any(|one| one == "memory") => {
-                (root.join("memory"), "memory.limit_in_bytes")
-            }
-            _ => return None,
-        };
-        let group = root.join(path.trim_start_matches('/'));
-        let read = |group: &Path| std::fs::read_to_string(group.join(file)).ok();
-        // No limit is a word in version 2, and beyond any machine in version 1.
-        let limit = |group: &Path| read(group)?.trim().parse::<u64>().ok();
-        group.ancestors().take_while(|group| group.starts_with(&root)).filter_map(limit).min()
-    });
-    limits.min()
 }
 
 /// Standard error for one more line, started anew if it is a log that has grown too long.
@@ -100,26 +80,6 @@ pub fn held_bytes(directory: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tightest_control_group_limits_memory() {
-        let root = tempfile::tempdir().unwrap();
-        let put = |file: &str, text: &str| {
-            let path = root.path().join(file);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        put("job/memory.max", "1073741824\n");
-        put("job/step/memory.max", "max\n");
-        put("memory/slurm/memory.limit_in_bytes", "536870912\n");
-        put("memory/memory.limit_in_bytes", "9223372036854771712\n");
-        let limit = |groups: &str| group_memory(groups, root.path());
-        assert_eq!(limit("0::/job/step\n"), Some(1 << 30));
-        assert_eq!(limit("0::/job\n"), Some(1 << 30));
-        assert_eq!(limit("0::/other\n"), None);
-        assert_eq!(limit("4:cpu,memory:/slurm/uid_1\n2:pids:/\n0::/\n"), Some(512 << 20));
-        assert_eq!(limit(""), None);
-    }
 
     #[test]
     fn capacity_leaves_room_on_the_disk() {

@@ -22,6 +22,7 @@ use crate::settings::{NodeTenant, NodeTier};
 mod access;
 mod accounts;
 mod check;
+pub mod control_groups;
 mod diff;
 pub mod embedded;
 pub mod http;

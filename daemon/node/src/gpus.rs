@@ -79,6 +79,7 @@ mod tests {
             lent_slots: 0,
             wrong_shards: 0,
             progress: None,
+            awaited: None,
             told: Told::default(),
         }
     }

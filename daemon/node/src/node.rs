@@ -89,7 +89,7 @@ impl Node {
             tiers.push(open_tier(tier, &config)?);
         }
         for command in [&config.reader, &config.lender] {
-            if let Err(error) = check_helper_process(command) {
+            if let Err(error) = check_helper_process(command, None) {
                 // Jobs that need none of them are served; others fail with the same error.
                 tracing::error!(%error, "cannot start helper processes");
             }

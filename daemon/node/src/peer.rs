@@ -16,13 +16,15 @@ use forebay_api::status;
 use forebay_api::status::BadSamples;
 use forebay_engine::session::{Event, Grant, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_source::{Client, Ending, Handover, Options, Permit, Rate};
+use forebay_source::{self as source, Client, Ending, Handover, Listing, Options, Permit, Rate};
 use forebay_store::{Listener, OnChange, Store, Urgency};
 use forebay_uring::Region;
 use forebay_wire::clock::now_ns;
 use forebay_wire::frame;
 use forebay_wire::leases::Sharing;
-use forebay_wire::message::{Begin, Came, Extent, Open, Reply, Request, RequestKind, Stream, Work};
+use forebay_wire::message::{
+    Begin, Came, Cause, Extent, LeftOut, Open, Reply, Request, RequestKind, Stream, Work,
+};
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -255,6 +257,10 @@ impl Peer {
                 Request::Acknowledge { run, number, batch, marks } => {
                     self.session()?.lock().acknowledge(run, number, batch, &marks)?;
                 }
+                Request::Explain { run } => {
+                    let wait = self.session()?.lock().awaited();
+                    self.reply(&Reply::Awaited { run, wait }).await?;
+                }
                 Request::Release { slab, slot } => self.session()?.lock().release(slab, slot),
                 Request::Index { url, origin } => self.index(url, Options::from(origin)).await?,
                 Request::List { pattern, origin } => {
@@ -376,9 +382,13 @@ impl Peer {
         let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
         let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
         let (store, outgoing) = (self.store.clone(), self.outgoing.clone());
+        let hears = self.protocol >= PROTOCOL_POSITIONS;
         self.tasks.spawn(async move {
             let told = match store.list(&pattern, &origin).await {
-                Ok(urls) => tell(&outgoing, &urls).await,
+                Ok(Listing { urls, left_out: source::LeftOut { count, keys } }) => {
+                    let left_out = (hears && count > 0).then_some(LeftOut { count, keys });
+                    tell(&outgoing, &urls, left_out).await
+                }
                 Err(error) => send(&outgoing, &Reply::Failed { run: None, error }).await,
             };
             // A peer that left does not want it any more.
@@ -434,7 +444,14 @@ async fn send(outgoing: &mpsc::Sender<Outgoing>, reply: &Reply) -> Result<()> {
 }
 
 /// Sends a list in pieces.
-async fn tell(outgoing: &mpsc::Sender<Outgoing>, urls: &[String]) -> Result<()> {
+async fn tell(
+    outgoing: &mpsc::Sender<Outgoing>,
+    urls: &[String],
+    left_out: Option<LeftOut>,
+) -> Result<()> {
+    if let Some(left_out) = left_out {
+        send(outgoing, &Reply::LeftOut(left_out)).await?;
+    }
     let mut left = urls.len();
     for piece in urls.chunks(LISTED) {
         left -= piece.len();
@@ -509,7 +526,13 @@ async fn forward(
             Event::Batch { batch, offsets } if protocol >= PROTOCOL_POSITIONS => {
                 (Reply::Placed { batch, offsets }, None)
             }
-            Event::Batch { batch, .. } => (Reply::Batch(batch), None),
+            Event::Batch { mut batch, .. } => {
+                // As that client knows it.
+                for stage in batch.stages.iter_mut().filter(|stage| stage.cause == Cause::Slab) {
+                    stage.cause = Cause::RingEmpty;
+                }
+                (Reply::Batch(batch), None)
+            }
             Event::End(end) => (Reply::End(end), None),
             Event::Failed { run, error } => (Reply::Failed { run: Some(run), error }, None),
             Event::Acknowledged { run, number, place } => {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use forebay_api::costs::Whose;
-use forebay_api::status::{self, Job, Told};
+use forebay_api::status::{self, Awaited, Job, Told};
 use forebay_engine::session::Session;
 use tokio::sync::{MutexGuard as AsyncMutexGuard, watch};
 
@@ -100,6 +100,9 @@ impl RegisteredSession {
     pub fn describe(&self) -> Job {
         let session = self.lock();
         let memory = session.memory();
+        let progress = self.pace().report(Instant::now());
+        let waits = progress.as_ref().is_some_and(|progress| progress.waiting_seconds > 0.0);
+        let awaited = waits.then(|| session.awaited()).flatten();
         Job {
             session: self.number,
             name: session.name().to_owned(),
@@ -110,7 +113,8 @@ impl RegisteredSession {
             leased_bytes: memory.leased_bytes,
             lent_slots: memory.lent_slots,
             wrong_shards: session.wrong_shards(),
-            progress: self.pace().report(Instant::now()),
+            progress,
+            awaited: awaited.as_ref().map(Awaited::of),
             told: self.told().clone(),
         }
     }

@@ -13,7 +13,9 @@ use std::time::Duration;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::leases::{Mark, Sharing};
-use forebay_wire::message::{Bad, Begin, Extent, Picked, Progress, Reply, Request, Stream};
+use forebay_wire::message::{
+    Bad, Begin, Extent, LeftOut, Picked, Progress, Reply, Request, Stream,
+};
 use forebay_wire::socket::SocketPath;
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
 use rustix::event::PollFlags;
@@ -26,6 +28,10 @@ use crate::files::Files;
 
 /// The shortest limit a socket takes.
 const SEND_LIMIT_MIN: Duration = Duration::from_millis(1);
+
+/// Advice about a daemon that does not answer.
+pub(crate) const SILENT: &str =
+    "it hangs or was stopped: read its log and end its process; the next one starts cleanly";
 
 /// A connected, greeted daemon.
 #[derive(Debug)]
@@ -240,6 +246,22 @@ impl Connection {
         self.send(&Request::Progress(Box::new(progress.clone())))
     }
 
+    /// Asks what the next batch waits for; a daemon whose release does not tell is not asked.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn explain(&self, run: u64) -> Result<()> {
+        if self.protocol < PROTOCOL_POSITIONS {
+            return Ok(());
+        }
+        self.send(&Request::Explain { run })
+    }
+
+    /// True if the daemon's release tells what a batch waits for.
+    pub(crate) fn explains(&self) -> bool {
+        self.protocol >= PROTOCOL_POSITIONS
+    }
+
     fn is_older(&self, what: &str) -> Error {
         Error::new(ErrorKind::Invalid, format!("the daemon's release {what}"))
             .at("socket", self.path.display())
@@ -318,7 +340,7 @@ impl Connection {
     }
 
     /// Asks which shards a pattern of a remote store means, on a connection used for nothing else
-    /// so far.
+    /// so far. Also returns the matching keys that are no shards because no URL can name them.
     ///
     /// # Errors
     /// As [`Connection::ask`].
@@ -327,20 +349,30 @@ impl Connection {
         pattern: &str,
         origin: BTreeMap<String, String>,
         deadline: &Deadline,
-    ) -> Result<Vec<String>> {
-        let at = |error: Error| error.at("socket", self.path.display()).at("pid", self.daemon_pid);
+    ) -> Result<(Vec<String>, LeftOut)> {
+        let at = |error: Error| {
+            error.at("urls", pattern).at("socket", self.path.display()).at("pid", self.daemon_pid)
+        };
         self.may_block(false)?;
         let request = Request::List { pattern: pattern.to_owned(), origin };
         self.put(&request, deadline).map_err(at)?;
         let (mut receiver, mut listed) = (Receiver::default(), Vec::new());
+        let mut left_out = LeftOut::default();
+        let late = |error: Error| match is_silent(&error) {
+            true => Error::new(ErrorKind::Unavailable, "the store's list did not come in time")
+                .at("waited_for", "list")
+                .advise("check the store and the way to it; raise timeout= if it is slow"),
+            false => error,
+        };
         loop {
-            match self.take(&mut receiver, deadline).map_err(at)? {
+            match self.take(&mut receiver, deadline).map_err(late).map_err(at)? {
                 Reply::Listed { urls, more } => {
                     listed.extend(urls);
                     if !more {
                         break;
                     }
                 }
+                Reply::LeftOut(keys) => left_out = keys,
                 Reply::Failed { error, .. } => return Err(error),
                 _ => {
                     let what = "the daemon answered something else";
@@ -349,7 +381,7 @@ impl Connection {
             }
         }
         self.may_block(true)?;
-        Ok(listed)
+        Ok((listed, left_out))
     }
 
     /// One request and its reply, on a socket that does not block.
@@ -365,7 +397,7 @@ impl Connection {
         }
     }
 
-    fn put(&self, request: &Request, deadline: &Deadline) -> Result<()> {
+    pub(crate) fn put(&self, request: &Request, deadline: &Deadline) -> Result<()> {
         let bytes = frame::encode(request)?;
         self.files.note(request);
         self.commands.note(request);
@@ -383,7 +415,7 @@ impl Connection {
         Ok(())
     }
 
-    fn take(&self, receiver: &mut Receiver, deadline: &Deadline) -> Result<Reply> {
+    pub(crate) fn take(&self, receiver: &mut Receiver, deadline: &Deadline) -> Result<Reply> {
         loop {
             // Part of it may have come with the one before.
             if let Some(reply) = receiver.try_receive(&self.socket)? {
@@ -403,7 +435,7 @@ impl Connection {
         }
     }
 
-    fn may_block(&self, may: bool) -> Result<()> {
+    pub(crate) fn may_block(&self, may: bool) -> Result<()> {
         self.socket.set_nonblocking(!may).doing("set the socket's mode")
     }
 
@@ -455,8 +487,13 @@ pub(crate) fn dial(
     }
 }
 
+/// Returns true if the daemon did not answer in time.
+pub(crate) fn is_silent(error: &Error) -> bool {
+    error.place("reason") == Some("silent")
+}
+
 pub(crate) fn silent() -> Error {
-    Error::new(ErrorKind::Unavailable, "the daemon does not answer").at("reason", "silent").advise(
-        "it hangs or was stopped: read its log and end its process; the next one starts cleanly",
-    )
+    Error::new(ErrorKind::Unavailable, "the daemon does not answer")
+        .at("reason", "silent")
+        .advise(SILENT)
 }

@@ -1,12 +1,14 @@
 //! Sizes and sample counts of shards, as the daemon reports them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::frame::Receiver;
 use forebay_wire::message::{Reply, Request};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, is_silent};
+use crate::deadline::Deadline;
 
 /// Requests sent before their answers are read: enough to keep every fill of the daemon busy.
 const UNDER_WAY: usize = 8;
@@ -14,17 +16,35 @@ const UNDER_WAY: usize = 8;
 impl Connection {
     /// Has the daemon count shards, several at once, on a connection used for nothing else
     /// meanwhile: bytes and samples of each, in the list's order. `counted` is called after each.
+    /// No wait for the next lasts longer than `limit`.
     ///
     /// # Errors
-    /// The first that a shard has, or `Closed` once the daemon is gone.
+    /// The first that a shard has; `Unavailable` with a shard that is not counted in time; `Closed`
+    /// once the daemon is gone.
     pub fn count(
         &self,
         urls: &[String],
         origin: &BTreeMap<String, String>,
+        limit: Duration,
+        counted: impl FnMut(),
+    ) -> Result<Vec<(u64, u64)>> {
+        self.may_block(false)?;
+        let found = self.count_all(urls, origin, limit, counted)?;
+        self.may_block(true)?;
+        Ok(found)
+    }
+
+    fn count_all(
+        &self,
+        urls: &[String],
+        origin: &BTreeMap<String, String>,
+        limit: Duration,
         mut counted: impl FnMut(),
     ) -> Result<Vec<(u64, u64)>> {
-        let ask =
-            |url: &String| self.send(&Request::Index { url: url.clone(), origin: origin.clone() });
+        let ask = |url: &String| {
+            let request = Request::Index { url: url.clone(), origin: origin.clone() };
+            self.put(&request, &Deadline::after(limit))
+        };
         let mut waiting = urls.iter();
         for url in waiting.by_ref().take(UNDER_WAY) {
             ask(url)?;
@@ -32,7 +52,8 @@ impl Connection {
         let mut receiver = Receiver::default();
         let mut found = HashMap::new();
         for _ in 0..urls.len() {
-            match self.receive(&mut receiver)? {
+            let answer = self.take(&mut receiver, &Deadline::after(limit));
+            match answer.map_err(|error| late(error, urls, &found, limit))? {
                 Reply::Shard { url, bytes, samples } => found.insert(url, (bytes, samples)),
                 Reply::Failed { error, .. } => return Err(error),
                 _ => {
@@ -51,4 +72,20 @@ impl Connection {
         };
         urls.iter().map(of).collect()
     }
+}
+
+/// Names the first shard that is waited for, if that is the matter.
+fn late(
+    error: Error,
+    urls: &[String],
+    found: &HashMap<String, (u64, u64)>,
+    limit: Duration,
+) -> Error {
+    let url = urls.iter().find(|url| !found.contains_key(*url));
+    let Some(url) = url.filter(|_| is_silent(&error)) else { return error };
+    Error::new(ErrorKind::Unavailable, "a shard was not counted in time")
+        .at("waited_for", "shard")
+        .at("url", url)
+        .at("timeout_s", limit.as_secs_f64())
+        .advise("check the store and the way to it; raise timeout= if it is slow")
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_store::occupant;
 use rustix::event::PollFlags;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -65,10 +66,15 @@ impl RuntimeDirectory {
     /// Makes the directory if it is missing, and checks that it is this user's alone.
     ///
     /// # Errors
-    /// `PermissionDenied` if the directory belongs to someone else or others may enter it.
+    /// `PermissionDenied` if the directory belongs to someone else or others may enter it;
+    /// `Invalid` if it would lie in a directory that is no cache, which stays as it is.
     pub fn make(&self) -> Result<()> {
         let Self(path) = self;
         let at = |error: Error| error.at("path", path.display());
+        // A running daemon may be of another release, whose cache it is.
+        if let Some(cache) = path.parent().filter(|cache| cache.exists() && !path.exists()) {
+            occupant(cache).map_err(|error| error.at("directory", cache.display()))?;
+        }
         let made = DirBuilder::new().mode(0o700).recursive(true).create(path);
         made.doing("make the daemon's directory").map_err(at)?;
         // A link planted in a shared directory must not lead elsewhere.

@@ -39,6 +39,12 @@ use telling::Telling;
 /// Interval at which a waiting consumer checks for an interrupt (Ctrl-C).
 const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
 
+/// Parts of the time limit: the daemon is asked what a batch waits for once in each …
+const PARTS: u32 = 25;
+
+/// … from this one on, which is when a daemon gives a store up that does not answer.
+const ASKS_FROM: u32 = 20;
+
 /// Idle output buffers kept for reuse: six batches of 256 float32 images of 224 pixels, which is
 /// the default `prefetch` and one each being decoded and in use.
 const IDLE_BUFFERS: usize = 1 << 30;
@@ -102,6 +108,9 @@ pub struct Stats {
     pub wait: WaitReport,
 }
 
+/// Value of a decode thread's start time while it decodes nothing.
+const IDLE: u64 = 0;
+
 enum Ready {
     Batch { run: u64, batch: Box<Batch>, stages: Vec<Stage>, followed: Option<Box<Followed>> },
     End(RunEnd),
@@ -130,8 +139,8 @@ pub struct Loader {
     trace: Option<Trace>,
     timeout: Duration,
     telling: Telling,
-    /// True if its runs lease their shards.
-    leases: bool,
+    /// Start of the decoding of the batch that is being decoded, in nanoseconds, or [`IDLE`].
+    decoding_ns: Arc<AtomicU64>,
     decoding: Option<std::thread::JoinHandle<()>>,
     made_in: Generation,
 }
@@ -237,6 +246,7 @@ impl Loader {
         let (sender, ready) = bounded(prefetch);
         let epoch = Arc::new(AtomicU64::new(0));
         let run = Arc::new(AtomicU64::new(0));
+        let decoding_ns = Arc::new(AtomicU64::new(IDLE));
         let work = Work {
             decoder,
             device,
@@ -246,6 +256,7 @@ impl Loader {
             seed,
             run: run.clone(),
             epoch: epoch.clone(),
+            decoding_ns: decoding_ns.clone(),
             follows: config.trace.is_some(),
         };
         let decoding = std::thread::Builder::new()
@@ -263,7 +274,7 @@ impl Loader {
             trace: config.trace,
             timeout,
             telling,
-            leases,
+            decoding_ns,
             decoding: Some(decoding),
             made_in: Generation::now(),
         })
@@ -384,6 +395,7 @@ impl Loader {
             trace.asked(start_ns);
         }
         let deadline = Deadline::after(self.timeout);
+        let mut asks_at = self.timeout / PARTS * ASKS_FROM;
         loop {
             let ready = match self.ready.recv_timeout(INTERRUPT_CHECK) {
                 Ok(ready) if ready.run() == self.run.load(Ordering::Relaxed) => ready,
@@ -392,6 +404,11 @@ impl Loader {
                 Err(RecvTimeoutError::Timeout) => {
                     interrupted()?;
                     self.telling.waits(start_ns);
+                    let waited = Duration::from_nanos(now_ns().saturating_sub(start_ns));
+                    if waited >= asks_at {
+                        self.telling.asks();
+                        asks_at = waited + self.timeout / PARTS;
+                    }
                     if deadline.has_passed() {
                         return Err(self.timed_out().into());
                     }
@@ -516,14 +533,18 @@ impl Loader {
 
     fn timed_out(&self) -> Error {
         let late = Error::new(ErrorKind::Unavailable, "no batch came in time")
-            .at("timeout_s", self.timeout.as_secs());
-        match self.leases {
-            false => late.advise(
-                "`forebay status` shows the cause of the wait; raise timeout= if the origin is slow",
-            ),
-            true => late.advise(
-                "other ranks may hold the rest of the epoch: find one that hangs, or that left its loop without closing its loader; raise timeout= if a batch takes that long",
-            ),
+            .at("timeout_s", self.timeout.as_secs_f64())
+            .advise(
+                "`forebay status` shows the cause of the wait; raise timeout= if a batch takes that long",
+            );
+        match self.decoding_ns.load(Ordering::Relaxed) {
+            IDLE => self.session.explain(late),
+            since => {
+                let lasted = Duration::from_nanos(now_ns().saturating_sub(since));
+                late.at("waited_for", Cause::Decode.name()).at("waited_s", lasted.as_secs()).advise(
+                    "decode fewer fields or smaller images, or raise timeout= if a batch takes that long",
+                )
+            }
         }
     }
 
@@ -568,6 +589,7 @@ struct Work {
     seed: u64,
     run: Arc<AtomicU64>,
     epoch: Arc<AtomicU64>,
+    decoding_ns: Arc<AtomicU64>,
     /// True if batches are traced.
     follows: bool,
 }
@@ -586,7 +608,10 @@ impl Work {
                     let mut followed =
                         self.follows.then(|| self.follow(&batch, &offsets, arrived_ns));
                     let start_ns = now_ns();
-                    match self.decode(*batch, &offsets, &lease) {
+                    self.decoding_ns.store(start_ns, Ordering::Relaxed);
+                    let decoded = self.decode(*batch, &offsets, &lease);
+                    self.decoding_ns.store(IDLE, Ordering::Relaxed);
+                    match decoded {
                         Ok((batch, brought)) => {
                             let end_ns = now_ns();
                             if let Some(followed) = &mut followed {
@@ -697,21 +722,33 @@ mod tests {
         assert_eq!(decoding(5..5, []).count(), 0);
     }
 
-    /// A panic of the decode thread is reported as a bug, not as a closed loader.
-    #[test]
-    fn dead_decode_thread_is_not_reported_as_closed() {
+    /// Opens a loader at a daemon that greets and says no more.
+    fn silent_loader(timeout: Duration) -> (Loader, std::os::unix::net::UnixStream) {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("d.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        let mut loader = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let daemon = scope.spawn(|| greet(&listener));
             let open = open(vec!["file:///0.tar".into()]);
-            let address = Address::Unix(socket);
-            let session = SessionConfig::new(address, open, Duration::from_secs(60));
+            let session = SessionConfig::new(Address::Unix(socket), open, timeout);
             let loader = Loader::open(LoaderConfig::new(session)).unwrap();
-            daemon.join().unwrap();
-            loader
-        });
+            (loader, daemon.join().unwrap())
+        })
+    }
+
+    #[test]
+    fn timeout_names_a_decoder_that_is_busy() {
+        let (loader, _daemon) = silent_loader(Duration::from_millis(100));
+        loader.decoding_ns.store(now_ns(), Ordering::Relaxed);
+        let error = loader.next::<Error>(|| Ok(())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert_eq!(error.place("waited_for"), Some("decode"), "{error}");
+    }
+
+    /// A panic of the decode thread is reported as a bug, not as a closed loader.
+    #[test]
+    fn dead_decode_thread_is_not_reported_as_closed() {
+        let (mut loader, _daemon) = silent_loader(Duration::from_secs(60));
         let (sender, ready) = bounded(1);
         let panicked = std::thread::spawn(move || {
             let _sender: Sender<Ready> = sender;

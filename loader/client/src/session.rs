@@ -21,7 +21,7 @@ use forebay_wire::message::{
 use forebay_wire::slab::Slab;
 
 use crate::address::Address;
-use crate::connection::Connection;
+use crate::connection::{Connection, SILENT};
 use crate::deadline::{Closing, Deadline, TIMEOUT_MAX};
 use crate::lease::Lease;
 use crate::leased::Leased;
@@ -100,10 +100,23 @@ struct Wanted {
     leased: Option<Leased>,
     connection: Option<Arc<Connection>>,
     reconnects: u64,
+    /// Reason the last daemon was lost, while there is no other.
+    lost: Option<Error>,
+    /// Question what the next batch waits for, since the last batch.
+    question: Question,
     /// Skipped samples so far.
     bad: Bad,
     /// Progress of its consumer.
     progress: Progress,
+}
+
+/// Question to the daemon what the next batch waits for.
+#[derive(Debug, Clone, Default)]
+enum Question {
+    #[default]
+    None,
+    Asked,
+    Answered(Option<Error>),
 }
 
 /// Remaining part of a run.
@@ -169,6 +182,20 @@ impl Teller {
         if let Some(connection) = &wanted.connection {
             // If it is gone, the next one is told when it is found.
             let _ = connection.tell_progress(&wanted.progress);
+        }
+    }
+
+    /// Asks it what the next batch waits for.
+    pub(crate) fn ask_awaited(&self) {
+        let mut wanted = self.0.wanted();
+        let run = wanted.run;
+        let Some(connection) = &wanted.connection else { return };
+        // If it is gone, that is the reason of the wait.
+        if connection.explains() && connection.explain(run).is_ok() {
+            // An earlier answer is good until the next.
+            if matches!(wanted.question, Question::None) {
+                wanted.question = Question::Asked;
+            }
         }
     }
 }
@@ -238,6 +265,7 @@ impl Session {
     pub(crate) fn start(&self, run: u64, rest: Rest) -> Result<()> {
         let mut wanted = self.shared.wanted();
         (wanted.run, wanted.rest) = (run, Some(rest));
+        wanted.question = Question::None;
         let asked = wanted.connection.as_ref().map(|connection| wanted.ask(connection));
         match asked {
             Some(Err(error)) if error.kind() == ErrorKind::Invalid => Err(error),
@@ -319,6 +347,28 @@ impl Session {
         self.shared.wanted().connection.as_ref().map(|connection| connection.daemon_pid)
     }
 
+    /// Adds to `error` what the next batch waits for, as far as it is known here.
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        let wanted = self.shared.wanted();
+        let Some(connection) = &wanted.connection else {
+            let error = error.at("waited_for", "daemon").at("reason", "lost");
+            return wanted.lost.iter().fold(error, |error, lost| error.at("last_error", lost));
+        };
+        match &wanted.question {
+            Question::None | Question::Answered(None) => error,
+            Question::Asked => error
+                .at("waited_for", "daemon")
+                .at("reason", "silent")
+                .at("socket", connection.path().display())
+                .at("pid", connection.daemon_pid)
+                .advise(SILENT),
+            Question::Answered(Some(wait)) => {
+                let error = wait.places().fold(error, |error, (name, value)| error.at(name, value));
+                wait.advice().into_iter().fold(error, Error::advise)
+            }
+        }
+    }
+
     /// Returns the reason no further batch will come, once the receiving thread has ended.
     pub(crate) fn lost(&self) -> Option<&Error> {
         self.shared.lost.get()
@@ -351,6 +401,24 @@ impl Drop for Session {
 impl Shared {
     fn wanted(&self) -> MutexGuard<'_, Wanted> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the lease log holds acknowledgement `number`.
+    fn acknowledged(&self, run: u64, number: u64, place: LogPosition) {
+        let mut wanted = self.wanted();
+        let is_this = run == wanted.run;
+        if let Some(leased) = wanted.leased.as_mut().filter(|_| is_this) {
+            leased.note(number, place);
+        }
+        self.noted.notify_all();
+    }
+
+    /// Notes the daemon's answer what the next batch waits for.
+    fn explained(&self, run: u64, wait: Option<Error>) {
+        let mut wanted = self.wanted();
+        if run == wanted.run {
+            wanted.question = Question::Answered(wait);
+        }
     }
 
     /// Notes that `run` is over, unless another is wanted by now.
@@ -400,7 +468,12 @@ fn receive(shared: &Shared, first: Arc<Connection>, batches: &Sender<RawBatch>) 
         let lost = receive_from(shared, &connection, batches);
         let Some(lost) = lost else { return };
         connection.shut();
-        shared.wanted().connection = None;
+        {
+            let mut wanted = shared.wanted();
+            wanted.connection = None;
+            wanted.question = Question::None;
+            wanted.lost = Some(lost.clone());
+        }
         tracing::warn!(error = %lost, "lost the daemon; looking for another");
         match reconnect(shared) {
             Ok(Some(next)) => connection = next,
@@ -434,6 +507,7 @@ impl Wanted {
         if batch.run != self.run {
             return false;
         }
+        self.question = Question::None;
         match &mut self.rest {
             Some(Rest::Play(begin)) => begin.batch = batch.index.saturating_add(begin.step),
             Some(Rest::Share) => self.leased.as_mut().expect("set with the run").receive(batch),
@@ -490,12 +564,11 @@ fn receive_from(
                 continue;
             }
             Reply::Acknowledged { run, number, place } => {
-                let mut wanted = shared.wanted();
-                let is_this = run == wanted.run;
-                if let Some(leased) = wanted.leased.as_mut().filter(|_| is_this) {
-                    leased.note(number, place);
-                }
-                shared.noted.notify_all();
+                shared.acknowledged(run, number, place);
+                continue;
+            }
+            Reply::Awaited { run, wait } => {
+                shared.explained(run, wait);
                 continue;
             }
             Reply::Came(came) => {
@@ -531,6 +604,7 @@ fn reconnect(shared: &Shared) -> Result<Option<Arc<Connection>>> {
             Ok((connection, _)) => Ok(Some(connection)),
             Err(error) if is_lasting(&error) => Err(error),
             Err(error) => {
+                shared.wanted().lost = Some(error.clone());
                 last = Some(error);
                 Ok(None)
             }
@@ -542,7 +616,9 @@ fn reconnect(shared: &Shared) -> Result<Option<Arc<Connection>>> {
         Err(error) => Some(error),
     };
     let kind = error.as_ref().map_or(ErrorKind::Unavailable, Error::kind);
-    let gone = Error::new(kind, "the daemon has ended and no other replaced it");
+    let gone = Error::new(kind, "the daemon has ended and no other replaced it")
+        .at("waited_for", "daemon")
+        .at("reason", "lost");
     let gone = error.iter().fold(gone, |gone, error| gone.at("last", error));
     Err(gone
         .at("timeout_s", shared.config.timeout.as_secs())
@@ -561,6 +637,7 @@ fn resume(shared: &Shared, connection: Arc<Connection>) -> Option<Arc<Connection
     }
     wanted.reconnects += 1;
     wanted.connection = Some(connection.clone());
+    wanted.lost = None;
     // If this daemon is gone too, the next receive says so.
     if !wanted.bad.counts.is_empty() {
         let _ = connection.tell(&wanted.bad);

@@ -5,6 +5,7 @@
 
 mod ahead;
 mod assembly;
+mod awaited;
 mod foresee;
 mod gather;
 mod leased;
@@ -33,6 +34,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::lease::Leases;
 use crate::plan::{self, Epoch, Mixed, Sequence};
 use assembly::{Assembly, SamplePlace};
+use awaited::Waits;
 use foresee::Outlook;
 use gather::{Gatherer, Stages};
 use leased::{Acknowledgements, Leased, Trainer};
@@ -105,6 +107,7 @@ pub(crate) struct JobData {
     pub(crate) store: Store,
     pub(crate) slots: Slots,
     pub(crate) patience: Patience,
+    pub(crate) waits: Arc<Waits>,
     pub(crate) verdicts: Verdicts,
     /// Bytes of each shard, if the trainer knew them.
     pub(crate) bytes: Option<Vec<u64>>,
@@ -246,6 +249,7 @@ impl Session {
         }
         let (events, receiver) = mpsc::channel(EVENTS);
         let patience = Duration::from_millis(spec.patience_ms);
+        let waits = Arc::<Waits>::default();
         let job = JobData {
             origin: Options::from(spec.origin.clone()),
             lanes,
@@ -255,7 +259,9 @@ impl Session {
                 spec.prefetch,
                 patience,
                 events.clone(),
+                waits.clone(),
             ),
+            waits,
             patience: Patience::new(patience, &spec.job, &host.store),
             store: host.store,
             verdicts: Verdicts::default(),
@@ -291,6 +297,14 @@ impl Session {
     #[must_use]
     pub fn memory(&self) -> Memory {
         self.job.slots.memory()
+    }
+
+    /// Returns a description of what its next batch waits for at present, as an error with places
+    /// and advice; `None` if nothing here holds it up.
+    #[must_use]
+    pub fn awaited(&self) -> Option<Error> {
+        let JobData { waits, store, spec, origin, .. } = &*self.job;
+        waits.first().map(|wait| wait.describe(store, &spec.urls, origin))
     }
 
     /// Returns the number of shards found wrong after the job had samples of them.

@@ -15,8 +15,14 @@ use rustix::net::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::metered;
+
 /// Largest body accepted: a list of a million shard URLs of 200 bytes, with room to spare.
 pub const MAX_FRAME: usize = 256 << 20;
+
+/// Bytes that a received message may take in memory for each that its frame may have: a batch of
+/// small samples takes 16, half of them in lists that have room to grow.
+pub const DECODED_PER_BYTE: usize = 16;
 
 /// Bytes of the length prefix.
 const PREFIX: usize = 4;
@@ -58,17 +64,34 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// Decodes the body of a frame.
+/// Decodes the body of a frame; `charge` is told the memory that the message takes, and may refuse.
 ///
 /// # Errors
-/// `Invalid` if the body is not a message of this protocol.
-fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
-    postcard::from_bytes(body).map_err(|error| {
-        Error::new(
+/// `Invalid` if the body is not a message of this protocol; the refusal of `charge`.
+fn decode<T: DeserializeOwned>(
+    body: &[u8],
+    charge: &mut dyn FnMut(usize) -> Result<()>,
+) -> Result<T> {
+    metered::decode(body, charge).map_err(|wrong| match wrong {
+        metered::Wrong::Refused(error) => error,
+        metered::Wrong::Message(error) => Error::new(
             ErrorKind::Invalid,
             format!("the peer sent a message outside this protocol: {error}"),
-        )
+        ),
     })
+}
+
+/// Returns a charge that refuses a message beyond `limit` bytes.
+pub fn within(limit: usize) -> impl FnMut(usize) -> Result<()> {
+    let mut taken = 0_usize;
+    move |bytes| {
+        taken = taken.saturating_add(bytes);
+        match taken > limit {
+            false => Ok(()),
+            true => Err(Error::new(ErrorKind::Invalid, "the peer's message takes too much memory")
+                .at("limit", limit)),
+        }
+    }
 }
 
 /// Reads a frame's length, and rejects one beyond `limit`.
@@ -187,6 +210,20 @@ impl Receiver {
     /// # Errors
     /// As [`Receiver::receive`].
     pub fn try_receive<T: DeserializeOwned>(&mut self, socket: impl AsFd) -> Result<Option<T>> {
+        let mut charge = within(self.limit.saturating_mul(DECODED_PER_BYTE));
+        self.try_receive_charged(socket, &mut charge)
+    }
+
+    /// The same; `charge` is told the memory that the message takes, piece by piece, and may refuse
+    /// it.
+    ///
+    /// # Errors
+    /// As [`Receiver::receive`]; the refusal of `charge`.
+    pub fn try_receive_charged<T: DeserializeOwned>(
+        &mut self,
+        socket: impl AsFd,
+        charge: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<Option<T>> {
         if !self.fill(&socket, PREFIX)? {
             return Ok(None);
         }
@@ -194,7 +231,7 @@ impl Receiver {
         if !self.fill(&socket, PREFIX + len)? {
             return Ok(None);
         }
-        let message = decode(&self.buffer[PREFIX..PREFIX + len]);
+        let message = decode(&self.buffer[PREFIX..PREFIX + len], charge);
         self.buffer.drain(..PREFIX + len);
         // A long message does not hold its memory for the rest of the connection.
         self.buffer.shrink_to(RECEIVE);
@@ -263,7 +300,10 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::message::Request;
+    use crate::leases::{LogPosition, Mark, Sharing};
+    use crate::message::{
+        Bad, BadSample, Decoded, Extent, Open, Order, Picked, Progress, Proportion, Request, Stream,
+    };
 
     #[test]
     fn descriptor_arrives_with_its_frame() {
@@ -336,11 +376,110 @@ mod tests {
         assert_eq!(rustix::io::read(&ours, &mut byte).unwrap(), 0);
     }
 
+    /// Requests with `count` of the smallest elements in each of their lists in turn.
+    fn long_requests(count: usize) -> Vec<Request> {
+        let texts = || vec![String::new(); count];
+        let marks = || vec![Mark { turn: 0, upto: 0 }; count];
+        let map = || (0..count).map(|number| (format!("{number:x}"), String::new())).collect();
+        let open = || Open::new("", Vec::new(), Order::of_list(1));
+        let bad = BadSample {
+            kind: ErrorKind::Invalid,
+            url: None,
+            key: None,
+            field: None,
+            offset: None,
+            message: String::new(),
+        };
+        let decoded = Decoded { by: String::new(), why: String::new(), rows: 0 };
+        let log = LogPosition { log: String::new(), position: 0, next: 0, open: marks() };
+        let sharing = |from, acknowledged, received| Sharing {
+            group: String::new(),
+            rank: 0,
+            world_size: 1,
+            is_spread: false,
+            epoch: 0,
+            take: 0,
+            member: 0,
+            batch: 0,
+            done: 0,
+            from,
+            log: None,
+            acknowledged,
+            received,
+            number: 0,
+            keeper: None,
+        };
+        let share = |sharing| Request::Share { run: 1, sharing: Box::new(sharing) };
+        let requests = [
+            Request::Open(Box::new(Open { urls: texts(), ..open() })),
+            Request::Open(Box::new(Open { counts: Some(vec![0; count]), ..open() })),
+            Request::Open(Box::new(Open { origin: map(), ..open() })),
+            Request::Open(Box::new(Open { fields: Some(vec![texts()]), ..open() })),
+            Request::Open(Box::new(Open { fields: Some(vec![Vec::new(); count]), ..open() })),
+            Request::Index { url: String::new(), origin: map() },
+            Request::List { pattern: String::new(), origin: map() },
+            Request::Mix {
+                streams: vec![Stream { shards: 0, proportion: Proportion::Weight(0.0) }; count],
+            },
+            Request::Pick {
+                run: 1,
+                samples: vec![Picked { position: 0, shard: 0, ordinal: 0 }; count],
+            },
+            Request::Extent(Extent { bytes: vec![0; count], ranks: (0, 1) }),
+            Request::Bad(Bad { counts: vec![(ErrorKind::Invalid, 0); count], last: Vec::new() }),
+            Request::Bad(Bad { counts: Vec::new(), last: vec![bad; count] }),
+            Request::Progress(Box::new(Progress {
+                decoded: vec![decoded; count],
+                ..Progress::default()
+            })),
+            share(sharing(Some(log), Vec::new(), Vec::new())),
+            share(sharing(None, marks(), Vec::new())),
+            share(sharing(None, Vec::new(), marks())),
+            Request::Acknowledge { run: 1, number: 1, batch: 0, marks: marks() },
+        ];
+        requests.into()
+    }
+
+    /// Every list of a message is charged for the memory that it takes, at least.
+    #[test]
+    fn every_list_is_charged_for_its_memory() {
+        const COUNT: usize = 1 << 12;
+        for (long, short) in long_requests(COUNT).into_iter().zip(long_requests(0)) {
+            let taken = |request: &Request| {
+                let (mut taken, frame) = (0, encode(request).unwrap());
+                let mut charge = |bytes| {
+                    taken += bytes;
+                    Ok(())
+                };
+                let decoded: Request = decode(&frame[PREFIX..], &mut charge).unwrap();
+                assert_eq!(format!("{decoded:?}"), format!("{request:?}"));
+                (taken, frame.len())
+            };
+            let (more, frame) = taken(&long);
+            let (less, _) = taken(&short);
+            let name = format!("{long:?}").chars().take(60).collect::<String>();
+            assert!(more - less >= COUNT * size_of::<u64>(), "{name}: {more} of {frame}");
+            let refused = decode::<Request>(&encode(&long).unwrap()[PREFIX..], &mut within(frame));
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::Invalid, "{name}");
+        }
+    }
+
+    #[test]
+    fn list_of_empty_texts_is_charged_24_times_its_frame() {
+        let texts = vec![String::new(); 1 << 16];
+        let open = Open::new("", texts, Order::of_list(1));
+        let frame = encode(&Request::Open(Box::new(open))).unwrap();
+        let limit = (1 << 16) * size_of::<String>();
+        let decoded = |limit| decode::<Request>(&frame[PREFIX..], &mut within(limit));
+        assert!(decoded(limit + 4096).is_ok());
+        assert_eq!(decoded(limit).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+
     #[test]
     fn garbage_is_invalid_and_never_panics() {
         for seed in 0_u8..=255 {
             let body: Vec<u8> = (0..64_u8).map(|i| i.wrapping_mul(31).wrapping_add(seed)).collect();
-            if let Err(error) = decode::<Request>(&body) {
+            if let Err(error) = decode::<Request>(&body, &mut within(MAX_FRAME)) {
                 assert_eq!(error.kind(), ErrorKind::Invalid);
             }
         }

@@ -10,6 +10,7 @@ use forebay_histogram::Times;
 use serde::{Deserialize, Serialize};
 
 use crate::leases::{LogPosition, Mark, Sharing};
+pub use crate::left_out::LeftOut;
 
 /// Messages from trainer to daemon. A variant's index is its identity on the wire: variants of a
 /// released protocol keep theirs, and later ones take the indexes of admin requests that moved to
@@ -116,6 +117,11 @@ pub enum Request {
     /// Asks to serve the next [`Request::Open`]'s job shards that change during a run, instead
     /// of an error.
     ServeChanges,
+    /// Asks what the next batch waits for; answered by [`Reply::Awaited`].
+    Explain {
+        /// The run.
+        run: u64,
+    },
 }
 
 /// Kind of a request, as the first byte of its encoding tells.
@@ -393,6 +399,16 @@ pub enum Reply {
     },
     /// An event about one of the job's shards, for a job that asked for them ([`Request::Trace`]).
     Came(Came),
+    /// Answers [`Request::Explain`].
+    Awaited {
+        /// The run.
+        run: u64,
+        /// Description of the wait by its places and advice; `None` if nothing in the daemon holds
+        /// the batch up.
+        wait: Option<Error>,
+    },
+    /// Precedes the last [`Reply::Listed`] of a pattern that keys match which no URL can name.
+    LeftOut(LeftOut),
 }
 
 /// A job's data and options.
@@ -606,12 +622,21 @@ pub enum Cause {
     Decode,
     /// Bytes were being copied to a device, or it still read the slots of earlier batches.
     H2d,
+    /// The job waited for slab memory that other jobs held.
+    Slab,
 }
 
 impl Cause {
     /// Every cause, in the order reports show them.
-    pub const ALL: [Self; 6] =
-        [Self::Origin, Self::Index, Self::TierRead, Self::RingEmpty, Self::Decode, Self::H2d];
+    pub const ALL: [Self; 7] = [
+        Self::Origin,
+        Self::Index,
+        Self::TierRead,
+        Self::RingEmpty,
+        Self::Decode,
+        Self::H2d,
+        Self::Slab,
+    ];
 
     /// Returns the cause's name in reports and metric labels.
     #[must_use]
@@ -623,6 +648,7 @@ impl Cause {
             Self::RingEmpty => "ring_empty",
             Self::Decode => "decode",
             Self::H2d => "h2d",
+            Self::Slab => "slab",
         }
     }
 }
@@ -630,7 +656,8 @@ impl Cause {
 /// A time interval in which a batch was worked on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stage {
-    /// The stage at work.
+    /// The stage at work. Clients older than [`crate::PROTOCOL_POSITIONS`] get
+    /// [`Cause::RingEmpty`] for [`Cause::Slab`].
     pub cause: Cause,
     /// Start.
     pub start_ns: u64,
@@ -672,5 +699,8 @@ mod tests {
         assert_eq!(place(&Reply::Listed { urls: Vec::new(), more: false }), 11);
         assert_eq!(place(&Reply::Reader), 12);
         assert_eq!(place(&Reply::Command { url }), 15);
+        assert_eq!(place(&Request::Explain { run: 1 }), 17);
+        assert_eq!(place(&Reply::Awaited { run: 1, wait: None }), 17);
+        assert_eq!(place(&Reply::LeftOut(LeftOut::default())), 18);
     }
 }

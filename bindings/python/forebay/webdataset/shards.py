@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
-from forebay import _launch, _native, _paths
+from forebay import _listing, _native, _paths
 from forebay._stop import items
 from forebay.errors import Invalid
 from forebay.webdataset import environment
@@ -107,7 +107,7 @@ def named(urls: list[str], allow_pipe: bool, folder: str | None) -> list[str]:
 
 
 def _expanded(part: str, allow_pipe: bool, daemon: str | None, timeout: float) -> list[str]:
-    found = _native.expand(part, allow_pipe, daemon, _launch.daemon(), timeout)
+    found = _listing.expand(part, allow_pipe, daemon, timeout)
     if not set(part) & set("{*?[\\") and len(found) == 1:
         return [part]
     if not os.path.isabs(part) and ":" not in part:

@@ -17,7 +17,7 @@ use super::refusal::Refusals;
 use super::s3::Attributes;
 use super::wire::noting;
 use super::{Route, Store, StoreClient};
-use crate::listing::{Found, Wanted, none};
+use crate::listing::{Found, Listing, Wanted};
 use crate::origin_checksum::Comparison;
 use crate::stat::Stat;
 
@@ -107,7 +107,7 @@ impl Store for Bucket {
         attributes.of(&self.route, key.as_ref(), stat).await
     }
 
-    async fn list(&self, pattern: &str) -> Result<Vec<String>> {
+    async fn list(&self, pattern: &str) -> Result<Listing> {
         let at = |error: Error| error.at("urls", pattern);
         let key = pattern.strip_prefix(&self.root).and_then(|rest| rest.strip_prefix('/'));
         let key = key.ok_or_else(|| at(invalid("the pattern names another bucket")))?;
@@ -123,27 +123,7 @@ impl Store for Bucket {
                 break;
             }
         }
-        let left_out = found.left_out();
-        if let Some((count, keys)) = &left_out {
-            let pattern = forebay_error::shown(pattern);
-            tracing::warn!(
-                pattern,
-                count,
-                ?keys,
-                "left keys out of a listing that no URL can name"
-            );
-        }
-        let urls: Vec<_> = found.into_keys().map(|key| format!("{}/{key}", self.root)).collect();
-        match urls.is_empty() {
-            false => Ok(urls),
-            true => Err(match left_out {
-                None => none(pattern),
-                Some((count, keys)) => none(pattern)
-                    .at("left_out", count)
-                    .at("keys", keys.join(", "))
-                    .advise("rename these keys: no URL can name them"),
-            }),
-        }
+        Ok(found.listing(&format!("{}/", self.root)))
     }
 }
 

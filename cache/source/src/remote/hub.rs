@@ -14,6 +14,7 @@ use object_store::{HeaderValue, ObjectStore};
 use url::Url;
 
 use super::{Http, Route, Store, StoreClient};
+use crate::listing::Listing;
 
 /// The Hub's own address.
 const ENDPOINT: &str = "https://huggingface.co";
@@ -114,7 +115,7 @@ impl Store for Hub {
         self.http.route()
     }
 
-    async fn list(&self, pattern: &str) -> Result<Vec<String>> {
+    async fn list(&self, pattern: &str) -> Result<Listing> {
         self.matching(pattern).await
     }
 }

@@ -43,6 +43,8 @@ const SKEWED: &str = "RequestTimeTooSkewed";
 pub(super) struct Refusals {
     /// The address that requests go to.
     pub(super) endpoint: String,
+    /// The region that requests to S3 are signed for.
+    pub(super) region: Option<String>,
     /// Advice if access is denied.
     pub(super) access_advice: String,
     /// Identity of the credentials, if they can be renewed.
@@ -147,6 +149,26 @@ impl Refusals {
         }
     }
 
+    /// Returns true if the reply names another region of the bucket than requests are signed for.
+    fn is_elsewhere(&self, noted: &Noted) -> bool {
+        let (asked, found) = (&self.region, &noted.bucket_region);
+        asked.as_ref().zip(found.as_ref()).is_some_and(|(asked, found)| asked != found)
+    }
+
+    /// Returns the error of a bucket in another region, which it names if the store did.
+    fn other_region(&self, noted: &Noted) -> Error {
+        let error = Error::new(ErrorKind::Invalid, "the bucket lies in another region");
+        let error = self.region.iter().fold(error, |error, asked| error.at("region", asked));
+        match &noted.bucket_region {
+            Some(region) => error.at("bucket_region", region).advise(format!(
+                "set AWS_REGION={region}, or region = \"{region}\" in the [[source]] that matches"
+            )),
+            None => error.advise(
+                "set AWS_REGION, or `region` in the [[source]] that matches, to the bucket's region",
+            ),
+        }
+    }
+
     fn error(&self, refusal: &Refusal, url: &str, noted: &Noted) -> Error {
         if let Some(error) = own(refusal) {
             let denied = error.kind() == ErrorKind::PermissionDenied;
@@ -195,10 +217,10 @@ impl Refusals {
                 Error::new(ErrorKind::Invalid, "the URL's path cannot be an object's name")
             }
             _ if code.is_some_and(|code| WRONG_REGION.contains(&code))
-                || reason.contains("configured region") =>
+                || reason.contains("configured region")
+                || self.is_elsewhere(noted) =>
             {
-                Error::new(ErrorKind::Invalid, "the bucket lies in another region")
-                    .advise("set AWS_REGION to the bucket's region")
+                self.other_region(noted)
             }
             _ if status.is_some_and(|status| status != 407 && is_final(status)) => {
                 let what = format!("the store rejected the request: {}", harmless(&reason));
@@ -290,7 +312,7 @@ fn clock_offset(reason: &str, now: SystemTime) -> Option<i64> {
 }
 
 /// Returns the text of an element of an S3 error document.
-fn element<'a>(reason: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn element<'a>(reason: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = reason.split_once(&format!("<{name}>"))?;
     Some(rest.split_once(&format!("</{name}>"))?.0)
 }

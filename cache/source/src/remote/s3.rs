@@ -73,8 +73,14 @@ pub(crate) fn open(name: &str, store_client: &StoreClient<'_>) -> Result<Bucket>
     };
     let access_advice = access_advice(options);
     let has_own_host = virtual_host;
-    let refusals =
-        Refusals { endpoint, access_advice, identity, has_own_host, ..Refusals::default() };
+    let refusals = Refusals {
+        endpoint,
+        region: Some(region.to_owned()),
+        access_advice,
+        identity,
+        has_own_host,
+        ..Refusals::default()
+    };
     let without = custom.map(|url| without_bucket(url, name));
     let access = Access {
         region,

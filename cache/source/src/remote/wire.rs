@@ -18,6 +18,7 @@ use url::Url;
 use super::head::{Head, range_of};
 use super::link::{Link, LinkReport};
 use super::listing_page;
+use super::refusal::element;
 use crate::Limits;
 use crate::limits::RateLimits;
 use crate::network::Network;
@@ -26,6 +27,15 @@ use crate::rules;
 
 /// User agent in servers' logs.
 const USER_AGENT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
+
+/// Header in which S3 names a bucket's region.
+const BUCKET_REGION: &str = "x-amz-bucket-region";
+
+/// Characters of a region's name, at most: the longest has 14.
+const REGION_CHARS: usize = 32;
+
+/// Bytes of an error document that are looked at: S3's have some hundreds.
+const ERROR_BYTES: usize = 16 << 10;
 
 /// Endpoints remembered: a node has a handful; this bounds what hostile clients can make.
 const LINKS: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
@@ -41,6 +51,8 @@ pub(super) struct Noted {
     pub(super) odd_keys: Vec<String>,
     /// True if a redirect was followed: another server may be at fault.
     pub(super) was_redirected: bool,
+    /// Region of the bucket, where S3 answered for another.
+    pub(super) bucket_region: Option<String>,
 }
 
 impl Noted {
@@ -293,6 +305,44 @@ async fn without_odd_keys(page: HttpResponse) -> Result<HttpResponse, HttpError>
     Ok(HttpResponse::from_parts(head, kept.into()))
 }
 
+/// Notes the bucket's region, which S3 names in a header, or in the error document alone.
+async fn with_region_noted(response: HttpResponse) -> Result<HttpResponse, HttpError> {
+    let header = response.headers().get(BUCKET_REGION).and_then(|value| value.to_str().ok());
+    if let Some(region) = header.filter(|region| is_region(region)) {
+        let region = region.to_owned();
+        note(|noted| noted.bucket_region = Some(region));
+        return Ok(response);
+    }
+    let length = response.headers().get("content-length").and_then(|value| value.to_str().ok());
+    let length: Option<usize> = length.and_then(|length| length.parse().ok());
+    if length.is_none_or(|length| length > ERROR_BYTES) {
+        return Ok(response);
+    }
+    let (head, body) = response.into_parts();
+    let bytes = body.bytes().await?;
+    let region = region_of(&String::from_utf8_lossy(&bytes));
+    note(|noted| noted.bucket_region = region);
+    Ok(HttpResponse::from_parts(head, bytes.into()))
+}
+
+/// Returns the bucket's region by an error document of S3: as it names it, or by the host that it
+/// names.
+fn region_of(document: &str) -> Option<String> {
+    let named = element(document, "Region").or_else(|| {
+        let host = element(document, "Endpoint")?.strip_suffix(".amazonaws.com")?;
+        let (_, region) =
+            host.rsplit_once(".s3").or_else(|| Some(("", host.strip_prefix("s3")?)))?;
+        region.strip_prefix(['.', '-'])
+    });
+    named.filter(|region| is_region(region)).map(str::to_owned)
+}
+
+/// Returns true for a word that may be a region's name.
+fn is_region(word: &str) -> bool {
+    (1..=REGION_CHARS).contains(&word.len())
+        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
 /// Counts every attempt, and notes what a reply asks for.
 #[derive(Debug)]
 struct Counted {
@@ -325,6 +375,9 @@ impl HttpService for Counted {
         self.tally.failed.fetch_add(u64::from(failed), Ordering::Relaxed);
         match response {
             Ok(page) if lists && page.status().is_success() => without_odd_keys(page).await,
+            Ok(refused) if matches!(refused.status().as_u16(), 301 | 307 | 400) => {
+                with_region_noted(refused).await
+            }
             response => response,
         }
     }
@@ -333,6 +386,29 @@ impl HttpService for Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn region_is_found_in_documents_of_s3() {
+        let error = |inner: &str| region_of(&format!("<Error><Code>x</Code>{inner}</Error>"));
+        let region = Some("eu-west-1".to_owned());
+        for inner in [
+            "<Region>eu-west-1</Region>",
+            "<Endpoint>a.b.s3.eu-west-1.amazonaws.com</Endpoint>",
+            "<Endpoint>bucket.s3-eu-west-1.amazonaws.com</Endpoint>",
+            "<Endpoint>s3.eu-west-1.amazonaws.com</Endpoint>",
+        ] {
+            assert_eq!(error(inner), region, "{inner}");
+        }
+        for inner in [
+            "",
+            "<Endpoint>bucket.s3.amazonaws.com</Endpoint>",
+            "<Endpoint>evil.example</Endpoint>",
+            "<Region>no word</Region>",
+            "<Region></Region>",
+        ] {
+            assert_eq!(error(inner), None, "{inner}");
+        }
+    }
 
     #[test]
     fn oldest_endpoints_beyond_the_bound_are_dropped() {

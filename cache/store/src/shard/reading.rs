@@ -63,6 +63,7 @@ impl Shard {
                 }
             }
         }
+        self.leave_silent_device();
         let through = match (&self.body, self.lost.get()) {
             (Body::Disk { engine, file }, None) => {
                 self.read_disk(engine, file, pending, read_bytes, &mut placed).await

@@ -30,25 +30,19 @@ impl Store {
         url: &str,
         rank: &Rank,
     ) -> Result<Begun> {
-        let key = (source.scope().to_owned(), url.to_owned());
-        let (begun, refresh, _awaited) = {
-            let mut identities = self.inner.shared.identities();
-            let ask = || match self.first_of(source.endpoint(), url) {
-                Some(right) => {
-                    rank.bill_to(|| self.bill(url));
-                    Identity::begin(source, url, rank, right)
-                }
-                None => Identity::ask(source, url, &self.bill(url)),
-            };
-            let known = identities.get_or_insert_mut(key.clone(), ask);
+        let ask = || match self.first_of(source.endpoint(), url) {
+            Some(right) => {
+                rank.bill_to(|| self.bill(url));
+                Identity::begin(source, url, rank, right)
+            }
+            None => Identity::ask(source, url, &self.bill(url)),
+        };
+        let (key, (begun, refresh, _awaited)) = self.known(source, url, ask, |known| {
             // The first request may still wait for its turn.
             let awaited = known.rank.as_ref().and_then(|before| {
                 before.lift(rank);
                 rank.is_awaited().then(|| before.awaited())
             });
-            if let Some(before) = self.outdated(&**source, url, known) {
-                *known = self.renewed(source, url, before);
-            }
             let old = known.asked.elapsed() >= IDENTITY_TTL
                 && known.begun.peek().is_some_and(Result::is_ok);
             if old {
@@ -56,7 +50,7 @@ impl Store {
                 known.asked = Instant::now();
             }
             (known.begun.clone(), old, awaited)
-        };
+        });
         if refresh {
             tokio::spawn(self.clone().refresh(key.clone(), source.clone()));
         }
@@ -65,17 +59,28 @@ impl Store {
 
     /// Asks about a shard without requesting its first bytes.
     pub(super) async fn look(&self, source: &Arc<dyn Source>, url: &str) -> Result<Begun> {
-        let key = (source.scope().to_owned(), url.to_owned());
-        let begun = {
-            let mut identities = self.inner.shared.identities();
-            let ask = || Identity::ask(source, url, &self.bill(url));
-            let known = identities.get_or_insert_mut(key.clone(), ask);
-            if let Some(before) = self.outdated(&**source, url, known) {
-                *known = self.renewed(source, url, before);
-            }
-            known.begun.clone()
-        };
+        let ask = || Identity::ask(source, url, &self.bill(url));
+        let (key, begun) = self.known(source, url, ask, |known| known.begun.clone());
         self.answer(key, begun).await
+    }
+
+    /// Returns the key of a shard, and a `part` of what is known of it: asked for with `ask` if
+    /// nothing is, and again if what is known is too old for this run.
+    fn known<T>(
+        &self,
+        source: &Arc<dyn Source>,
+        url: &str,
+        ask: impl FnOnce() -> Identity,
+        part: impl FnOnce(&mut Identity) -> T,
+    ) -> ((String, String), T) {
+        let key = (source.scope().to_owned(), url.to_owned());
+        let mut identities = self.inner.shared.identities();
+        let known = identities.get_or_insert_mut(key.clone(), ask);
+        if let Some(before) = self.outdated(&**source, url, known) {
+            *known = self.renewed(source, url, before);
+        }
+        let part = part(known);
+        (key, part)
     }
 
     /// Asks about a known shard again. If the origin does not answer in time, the answer is the

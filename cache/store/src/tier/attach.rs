@@ -116,7 +116,7 @@ impl Tier {
     /// Notes that there is no directory to use.
     fn note_absence(&self, error: &Error) {
         self.0.scanned.send_replace(Some(Err(error.clone())));
-        self.log_condition(self.0.health.vanished(error), Some(error));
+        self.log_condition(self.0.health.vanished(error, Instant::now()), Some(error));
     }
 
     /// Takes over the write allowance that the last daemon left.
@@ -315,8 +315,8 @@ impl Tier {
             Ok(extent) => self.limit(extent.available),
             Err(error) => {
                 let changed = match device::is_silent(&error) {
-                    true => self.0.health.silent(&error),
-                    false => self.0.health.vanished(&error),
+                    true => self.0.health.silent(&error, Instant::now()),
+                    false => self.0.health.vanished(&error, Instant::now()),
                 };
                 self.log_condition(changed, Some(&error));
                 return;
@@ -331,11 +331,12 @@ impl Tier {
             self.list_again();
             return;
         }
-        let probed = match self.probe_device(disk).await {
-            // A full device still answers.
+        let Some(probed) = self.probe_device(disk).await else { return };
+        let probed = match probed {
+            // A full device still answers, if it is read.
             Err(error) if error.kind() == ErrorKind::Full => {
                 self.note_full(&error);
-                Ok(())
+                self.read_device(disk).await
             }
             probed => {
                 if probed.is_ok() && self.0.health.has_room(Instant::now()) {
@@ -344,7 +345,7 @@ impl Tier {
                 probed
             }
         };
-        let changed = self.0.health.probed(&probed);
+        let changed = self.0.health.probed(&probed, Instant::now());
         self.log_condition(changed, probed.as_ref().err());
         if changed == Some(Condition::Normal) {
             self.remove_stuck();
@@ -364,19 +365,42 @@ impl Tier {
         }
     }
 
-    /// Probes the device, unless an earlier probe has not ended: it goes on without this call.
-    async fn probe_device(&self, disk: &Disk) -> Result<()> {
+    /// Probes the device by a write and a read, unless an earlier probe has not ended: it goes on
+    /// without this call. `None` without memory, which says nothing about the device.
+    async fn probe_device(&self, disk: &Disk) -> Option<Result<()>> {
+        self.probe_by(disk, |tier, span| async move { tier.try_device(span).await }).await
+    }
+
+    /// Probes a full device by a read alone.
+    async fn read_device(&self, disk: &Disk) -> Result<()> {
+        let read = self.probe_by(disk, |tier, span| async move {
+            let (Some(disk), directory) = (tier.disk(), tier.directory()?) else { return Ok(()) };
+            // The one file that every cache has.
+            let file = disk.engine.open(&directory.format(), Open::Read).await?;
+            disk.engine.read(&file, 0, span).await.result.map(drop)
+        });
+        read.await.unwrap_or_else(|| Err(device::silent()))
+    }
+
+    async fn probe_by<P>(
+        &self,
+        disk: &Disk,
+        probe: impl FnOnce(Self, Span) -> P,
+    ) -> Option<Result<()>>
+    where
+        P: Future<Output = Result<()>> + Send + 'static,
+    {
         let Ok(turn) = disk.probing.clone().try_acquire_owned() else {
-            return Err(device::silent());
+            return Some(Err(device::silent()));
         };
-        // A lack of frames says nothing about the device.
-        let Ok(span) = self.0.shared.frames.lease(PROBE_BYTES).await else { return Ok(()) };
-        let tier = self.clone();
+        let span = self.0.shared.frames.lease(PROBE_BYTES).await.ok()?;
+        let probe = probe(self.clone(), span);
         let probing = tokio::spawn(async move {
             let _turn = turn;
-            tier.try_device(span).await
+            probe.await
         });
-        device::answer(probing).await?.map_err(|_| shutting_down())?
+        let answered = device::answer(probing).await;
+        Some(answered.and_then(|ended| ended.map_err(|_| shutting_down())?))
     }
 
     /// Writes a block, syncs it and reads it back.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_source::Stat;
@@ -256,7 +257,10 @@ impl Tier {
             }
             Err((is_another, error)) => {
                 match is_another {
-                    true => self.log_condition(self.0.health.vanished(&error), Some(&error)),
+                    true => self.log_condition(
+                        self.0.health.vanished(&error, Instant::now()),
+                        Some(&error),
+                    ),
                     false => self.note_failure(&error),
                 }
                 Err(error.at("url", &wanted.origin.url))

@@ -2,7 +2,9 @@
 //!
 //! A device is judged by its observed behaviour. Three I/O errors within a minute make it
 //! unstable: then it is only probed. Three bad probes in a row make it down, three good ones normal
-//! again. A directory that is not the opened one is down at once.
+//! again. A directory that is not the opened one is down at once. A probe is good if a write and a
+//! read were answered by the device itself. A device that fails soon after it came back needs twice
+//! as many good probes as the time before.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,6 +22,12 @@ const WITHIN: Duration = Duration::from_secs(60);
 
 /// Probes in a row that change the condition: a single one may be luck, either way.
 const PROBES: u32 = 3;
+
+/// Time after which a device that came back is trusted as if it had never failed.
+const STEADY: Duration = Duration::from_secs(600);
+
+/// Largest number of times that the good probes are doubled: some minutes, at one a second.
+const DOUBLED_MOST: u32 = 7;
 
 /// Time for which a disk counts as full after it was: a probe of one block may fit where a shard
 /// does not.
@@ -64,6 +72,10 @@ struct Observations {
     full: Option<(Instant, String)>,
     /// True from an unanswered call until the device is normal again.
     is_silent: bool,
+    /// Last time at which it came back.
+    back: Option<Instant>,
+    /// Number of times in a row that it failed soon after it came back.
+    relapses: u32,
 }
 
 impl Health {
@@ -76,6 +88,8 @@ impl Health {
             why: None,
             full: None,
             is_silent: false,
+            back: None,
+            relapses: 0,
         }))
     }
 
@@ -120,6 +134,7 @@ impl Health {
         seen.errors.truncate(ERRORS);
         match seen.condition {
             Condition::Normal | Condition::ReadOnly if seen.errors.len() >= ERRORS => {
+                seen.relapse(now);
                 Some(seen.turn(Condition::Unstable, error))
             }
             _ => None,
@@ -134,19 +149,15 @@ impl Health {
     }
 
     /// Notes that the directory is gone or replaced. Returns the condition if it changed.
-    pub(crate) fn vanished(&self, error: &Error) -> Option<Condition> {
-        let mut seen = self.lock();
-        seen.good = 0;
-        seen.why = Some(error.to_string());
-        let news = seen.condition != Condition::Down;
-        news.then(|| seen.turn(Condition::Down, error))
+    pub(crate) fn vanished(&self, error: &Error, now: Instant) -> Option<Condition> {
+        self.lock().goes_down(error, now)
     }
 
     /// Notes that the device does not answer. Returns the condition if it changed.
-    pub(crate) fn silent(&self, error: &Error) -> Option<Condition> {
-        let changed = self.vanished(error);
-        self.lock().is_silent = true;
-        changed
+    pub(crate) fn silent(&self, error: &Error, now: Instant) -> Option<Condition> {
+        let mut seen = self.lock();
+        seen.is_silent = true;
+        seen.goes_down(error, now)
     }
 
     /// Returns true if the device does not answer: no call on it must be begun.
@@ -155,13 +166,13 @@ impl Health {
     }
 
     /// Notes the result of a probe. Returns the condition if it changed.
-    pub(crate) fn probed(&self, outcome: &Result<(), Error>) -> Option<Condition> {
+    pub(crate) fn probed(&self, outcome: &Result<(), Error>, now: Instant) -> Option<Condition> {
         let mut seen = self.lock();
         match (outcome, seen.condition) {
             (_, Condition::Normal) => None,
             (Ok(()), _) => {
                 (seen.good, seen.bad) = (seen.good + 1, 0);
-                (seen.good >= PROBES).then(|| {
+                (seen.good >= PROBES << seen.relapses).then(|| {
                     *seen = Observations {
                         condition: Condition::Normal,
                         errors: VecDeque::with_capacity(ERRORS),
@@ -170,6 +181,8 @@ impl Health {
                         why: None,
                         full: None,
                         is_silent: false,
+                        back: Some(now),
+                        relapses: seen.relapses,
                     };
                     Condition::Normal
                 })
@@ -191,6 +204,24 @@ impl Health {
 }
 
 impl Observations {
+    fn goes_down(&mut self, error: &Error, now: Instant) -> Option<Condition> {
+        self.good = 0;
+        self.why = Some(error.to_string());
+        if self.condition == Condition::Down {
+            return None;
+        }
+        if self.condition == Condition::Normal {
+            self.relapse(now);
+        }
+        Some(self.turn(Condition::Down, error))
+    }
+
+    /// Counts a failure of a device that was in use, if it came soon after the last.
+    fn relapse(&mut self, now: Instant) {
+        let soon = self.back.is_some_and(|back| now.duration_since(back) < STEADY);
+        self.relapses = if soon { (self.relapses + 1).min(DOUBLED_MOST) } else { 0 };
+    }
+
     fn turn(&mut self, condition: Condition, why: &Error) -> Condition {
         self.condition = condition;
         self.why = Some(why.to_string());
@@ -228,7 +259,9 @@ mod tests {
         for _ in 0..3 {
             health.failed(&error(), Instant::now());
         }
-        let (good, bad) = (|| health.probed(&Ok(())), || health.probed(&Err(error())));
+        let now = Instant::now();
+        let good = || health.probed(&Ok(()), now);
+        let bad = || health.probed(&Err(error()), now);
         assert_eq!([good(), good(), bad()], [None; 3]);
         assert_eq!([good(), bad(), bad()], [None; 3], "a good one in between counts");
         assert_eq!(bad(), Some(Condition::Down));
@@ -254,12 +287,42 @@ mod tests {
         let health = Health::new();
         assert_eq!(health.refused_writes(&error()), Some(Condition::ReadOnly));
         assert_eq!(health.refused_writes(&error()), None);
-        assert_eq!(health.probed(&Err(error())), None);
-        assert_eq!(health.vanished(&error()), Some(Condition::Down));
-        assert_eq!(health.vanished(&error()), None);
+        let now = Instant::now();
+        assert_eq!(health.probed(&Err(error()), now), None);
+        assert_eq!(health.vanished(&error(), now), Some(Condition::Down));
+        assert_eq!(health.vanished(&error(), now), None);
         for _ in 0..2 {
-            health.probed(&Ok(()));
+            health.probed(&Ok(()), now);
         }
-        assert_eq!(health.probed(&Ok(())), Some(Condition::Normal));
+        assert_eq!(health.probed(&Ok(()), now), Some(Condition::Normal));
+    }
+
+    /// A device that comes back and fails again is trusted later each time, until it was steady.
+    #[test]
+    fn relapses_double_the_good_probes() {
+        let (health, mut now) = (Health::new(), Instant::now());
+        let good_until_normal = |now| {
+            let mut good = 1;
+            while health.probed(&Ok(()), now).is_none() {
+                good += 1;
+            }
+            good
+        };
+        for relapses in 0..DOUBLED_MOST + 3 {
+            assert_eq!(health.silent(&error(), now), Some(Condition::Down));
+            assert!(health.is_silent());
+            // One that is bad in between starts the count anew.
+            assert_eq!(health.probed(&Ok(()), now), None);
+            assert_eq!(health.probed(&Err(error()), now), None);
+            assert_eq!(good_until_normal(now), PROBES << relapses.min(DOUBLED_MOST));
+            assert!(!health.is_silent());
+            now += Duration::from_secs(10);
+        }
+        now += STEADY;
+        for _ in 0..ERRORS {
+            health.failed(&error(), now);
+        }
+        assert_eq!(health.condition(), Condition::Unstable);
+        assert_eq!(good_until_normal(now), PROBES);
     }
 }

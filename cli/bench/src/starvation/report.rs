@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use forebay_client::WaitReport;
 use forebay_error::{Doing, Result};
-use forebay_wire::message::Cause;
+use forebay_wire::message::{Cause, LeftOut};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -71,6 +71,9 @@ pub struct Configuration {
     pub urls: Vec<String>,
     /// Number of shards, without those that no step reaches.
     pub shards: usize,
+    /// Keys that match and that no URL can name.
+    #[serde(default, skip_serializing_if = "LeftOut::is_empty")]
+    pub left_out: LeftOut,
     /// Emulated accelerators.
     pub accelerators: u32,
     /// True if images were decoded.
@@ -443,6 +446,7 @@ mod tests {
         let configuration = || Configuration {
             urls: vec!["data/{0..9}.tar".to_owned(), "größe.tar".to_owned()],
             shards: 11,
+            left_out: LeftOut::default(),
             accelerators: 1,
             decode: true,
             threads: 2,
@@ -485,6 +489,13 @@ mod tests {
                 Configuration { urls: vec!["data/{0..9}.tar".to_owned()], ..configuration() },
             ),
             hash(asked, Configuration { shards: 10, ..configuration() }),
+            hash(
+                asked,
+                Configuration {
+                    left_out: LeftOut { count: 1, keys: vec!["a//b.tar".to_owned()] },
+                    ..configuration()
+                },
+            ),
             hash(asked, Configuration { accelerators: 2, ..configuration() }),
             hash(asked, Configuration { decode: false, ..configuration() }),
             hash(asked, Configuration { threads: 3, ..configuration() }),

@@ -27,6 +27,7 @@ const CAUSES = {
   ring_empty: "ring empty: on its way, or the trainer holds all slots",
   decode: "decode: more threads, or a GPU",
   h2d: "copies to the GPU",
+  slab: "slab: memory that other jobs hold",
 };
 
 const $ = (id) => document.getElementById(id);

@@ -14,7 +14,7 @@ use forebay_uring::{EngineKind, EngineReport};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{AuditReport, BadSamples, Job, Memory, Status};
+use super::{AuditReport, Awaited, BadSamples, Job, Memory, Status};
 use crate::warm::Warming;
 
 /// Characters kept of each text from a trainer. Object names have at most a kilobyte in any store,
@@ -190,6 +190,15 @@ impl fmt::Display for JobLines<'_> {
         }
         if let Some(progress) = &job.progress {
             writeln!(f, "        {progress}")?;
+        }
+        if let Some(Awaited { waited_for, seconds, url, endpoint, last_error }) = &job.awaited {
+            write!(f, "        waits for {} since {seconds} s", printable(waited_for))?;
+            for (what, value) in [("", url), ("at ", endpoint), ("last error: ", last_error)] {
+                if let Some(value) = value {
+                    write!(f, ", {what}{}", printable(value))?;
+                }
+            }
+            writeln!(f)?;
         }
         let decoded = job.told.decoders.iter().flat_map(|(by, reasons)| {
             reasons.iter().map(move |(why, rows)| format!("{rows} by {by} ({why})"))

@@ -1,8 +1,9 @@
 //! Requests of a peer on their way in: bounded in size, time and memory before they are received.
 //!
-//! Rule: a peer makes this process keep 64 KiB at most that are not reserved. A greeting is small.
-//! Lists of a job take slab memory, as the job's batches do. Other long requests belong to jobs
-//! that run already, so they wait for a turn of memory set aside for them.
+//! Rule: a peer makes this process keep 64 KiB at most that are not reserved, and what they decode
+//! to, which is bounded. A greeting is small. Lists of a job take slab memory, as the job's batches
+//! do. Other long requests belong to jobs that run already, so they wait for a turn of memory set
+//! aside for them. A request counts twice: as its frame, and as the memory that it decodes to.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use forebay_engine::session::{Grant, SlabMemory};
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_wire::frame::{MAX_FRAME, Receiver};
+use forebay_wire::frame::{DECODED_PER_BYTE, MAX_FRAME, Receiver, within};
 use forebay_wire::message::{Request, RequestKind};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -27,7 +28,8 @@ const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
 /// system call receives.
 const UNRESERVED: usize = 64 << 10;
 
-/// Largest request of a running job: a choice of a million samples takes 25 MiB.
+/// Largest request of a running job, and the most that it may decode to: a choice of a million
+/// samples takes 25 MiB, and 24 decoded.
 const LONG: usize = 32 << 20;
 
 /// Memory for long requests of running jobs, in permits of [`UNRESERVED`] bytes: one of the
@@ -90,32 +92,62 @@ impl Intake {
         let Self { stream, receiver } = self;
         let (kind, len) = received(stream, || receiver.try_announced(stream.as_fd())).await?;
         let kind = RequestKind::of(kind);
-        let (mut list, mut _copy, mut _turn) = (None, None, None);
+        let full = |what: &str| {
+            Error::new(ErrorKind::Full, what)
+                .at("bytes", len)
+                .at("memory", slabs.limit())
+                .advise("end other jobs, name fewer shards, or raise `memory`")
+        };
         if kind.is_list() && len > UNRESERVED {
-            // Once as a frame, once decoded.
-            let full = || {
-                Error::new(ErrorKind::Full, "the daemon has no memory for the job's list of shards")
-                    .at("bytes", len)
-                    .at("memory", slabs.limit())
-                    .advise("end other jobs, name fewer shards, or raise `memory`")
+            let full = || full("the daemon has no memory for the job's list of shards");
+            let mut list = slabs.reserve(len).ok_or_else(full)?;
+            let _frame = slabs.reserve(len).ok_or_else(full)?;
+            let mut left = len;
+            let mut charge = |bytes: usize| {
+                let more = bytes.saturating_sub(left).next_multiple_of(UNRESERVED);
+                if !list.grow(more) {
+                    return Err(full());
+                }
+                left = left + more - bytes;
+                Ok(())
             };
-            list = Some((kind, slabs.reserve(len).ok_or_else(full)?));
-            _copy = Some(slabs.reserve(len).ok_or_else(full)?);
-        } else if len > LONG {
+            let request = rest(stream, receiver, &mut charge).await?;
+            return Ok(Incoming { request, list: Some((kind, list)) });
+        }
+        if len > LONG {
             return Err(Error::new(ErrorKind::Invalid, "the peer announced too long a request")
                 .at("bytes", len)
                 .at("limit", LONG));
-        } else if len > UNRESERVED {
-            let permits = u32::try_from(len.div_ceil(UNRESERVED)).unwrap_or(u32::MAX);
+        }
+        let decoded = len.max(UNRESERVED).saturating_mul(DECODED_PER_BYTE).min(LONG);
+        let (mut _turn, mut _beyond) = (None, None);
+        if len > UNRESERVED {
+            let bytes = len + decoded;
+            let permits = bytes.div_ceil(UNRESERVED).min(LONG_PERMITS);
+            let permits = u32::try_from(permits).unwrap_or(u32::MAX);
             // The semaphore is never closed, and each holder's time is limited.
             _turn = memory.0.acquire_many(permits).await.ok();
+            // What the memory set aside does not hold.
+            let beyond = bytes.saturating_sub(LONG);
+            if beyond > 0 {
+                let full = || full("the daemon has no memory for a request");
+                _beyond = Some(slabs.reserve(beyond).ok_or_else(full)?);
+            }
         }
-        let request = received(stream, || receiver.try_receive(stream.as_fd()));
-        let request = tokio::time::timeout(ARRIVES_WITHIN, request).await;
-        let request =
-            request.map_err(|_| late("the rest of a request is late", ARRIVES_WITHIN))??;
-        Ok(Incoming { request, list })
+        let request = rest(stream, receiver, &mut within(decoded)).await?;
+        Ok(Incoming { request, list: None })
     }
+}
+
+/// Receives the rest of a request in time; `charge` is told the memory that it decodes to.
+async fn rest(
+    stream: &UnixStream,
+    receiver: &mut Receiver,
+    charge: &mut (dyn FnMut(usize) -> Result<()> + Send),
+) -> Result<Request> {
+    let request = received(stream, || receiver.try_receive_charged(stream.as_fd(), charge));
+    let request = tokio::time::timeout(ARRIVES_WITHIN, request).await;
+    request.map_err(|_| late("the rest of a request is late", ARRIVES_WITHIN))?
 }
 
 fn late(what: &str, limit: Duration) -> Error {

@@ -4,7 +4,7 @@
 //! the time of sending, so one of two concurrent calls is enough.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -40,6 +40,8 @@ struct Word {
     tally: Tally,
     /// Since when the consumer waits of whose wait the daemon is to hear.
     waits_since_ns: AtomicU64,
+    /// True if the daemon is to be asked what the consumer waits for.
+    asks: AtomicBool,
 }
 
 impl Word {
@@ -51,6 +53,9 @@ impl Word {
             };
             Progress { waiting_ns, ..self.tally.lock().progress() }
         });
+        if self.asks.swap(false, Ordering::Relaxed) {
+            self.teller.ask_awaited();
+        }
     }
 }
 
@@ -60,7 +65,8 @@ impl Telling {
     /// # Errors
     /// `Unavailable` if the system refuses the thread.
     pub(super) fn new(teller: Teller, tally: Tally) -> Result<Self> {
-        let word = Arc::new(Word { teller, tally, waits_since_ns: AtomicU64::new(NEVER) });
+        let (waits_since_ns, asks) = (AtomicU64::new(NEVER), AtomicBool::new(false));
+        let word = Arc::new(Word { teller, tally, waits_since_ns, asks });
         let (asked, calls) = bounded(1);
         let told = word.clone();
         let thread = std::thread::Builder::new()
@@ -80,6 +86,12 @@ impl Telling {
     pub(super) fn waits(&self, since_ns: u64) {
         self.word.waits_since_ns.store(since_ns, Ordering::Relaxed);
         self.now_and_then();
+    }
+
+    /// Has the daemon asked what the consumer waits for.
+    pub(super) fn asks(&self) {
+        self.word.asks.store(true, Ordering::Relaxed);
+        self.soon();
     }
 
     /// The consumer has what it waited for.

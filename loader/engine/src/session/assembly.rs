@@ -15,6 +15,7 @@ use forebay_wire::clock::now_ns;
 use forebay_wire::message::{self, Batch, Bytes, Cause, Sample, Stage};
 
 use super::JobData;
+use super::awaited::Awaited;
 use super::gather::{REPLACED, WORTH_NOTING_NS, opening};
 use super::slots::{Hold, Slot};
 
@@ -322,7 +323,10 @@ impl Assembly {
             let shard = self.open(number, &runs, &mut stages).await?;
             let spans = wanted.into_iter().map(|(_, range, span)| (range, span)).collect();
             let (start_ns, is_through) = (now_ns(), shard.is_read_through());
+            let awaited = if is_through { Awaited::Shard(number) } else { Awaited::Tier(number) };
+            let listed = self.job.waits.begin(self.index, awaited);
             let read = runs.into_iter().zip(shard.read(spans).await);
+            drop(listed);
             if is_through {
                 stages.push(origin_since(start_ns));
             }
@@ -388,7 +392,8 @@ impl Assembly {
         let parts = runs.iter().flat_map(|run| &self.runs[*run].parts);
         let last = parts.map(|part| self.records[part.sample].place.ordinal).max().unwrap_or(0);
         let url = self.job.url(shard);
-        let waiting = self.job.patience.waiting();
+        let listed = self.job.waits.begin(self.index, Awaited::Shard(shard));
+        let waiting = self.job.patience.waiting(listed);
         let (mut others, mut replaced) = (0, 0);
         loop {
             let start_ns = now_ns();

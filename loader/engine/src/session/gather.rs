@@ -16,6 +16,7 @@ use forebay_wire::message::{Cause, Stage};
 
 use super::JobData;
 use super::assembly::{Assembly, SamplePlace};
+use super::awaited::{Awaited, GATHERED};
 
 /// Shortest wait that is recorded: shorter ones are look-ups, and a stage per look-up would
 /// outweigh the batch's own message.
@@ -49,9 +50,11 @@ impl Gatherer {
         let mut assembly = Assembly::new(self.job.clone(), self.run, index, places);
         self.capture(&mut assembly, places, &mut stages).await?;
         assembly.plan_reads(errors, self.job.slots.largest());
-        // From here on it waits for its trainer: no stage until there is a slot.
-        let stages = stages.finish();
-        assembly.take_slot(self.job.slots.lease(assembly.bytes()).await?, stages);
+        // From here on it waits for its trainer, which is no stage, or for memory of other jobs.
+        let mut stages = stages.finish();
+        let mut slot = self.job.slots.lease(assembly.bytes()).await?;
+        stages.extend(slot.waited.take());
+        assembly.take_slot(slot, stages);
         Ok(assembly)
     }
 
@@ -99,7 +102,8 @@ impl Gatherer {
         stages: &mut Stages,
     ) -> Result<(ShardHandle, Result<Progress>)> {
         let job = self.job.clone();
-        let waiting = job.patience.waiting();
+        let listed = job.waits.begin(GATHERED, Awaited::Shard(shard));
+        let waiting = job.patience.waiting(listed);
         let mut replaced = 0;
         loop {
             let attempt = self.try_open(shard, samples, stages);

@@ -16,6 +16,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use super::ahead::Ahead;
 use super::assembly::{Assembly, SamplePlace};
+use super::awaited::{Awaited, GATHERED};
 use super::gather::{Gatherer, Stages};
 use super::patience::pause;
 use super::producer::Outcome;
@@ -286,6 +287,7 @@ impl Leased {
             match self.dry {
                 // Without a limit: the consumer's own timeout bounds it.
                 Some(Taken::Nothing { position }) => {
+                    let _listed = self.job.waits.begin(GATHERED, Awaited::Queue);
                     self.member.changed(position).await?;
                     stages.resume();
                 }
@@ -318,7 +320,9 @@ impl Leased {
             let lease = match self.before.pop() {
                 Some(lease) => lease,
                 None => {
+                    let listed = self.job.waits.begin(GATHERED, Awaited::Queue);
                     let taken = self.member.take().await?;
+                    drop(listed);
                     stages.resume();
                     match taken {
                         Taken::Lease { lease, next } => {

@@ -11,6 +11,8 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_store::{Store, gave_way};
 
+use super::awaited::{Waiting, of_shard};
+
 /// Pause between two attempts, each of which has retries of its own in the source.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -40,19 +42,20 @@ impl Patience {
         tokio::time::timeout(self.limit, work).await.ok()
     }
 
-    /// Starts a wait now.
-    pub(super) fn waiting(&self) -> Waiting<'_> {
-        Waiting { patience: self, since: Instant::now() }
+    /// Starts a wait now, which is listed as `listed`.
+    pub(super) fn waiting(&self, listed: Waiting) -> Patient<'_> {
+        Patient { patience: self, since: Instant::now(), listed }
     }
 }
 
 /// A wait of a job, with its start.
-pub(super) struct Waiting<'a> {
+pub(super) struct Patient<'a> {
     patience: &'a Patience,
     since: Instant,
+    listed: Waiting,
 }
 
-impl Waiting<'_> {
+impl Patient<'_> {
     /// Makes one attempt at a shard. A job that has not started waits no longer than its limit, and
     /// learns what it waited for.
     pub(super) async fn within<T>(
@@ -76,14 +79,7 @@ impl Waiting<'_> {
             .at("url", url)
             .at("waited_s", self.since.elapsed().as_secs())
             .advise("check the store and the way to it; raise timeout= if it is slow");
-        let Some((endpoint, trouble)) = store.trouble(url, options) else { return Err(error) };
-        let error = error.at("endpoint", endpoint);
-        let Some(trouble) = trouble else { return Err(error) };
-        let error = error.at("last_error", trouble.message());
-        Err(["status", "code"].iter().fold(error, |error, place| match trouble.place(place) {
-            Some(value) => error.at(place, value),
-            None => error,
-        }))
+        Err(of_shard(error, store, url, options, None))
     }
 
     /// Waits until the next attempt, after one failed with `error`.
@@ -97,6 +93,7 @@ impl Waiting<'_> {
         if error.kind() != ErrorKind::Unavailable || is_over || !may_wait {
             return Err(error);
         }
+        self.listed.failed(&error);
         let Patience { job, store, .. } = self.patience;
         let (url, tenant, session) = (error.place("url"), store.tenant(), store.session());
         let dataset = url.map(|url| store.dataset_of(url));

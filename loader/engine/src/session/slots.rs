@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::{Arena, CHUNK, Engine, Region, Span};
-use forebay_wire::message::{Batch, NO_OTHERS};
+use forebay_wire::clock::now_ns;
+use forebay_wire::message::{Batch, Cause, NO_OTHERS, Stage};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::Event;
+use super::awaited::{Awaited, GATHERED, Waits};
 
 /// Time a slab waits for memory that its own trainer still uses. Batches return as they are
 /// decoded; a trainer that returns none for so long keeps them, and its error says what to change.
@@ -128,6 +130,20 @@ impl SlabMemory {
     }
 }
 
+impl Grant {
+    /// Reserves `bytes` more, if they are free.
+    #[must_use]
+    pub fn grow(&mut self, bytes: usize) -> bool {
+        let mut used = self.pool.used_mut();
+        let is_free = bytes <= self.pool.limit() - *used;
+        if is_free {
+            *used += bytes;
+            self.bytes += bytes;
+        }
+        is_free
+    }
+}
+
 impl Drop for Grant {
     fn drop(&mut self) {
         *self.pool.used_mut() -= self.bytes;
@@ -155,6 +171,8 @@ pub(super) struct Slot {
     pub(super) slot: u64,
     pub(super) span: Option<Span>,
     pub(super) right: Right,
+    /// Wait for memory of other jobs, if there was one.
+    pub(super) waited: Option<Stage>,
 }
 
 /// Right to a batch in flight, beside its memory: one of the job's slots, and its slab's
@@ -201,6 +219,8 @@ struct SlotState {
     slab: Option<Slab>,
     slabs_made: u32,
     slots_made: u64,
+    /// Wait for memory of other jobs, until the slot that it was for is taken.
+    waited: Option<Stage>,
     lent: HashMap<(u32, u64), Hold>,
     /// Time since which the trainer has no batch.
     empty: Option<Instant>,
@@ -229,6 +249,7 @@ pub(crate) struct Slots {
     patience: Duration,
     credits: Arc<Semaphore>,
     events: mpsc::Sender<Event>,
+    waits: Arc<Waits>,
     state: Mutex<SlotState>,
 }
 
@@ -239,9 +260,11 @@ impl Slots {
         prefetch: u32,
         patience: Duration,
         events: mpsc::Sender<Event>,
+        waits: Arc<Waits>,
     ) -> Self {
         let credits = Arc::new(Semaphore::new(prefetch as usize));
-        Self { engines, memory, prefetch, patience, credits, events, state: Mutex::default() }
+        let state = Mutex::default();
+        Self { engines, memory, prefetch, patience, credits, events, waits, state }
     }
 
     /// Returns the size of the largest batch that an otherwise empty memory can hold.
@@ -252,16 +275,21 @@ impl Slots {
     /// Takes `bytes` for the next batch, waiting until the trainer has made room.
     pub(super) async fn lease(&self, bytes: usize) -> Result<Slot> {
         let closed = |_| Error::new(ErrorKind::Closed, "the session ended");
+        let listed = self.waits.begin(GATHERED, Awaited::Slot);
         let credit = self.credits.clone().acquire_owned().await.map_err(closed)?;
+        drop(listed);
         let slab = self.slab_for(bytes).await?;
+        let listed = self.waits.begin(GATHERED, Awaited::Slot);
         let span = match bytes {
             0 => None,
             _ => Some(slab.arena.lease(slab.piece(self.prefetch).unwrap_or(bytes)).await?),
         };
+        drop(listed);
         let mut state = self.state();
         state.slots_made += 1;
         let right = Right { _grant: slab.grant, _credit: credit };
-        Ok(Slot { slab: slab.number, slot: state.slots_made, span, right })
+        let waited = state.waited.take();
+        Ok(Slot { slab: slab.number, slot: state.slots_made, span, right, waited })
     }
 
     /// Takes other memory for a batch whose slot a device keeps. It does not wait for memory: later
@@ -280,7 +308,7 @@ impl Slots {
         let mut state = self.state();
         state.slots_made += 1;
         let right = Right { _grant: slab.grant, _credit: slot.right._credit };
-        Ok(Slot { slab: slab.number, slot: state.slots_made, span, right })
+        Ok(Slot { slab: slab.number, slot: state.slots_made, span, right, waited: None })
     }
 
     /// Lends the batch to the trainer until it releases the slot.
@@ -362,6 +390,7 @@ impl Slots {
     /// that this job's earlier batches hold, and then for memory of other jobs.
     async fn room(&self, each: usize) -> Result<(Grant, u32)> {
         let room = async {
+            let _listed = self.waits.begin(GATHERED, Awaited::Slot);
             loop {
                 let mut freed = pin!(self.memory.0.freed.notified());
                 freed.as_mut().enable();
@@ -380,8 +409,13 @@ impl Slots {
             Ok(Some(taken)) => Some(taken),
             Ok(None) if each <= self.memory.limit() => {
                 tracing::info!(bytes = each, "a job waits for slab memory of other jobs");
+                let _listed = self.waits.begin(GATHERED, Awaited::Slab);
+                let start_ns = now_ns();
                 let taken = self.memory.take_in_turn(each, self.prefetch);
-                tokio::time::timeout(self.patience, taken).await.ok()
+                let taken = tokio::time::timeout(self.patience, taken).await.ok();
+                let waited = Stage { cause: Cause::Slab, start_ns, end_ns: now_ns() };
+                self.state().waited = Some(waited);
+                taken
             }
             // More than there is at all, or kept by its own trainer.
             _ => None,
@@ -453,7 +487,9 @@ mod tests {
         let engine = Engine::start(engine).unwrap();
         let (events, receiver) = mpsc::channel(8);
         let memory = SlabMemory::new(limit);
-        (Slots::new(vec![engine], memory, prefetch, Duration::from_secs(60), events), receiver)
+        let patience = Duration::from_secs(60);
+        let slots = Slots::new(vec![engine], memory, prefetch, patience, events, Arc::default());
+        (slots, receiver)
     }
 
     /// Samples may grow in mid-epoch: the larger slab waits for memory that the trainer is about to
@@ -467,8 +503,10 @@ mod tests {
         let mut poll = || large.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(poll().is_pending());
         assert!(poll().is_pending(), "the small one is still in use");
+        assert_eq!(slots.waits.first().map(|wait| wait.awaited()), Some(Awaited::Slot));
         drop(small);
         let large = large.await.unwrap();
+        assert!(slots.waits.first().is_none());
         assert_eq!((large.slab, large.span.unwrap().len()), (2, 3 * CHUNK));
         assert_eq!(slots.memory.used(), 4 * CHUNK);
     }
@@ -490,15 +528,18 @@ mod tests {
             let (slots, events) = slots(0, 1);
             (Slots { memory: holder.memory.clone(), ..slots }, events)
         });
+        let waits = large.0.waits.clone();
         let mut large = pin!(large.0.lease(4 * CHUNK));
         let mut small = pin!(small.0.lease(CHUNK));
         let mut context = Context::from_waker(Waker::noop());
         assert!(large.as_mut().poll(&mut context).is_pending());
+        assert_eq!(waits.first().map(|wait| wait.awaited()), Some(Awaited::Slab));
         // There is room for it, but another came first.
         assert!(small.as_mut().poll(&mut context).is_pending());
         holder.state().slab = None;
         drop(held);
         let first = large.await.unwrap();
+        assert_eq!(first.waited.map(|stage| stage.cause), Some(Cause::Slab));
         assert!(small.as_mut().poll(&mut context).is_pending());
         drop(first);
     }

@@ -12,7 +12,7 @@ use super::super::attempts::Failed;
 use super::super::link::Target;
 use super::super::wire::noting;
 use super::{Hub, Named, Store};
-use crate::listing::{Found, Wanted, none};
+use crate::listing::{Found, Listing, Wanted};
 
 /// Bytes of a page, at most: the Hub sends a thousand entries, of half a kilobyte each.
 const PAGE_BYTES: usize = 16 << 20;
@@ -29,7 +29,7 @@ type Page = (Vec<Entry>, Option<String>);
 
 impl Hub {
     /// As [`crate::Source::list`].
-    pub(super) async fn matching(&self, pattern: &str) -> Result<Vec<String>> {
+    pub(super) async fn matching(&self, pattern: &str) -> Result<Listing> {
         let at = |error: Error| error.at("urls", pattern);
         let named = Named::of(pattern)?;
         let wanted = Wanted::new(named.path).map_err(at)?;
@@ -50,11 +50,7 @@ impl Hub {
             next = found.page(&wanted, files.map(|file| file.path), token).map_err(at)?;
         }
         let root = &pattern[..pattern.len() - named.path.len()];
-        let urls: Vec<_> = found.into_keys().map(|key| format!("{root}{key}")).collect();
-        match urls.is_empty() {
-            false => Ok(urls),
-            true => Err(none(pattern)),
-        }
+        Ok(found.listing(root))
     }
 
     async fn page(&self, page: &str, pattern: &str) -> Result<Page> {

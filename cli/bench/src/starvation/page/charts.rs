@@ -47,6 +47,7 @@ fn color(cause: Cause) -> RGBColor {
         Cause::RingEmpty => RGBColor(204, 121, 167),
         Cause::Decode => RGBColor(230, 159, 0),
         Cause::H2d => RGBColor(86, 180, 233),
+        Cause::Slab => RGBColor(110, 110, 110),
     }
 }
 
