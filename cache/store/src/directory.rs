@@ -354,6 +354,10 @@ pub(crate) fn is_cache(root: &Path) -> bool {
     root.join("FORMAT").exists()
 }
 
+fn make_private(path: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
 /// Takes the lock. Its descriptor is read-only, so that the file system can be remounted read-only
 /// under a running daemon.
 fn lock(root: &Path) -> Result<File> {
