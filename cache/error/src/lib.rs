@@ -121,7 +121,11 @@ impl Error {
     pub fn at(mut self, name: &str, value: impl fmt::Display) -> Self {
         let value = value.to_string();
         let value = if name == "url" { shown(&value) } else { value };
-        self.0.places.push((name.to_owned(), value));
+        let place = (name.to_owned(), value);
+        // Layers that know the same place name it once.
+        if !self.0.places.contains(&place) {
+            self.0.places.push(place);
+        }
         self
     }
 
@@ -262,6 +266,13 @@ mod tests {
         assert_eq!(shown("pipe:TOKEN=t"), "pipe:…");
         let error = Error::new(ErrorKind::NotFound, "no such shard").at("url", "http://h/a?sig=s");
         assert_eq!(error.place("url"), Some("http://h/a"));
+    }
+
+    #[test]
+    fn place_named_twice_is_shown_once() {
+        let error = Error::new(ErrorKind::Corrupt, "damaged").at("url", "a.tar").at("part", 1);
+        let error = error.at("url", "a.tar").at("part", 2);
+        assert_eq!(error.to_string(), "damaged (url=a.tar, part=1, part=2)");
     }
 
     #[test]
