@@ -286,8 +286,14 @@ impl Fill {
     }
 
     fn empty_stream_error(&self) -> Error {
-        let error = Error::new(ErrorKind::Corrupt, "the shard's command wrote no bytes");
-        error.at("url", self.url()).advise("run it by hand as the same user, and check its output")
+        let (what, advice) = match self.request.source.is_remote() {
+            true => ("the shard is empty", "upload the shard again, or check the server's answer"),
+            false => (
+                "the shard's command wrote no bytes",
+                "run it by hand as the same user, and check its output",
+            ),
+        };
+        Error::new(ErrorKind::Corrupt, what).at("url", self.url()).advise(advice)
     }
 
     pub(super) async fn unless_failed<T>(
