@@ -17,6 +17,7 @@
 mod attempts;
 pub(crate) mod azure;
 mod bucket;
+mod error_document;
 pub(crate) mod gcs;
 mod head;
 mod http;
@@ -28,6 +29,7 @@ mod range_read;
 mod refusal;
 mod reply;
 pub(crate) mod s3;
+mod s3_attributes;
 mod store_client;
 mod tls;
 mod wire;

@@ -14,7 +14,7 @@ use object_store::path::Path;
 
 use super::link::Target;
 use super::refusal::Refusals;
-use super::s3::Attributes;
+use super::s3_attributes::Attributes;
 use super::wire::noting;
 use super::{Route, Store, StoreClient};
 use crate::listing::{Found, Listing, Wanted};

@@ -10,6 +10,7 @@ use forebay_error::{Error, ErrorKind};
 use object_store::Error as Refusal;
 
 use super::attempts::{Again, Failed};
+use super::error_document::element;
 use super::link::Blame;
 use super::wire::Noted;
 use super::{protocol, tls};
@@ -309,12 +310,6 @@ fn clock_offset(reason: &str, now: SystemTime) -> Option<i64> {
         Ok(ahead) => seconds(ahead),
         Err(behind) => seconds(behind.duration()).map(|seconds| -seconds),
     }
-}
-
-/// Returns the text of an element of an S3 error document.
-pub(super) fn element<'a>(reason: &'a str, name: &str) -> Option<&'a str> {
-    let (_, rest) = reason.split_once(&format!("<{name}>"))?;
-    Some(rest.split_once(&format!("</{name}>"))?.0)
 }
 
 /// Returns the `<Code>` of an S3 error document, if it is one word.

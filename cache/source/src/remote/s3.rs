@@ -3,9 +3,6 @@
 //! Missing options are resolved here, once, and reported: a region or a credential is not guessed
 //! where a wrong guess would surface later as an unrelated error.
 
-mod attributes;
-mod smithy;
-
 use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
@@ -14,9 +11,8 @@ use object_store::aws::{AmazonS3Builder, AwsCredential};
 use super::StoreClient;
 use super::bucket::{Bucket, unfit};
 use super::refusal::Refusals;
+use super::s3_attributes::{Access, Attributes, Signer};
 use crate::{Options, network};
-pub(super) use attributes::Attributes;
-use attributes::{Access, Signer};
 
 /// The region that servers other than Amazon's expect in signatures when they do not care.
 const ANY_REGION: &str = "us-east-1";

@@ -4,6 +4,8 @@
 //! checksum of the whole object, or one per part of the upload, which takes a permission of its own
 //! (`s3:GetObjectAttributes`).
 
+mod smithy;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +23,6 @@ use aws_smithy_types::timeout::TimeoutConfig;
 use forebay_error::{Error, ErrorKind, Result};
 use object_store::aws::AwsCredential;
 
-use super::smithy::Smithy;
 use crate::credentials::Identity;
 use crate::origin_checksum::{Algorithm, Comparison, Piece};
 use crate::queue::Rank;
@@ -30,6 +31,7 @@ use crate::remote::attempts::{Again, Failed};
 use crate::remote::link::{Blame, Target};
 use crate::remote::refusal::Refusals;
 use crate::stat::Stat;
+use smithy::Smithy;
 
 /// Pages of parts that are read: S3 has 10,000 parts per object, and 1,000 per page.
 const PAGES_MAX: usize = 10;

@@ -15,10 +15,10 @@ use object_store::client::{
 use object_store::{ClientConfigKey, ClientOptions, HeaderValue, RetryConfig};
 use url::Url;
 
+use super::error_document::element;
 use super::head::{Head, range_of};
 use super::link::{Link, LinkReport};
 use super::listing_page;
-use super::refusal::element;
 use crate::Limits;
 use crate::limits::RateLimits;
 use crate::network::Network;
