@@ -158,10 +158,12 @@ fn copy_from_the_future_ages_from_now() {
     let brief = Duration::from_millis(1);
     let bench = Bench::new(3, |_| vec![Dataset { ttl: Some(brief), ..rule("**", Evict::Lru) }]);
     bench.play([0]).unwrap();
+    // A copy this brief may go stale within one job already.
+    let before = bench.origin.served("0.tar");
     let year = 365 * 24 * HOUR;
     let bench = bench.restarted(|cache| date(cache, 0, SystemTime::now() + year));
     bench.play([0]).unwrap();
-    assert_eq!(bench.origin.served("0.tar"), 2 * bench.shard_bytes);
+    assert!(bench.origin.served("0.tar") >= before + bench.shard_bytes);
 }
 
 #[test]
