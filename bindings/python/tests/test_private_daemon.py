@@ -77,7 +77,7 @@ def test_cache_that_is_a_file_is_rejected(home, make, monkeypatch, tmp_path, run
     monkeypatch.setenv("FOREBAY_CACHE", str(file))
     with pytest.raises(forebay.ForebayError) as caught:
         pid(make(fields=FIELDS))
-    assert str(file) in caught.value.places["path"]
+    assert str(file) in caught.value.places["directory"]
 
 
 def test_relative_cache_counts_from_the_callers_folder(home, shards, tmp_path):

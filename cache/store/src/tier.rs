@@ -467,8 +467,12 @@ impl Tier {
 
     /// Returns true if all its shards are known and none is a version of this one.
     pub(crate) fn certainly_lacks(&self, name: &ShardName) -> bool {
-        let is_listed = matches!(*self.0.scanned.borrow(), Some(Ok(())));
-        is_listed && !self.table().has_label(name)
+        self.is_listed() && !self.table().has_label(name)
+    }
+
+    /// Returns true if the directory is listed.
+    fn is_listed(&self) -> bool {
+        matches!(*self.0.scanned.borrow(), Some(Ok(())))
     }
 
     /// Waits until the directory is listed.

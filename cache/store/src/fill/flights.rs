@@ -42,7 +42,7 @@ pub struct Fills {
     pub running: usize,
     /// Fills that wait for their turn, or that let others go first.
     pub waiting: usize,
-    /// Maximum number of running fills: 4 of any size, and 64 of shards up to 256 KiB.
+    /// Maximum number of running fills: 4, and the running ones of shards up to 256 KiB.
     pub limit: usize,
 }
 
@@ -428,7 +428,7 @@ impl Flights {
         Fills {
             running: self.running.load(Ordering::Relaxed),
             waiting: self.waiting.load(Ordering::Relaxed) + self.held_back.load(Ordering::Relaxed),
-            limit: FILLS + SMALL_FILLS,
+            limit: FILLS + self.small_places.counts().0,
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
-use forebay_error::{Error, ErrorKind, Result};
+use forebay_error::Result;
 use futures::future::Shared;
 use tokio::time::Instant;
 
@@ -134,6 +134,7 @@ impl TierAllotment {
         let mut table = tier.table();
         let shares = tier.0.shared.shares.current();
         let charge = shares.charge_of(&self.of);
+        tier.check_enabled()?;
         tier.check_size(&shares, charge, bytes)?;
         // From now on no other fill that is short of room waits for this one.
         table.update_bytes(&self.name, &self.space, true);
@@ -149,8 +150,7 @@ impl TierAllotment {
             return Ok(Attempt::Grown);
         }
         if !tier.is_writable() {
-            let what = "the tier accepts no more shards";
-            return Err(Error::new(ErrorKind::Unavailable, what).at("tier", tier.name()));
+            return Err(tier.closed());
         }
         if Shortage::of(&shares, charge, more) != short {
             return Ok(Attempt::Again);

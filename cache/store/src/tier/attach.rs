@@ -266,7 +266,7 @@ impl Tier {
     /// Saves the order of use and the write allowance for the next start.
     pub(crate) async fn save(&self) {
         // Before the listing is over, the saved order is the better one.
-        if !matches!(*self.0.scanned.borrow(), Some(Ok(()))) {
+        if !self.is_listed() {
             return;
         }
         if self.0.health.condition() != Condition::Normal {

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use super::request::{ReservedRoom, RoomRequest, Shortage, Urgency};
 use super::table::{Removal, ShardTable};
 use super::wanted::Wanted;
-use super::{Medium, Tier, Watermarks};
+use super::{Medium, Mode, Tier, Watermarks};
 use crate::budget::Space;
 use crate::directory::{ObjectKey, ShardName};
 use crate::shares::{Charge, Provenance, Shares};
@@ -135,15 +135,20 @@ impl Tier {
         };
         check_size(&shares, shares.charge_of(&of))?;
         self.check_disk(bytes).map_err(|error| error.at("url", url))?;
-        self.scanned().await?;
         let mut deadline = Instant::now() + ROOM_TIMEOUT;
         let object = ObjectKey::of(&wanted.origin);
         let mut has_room = true;
         loop {
+            self.scanned().await?;
             let freed = self.0.budget.freed();
             let (short, leaving, may_come_free) = {
                 // Under the lock, bytes only come free.
                 let mut table = self.table();
+                // Disabled or enabled anew during a wait: what is on the disk does not count now.
+                self.check_enabled()?;
+                if !self.is_listed() {
+                    continue;
+                }
                 // The rules may have changed during a wait.
                 let shares = self.0.shared.shares.current();
                 let charge = shares.charge_of(&of);
@@ -157,8 +162,7 @@ impl Tier {
                 self.check_disk(bytes).map_err(|error| error.at("url", url))?;
                 // A device that cannot remove shards would evict all others for nothing.
                 if !self.is_writable() {
-                    let what = "the tier accepts no more shards";
-                    return Err(Error::new(ErrorKind::Unavailable, what).at("tier", self.name()));
+                    return Err(self.closed());
                 }
                 has_room = false;
                 let unadmitted = table.denies_admission(charge, object, identity, bytes, has_room);
@@ -221,6 +225,16 @@ impl Tier {
             .at("bytes", bytes)
             .at("capacity", capacity)
             .advise("raise the cache's capacity, or make smaller shards"))
+    }
+
+    /// Rejects a shard for a disabled tier, whose free bytes say nothing about its disk.
+    pub(super) fn check_enabled(&self) -> Result<()> {
+        if self.mode() == Mode::Disabled { Err(self.closed()) } else { Ok(()) }
+    }
+
+    pub(super) fn closed(&self) -> Error {
+        let what = "the tier accepts no more shards";
+        Error::new(ErrorKind::Unavailable, what).at("tier", self.name())
     }
 
     /// Rejects a shard that does not fit the usable part of the disk.

@@ -4,6 +4,7 @@
 
 use std::pin::pin;
 
+use forebay_error::{Error, ErrorKind};
 use futures::FutureExt;
 
 use super::*;
@@ -139,6 +140,16 @@ async fn allotment_of_an_earlier_copy_changes_nothing() {
     assert_eq!(of.names(), std::slice::from_ref(&new.name));
     new.abandon();
     assert!(of.names().is_empty());
+}
+
+/// Bytes that are free on a disabled tier are on its disk.
+#[tokio::test]
+async fn disabled_tier_gives_no_room() {
+    let of = MemoryTier::new(3).await;
+    let one = of.arriving("/a/0", 1);
+    of.tier.disable().await;
+    let error = grow(&one, 2, true).unwrap_err();
+    assert_eq!((error.kind(), one.bytes()), (ErrorKind::Unavailable, PART));
 }
 
 #[tokio::test]
