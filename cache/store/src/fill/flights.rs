@@ -104,7 +104,7 @@ struct Held<'a> {
 pub(super) enum Yield {
     /// None.
     Nothing,
-    /// Its place: it has a lane from now on.
+    /// The place only: the fill has a lane from now on.
     Place,
     /// All: it waits for a turn like a fill that begins.
     Turn,
