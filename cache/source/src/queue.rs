@@ -286,9 +286,7 @@ impl Queue {
         if state.closed || state.taken >= state.limit || !state.waiting.is_empty() {
             return None;
         }
-        state.taken += 1;
-        *state.by_owner.entry(rank.owner).or_default() += 1;
-        Some(QueuePermit { queue: self.clone(), owner: rank.owner })
+        Some(Self::take(self, &mut state, rank))
     }
 
     /// Changes how many places there are; those taken beyond a smaller number stay until they end.
@@ -325,9 +323,7 @@ impl Queue {
             let next = (0..waiting.len()).min_by_key(|at| order(&waiting[*at]));
             let Some(next) = next else { break };
             let Waiter { rank, place } = state.waiting.remove(next);
-            state.taken += 1;
-            *state.by_owner.entry(rank.owner).or_default() += 1;
-            let given = QueuePermit { queue: queue.clone(), owner: rank.owner };
+            let given = Self::take(queue, &mut state, &rank);
             if let Err(given) = place.send(given) {
                 // It left; its place is given back below, when the lock is free.
                 refused.push(given);
@@ -335,6 +331,13 @@ impl Queue {
             }
         }
         drop(state);
+    }
+
+    /// Takes a free place.
+    fn take(queue: &Arc<Self>, state: &mut QueueState, rank: &Rank) -> QueuePermit {
+        state.taken += 1;
+        *state.by_owner.entry(rank.owner).or_default() += 1;
+        QueuePermit { queue: queue.clone(), owner: rank.owner }
     }
 
     fn state(&self) -> MutexGuard<'_, QueueState> {

@@ -395,6 +395,7 @@ impl Sources {
         self.now().wire.counters()
     }
 }
+
 /// Returns the part of a URL in front of its key: scheme and bucket, with a `/` behind.
 fn root_of(url: &str) -> Option<&str> {
     let bucket = url.find("://")? + "://".len();
