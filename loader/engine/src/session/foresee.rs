@@ -163,7 +163,7 @@ impl Outlook {
         if let OutlookState::Told(told) = &*self.lock()
             && let Some(read) = told.place(epoch, position)
         {
-            told.foreseen.advance(read, job.slots.starved());
+            told.foreseen.advance(read, job.slots.missed());
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::{Arena, CHUNK, Engine, Region, Span};
@@ -223,22 +223,33 @@ struct SlotState {
     waited: Option<Stage>,
     lent: HashMap<(u32, u64), Hold>,
     /// Time since which the trainer has no batch.
-    empty: Option<Instant>,
-    starved: Duration,
+    empty_since_ns: Option<u64>,
+    /// Time the trainer had no batch because the next one waited for its origin.
+    missed: Duration,
 }
 
 impl SlotState {
-    /// Records that the trainer has batches, or none, from now on.
-    fn look(&mut self) {
-        match (self.lent.is_empty(), self.empty) {
-            (true, None) => self.empty = Some(Instant::now()),
-            (false, Some(since)) => {
-                self.starved += since.elapsed();
-                self.empty = None;
-            }
-            _ => {}
+    /// Records that the trainer has a batch from now on.
+    fn note_lent(&mut self, stages: &[Stage]) {
+        if let Some(since_ns) = self.empty_since_ns.take() {
+            self.missed += origin_wait(stages, since_ns);
         }
     }
+
+    /// Records that the trainer has returned a batch.
+    fn note_returned(&mut self) {
+        if self.lent.is_empty() {
+            self.empty_since_ns.get_or_insert_with(now_ns);
+        }
+    }
+}
+
+/// Returns the time since `since_ns` in which a batch with these stages waited for its origin.
+fn origin_wait(stages: &[Stage], since_ns: u64) -> Duration {
+    let waits = stages.iter().filter(|stage| stage.cause == Cause::Origin);
+    Duration::from_nanos(
+        waits.map(|wait| wait.end_ns.saturating_sub(wait.start_ns.max(since_ns))).sum(),
+    )
 }
 
 pub(crate) struct Slots {
@@ -315,12 +326,14 @@ impl Slots {
     pub(super) fn lend(&self, batch: &Batch, hold: Hold) {
         let mut state = self.state();
         state.lent.insert((batch.slab, batch.slot), hold);
-        state.look();
+        state.note_lent(&batch.stages);
     }
 
-    /// Returns the time the trainer had no batch since the last call.
-    pub(super) fn starved(&self) -> Duration {
-        std::mem::take(&mut self.state().starved)
+    /// Returns the time since the last call in which the trainer had no batch because the next one
+    /// waited for its origin. Other waits (for a tier, decoding or memory) are part of the job's
+    /// pace: a shard that comes earlier does not shorten them.
+    pub(super) fn missed(&self) -> Duration {
+        std::mem::take(&mut self.state().missed)
     }
 
     /// Releases a slot. An unknown slot is the trainer's mistake and has no effect.
@@ -328,7 +341,7 @@ impl Slots {
         let hold = {
             let mut state = self.state();
             let hold = state.lent.remove(&(slab, slot));
-            state.look();
+            state.note_returned();
             hold
         };
         drop(hold);
@@ -542,6 +555,28 @@ mod tests {
         assert_eq!(first.waited.map(|stage| stage.cause), Some(Cause::Slab));
         assert!(small.as_mut().poll(&mut context).is_pending());
         drop(first);
+    }
+
+    /// A job that waits for its decoders reads no faster when its shards come earlier.
+    #[test]
+    fn waits_without_a_miss_are_part_of_the_pace() {
+        const MS: u64 = 1_000_000;
+        let stage = |cause, start, end| Stage { cause, start_ns: start * MS, end_ns: end * MS };
+        let stages = [
+            stage(Cause::Origin, 0, 20),
+            stage(Cause::TierRead, 20, 30),
+            stage(Cause::Origin, 30, 37),
+            stage(Cause::Decode, 37, 90),
+        ];
+        let waited = |since| origin_wait(&stages, since * MS).as_millis();
+        assert_eq!((waited(0), waited(15), waited(25), waited(37)), (27, 12, 7, 0));
+        let mut state = SlotState::default();
+        state.note_lent(&stages);
+        assert_eq!(state.missed, Duration::ZERO, "the first batch has no trainer before it");
+        state.empty_since_ns = Some(35 * MS);
+        state.note_lent(&stages);
+        state.note_lent(&stages);
+        assert_eq!(state.missed, Duration::from_millis(2), "each wait counts once");
     }
 
     /// A first batch waits for its own memory only; the full slab comes with the next.
