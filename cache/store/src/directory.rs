@@ -33,6 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+pub(crate) use forebay_cluster::ObjectKey;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::{Origin, Partial, Sidecar};
 use rustix::fs::{FlockOperation, flock};
@@ -71,18 +72,9 @@ const NAME_KEPT: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ShardName(Arc<str>);
 
-/// Key of an object, the same for all its versions: a hash of endpoint and URL.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct ObjectKey(u128);
-
-impl ObjectKey {
-    pub(crate) fn new(endpoint: &str, url: &str) -> Self {
-        Self(xxh3_128(&joined([endpoint, url])))
-    }
-
-    pub(crate) fn of(origin: &Origin) -> Self {
-        Self::new(&origin.endpoint, &origin.url)
-    }
+/// Returns the key of a shard's object.
+pub(crate) fn object_key(origin: &Origin) -> ObjectKey {
+    ObjectKey::new(&origin.endpoint, &origin.url)
 }
 
 /// Concatenates texts with their lengths, so that different lists never give the same bytes.

@@ -13,7 +13,7 @@ use forebay_error::{Doing, Result};
 use forebay_shard::{HEAD_BYTES, Head};
 
 use super::{Directory, PARTIAL, PARTIAL_ASIDE, SIDECAR, SIDECAR_ASIDE, ShardName};
-use crate::directory::ObjectKey;
+use crate::directory::{ObjectKey, object_key};
 
 /// A shard found on the tier.
 #[derive(Debug)]
@@ -141,7 +141,7 @@ impl Directory {
             (Ok(SidecarHead::Ours(head, written)), Some(len)) => {
                 let right = ShardName::new(&head.origin);
                 if len == head.len && (*name == right || *name == right.alternate()) {
-                    let object = ObjectKey::of(&head.origin);
+                    let object = object_key(&head.origin);
                     let (name, url, tenant) = (name.clone(), head.origin.url, head.tenant);
                     return Finding::Whole(Found {
                         name,
@@ -164,7 +164,7 @@ impl Directory {
         let right = ShardName::new(&partial.origin);
         (*name == right || *name == right.alternate()).then(|| Found {
             name: name.clone(),
-            object: ObjectKey::of(&partial.origin),
+            object: object_key(&partial.origin),
             url: partial.origin.url,
             tenant: partial.tenant,
             bytes: partial.len,

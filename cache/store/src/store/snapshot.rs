@@ -14,7 +14,7 @@ use forebay_shard::Origin;
 use forebay_source::{Options, Source};
 
 use super::Store;
-use crate::directory::{ObjectKey, ShardName};
+use crate::directory::{ObjectKey, ShardName, object_key};
 use crate::identity::{Begun, IDENTITY_TTL, Identity};
 use crate::shard::ShardHandle;
 
@@ -69,7 +69,7 @@ impl Snapshot {
 
     /// Records the version of a shard. Returns the treatment if the run saw another one before.
     fn note(&self, origin: &Origin) -> Option<OnChange> {
-        let (key, version) = (ObjectKey::of(origin), ShardName::new(origin).hash());
+        let (key, version) = (object_key(origin), ShardName::new(origin).hash());
         let mut state = self.state();
         let on_change = state.on_change;
         match state.versions.entry(key) {

@@ -18,7 +18,7 @@ use super::{Class, Disk, Medium, Tier};
 use crate::blocks::Blocks;
 use crate::clock;
 use crate::device;
-use crate::directory::{Directory, ObjectKey};
+use crate::directory::{Directory, object_key};
 use crate::fill::{Accounting, Destination, DiskTarget, Fill, FillRequest, Target};
 use crate::parts::Parts;
 use crate::shard::{Body, Growth, Shard};
@@ -58,7 +58,7 @@ impl Tier {
         let space = room.space.clone();
         let shard = self.assemble(wanted, growth.clone(), body, Some(parts.clone()), space.clone());
         let mut table = self.table();
-        let shard_and_object = (&shard, ObjectKey::of(&wanted.origin));
+        let shard_and_object = (&shard, object_key(&wanted.origin));
         table.add_arriving(shard_and_object, space, &room, arrival.since());
         if self.0.shared.pins.has(shard.url()) {
             table.pin(shard.name());
@@ -291,7 +291,7 @@ impl Tier {
                 return Ok(None);
             }
         }
-        self.table().add_partial((name, ObjectKey::of(&wanted.origin)), room.of, room.space);
+        self.table().add_partial((name, object_key(&wanted.origin)), room.of, room.space);
         Err(error.at("url", &wanted.origin.url).at("tier", self.name()))
     }
 

@@ -27,7 +27,7 @@ use super::table::{Removal, ShardTable};
 use super::wanted::Wanted;
 use super::{Medium, Mode, Tier, Watermarks};
 use crate::budget::Space;
-use crate::directory::{ObjectKey, ShardName};
+use crate::directory::{ObjectKey, ShardName, object_key};
 use crate::shares::{Charge, Provenance, Shares};
 use crate::sizes::PART_BYTES;
 
@@ -136,7 +136,7 @@ impl Tier {
         check_size(&shares, shares.charge_of(&of))?;
         self.check_disk(bytes).map_err(|error| error.at("url", url))?;
         let mut deadline = Instant::now() + ROOM_TIMEOUT;
-        let object = ObjectKey::of(&wanted.origin);
+        let object = object_key(&wanted.origin);
         let mut has_room = true;
         loop {
             self.scanned().await?;

@@ -14,7 +14,7 @@ use super::request::{ReservedRoom, Shortage};
 use super::*;
 use crate::budget::Space;
 use crate::dataset::{Cache, Dataset};
-use crate::directory::ObjectKey;
+use crate::directory::object_key;
 use crate::identity::Head;
 use crate::pins::{Pinned, Pins};
 use crate::shard::{Body, Growth};
@@ -74,7 +74,7 @@ impl MemoryTier {
         let shares = self.shared().shares.current();
         let budgets = shares.budgets(wanted.charge(&shares));
         let space = Space::enter(&self.tier.0.budget, budgets, parts * PART);
-        let object = ObjectKey::of(&wanted.origin);
+        let object = object_key(&wanted.origin);
         let found = (SystemTime::now(), state);
         let entrant = (wanted.name.clone(), object);
         self.tier.table().add_found(entrant, wanted.provenance(), space, found);
@@ -93,7 +93,7 @@ impl MemoryTier {
         let of = wanted.provenance();
         let room = ReservedRoom { space: space.clone(), of, unadmitted: false };
         let mut table = self.tier.table();
-        table.add_arriving((&shard, ObjectKey::of(&wanted.origin)), space, &room, None);
+        table.add_arriving((&shard, object_key(&wanted.origin)), space, &room, None);
         table.finish_fill(&shard, ShardState::Whole);
         drop(table);
         shard

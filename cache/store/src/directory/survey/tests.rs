@@ -14,8 +14,8 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::directory::HASH_DIGITS;
 use crate::directory::tests::{make_newer, open, origin, sidecar, store};
+use crate::directory::{HASH_DIGITS, object_key};
 use crate::files::{Extent, Files, LocalFiles};
 
 /// A finding, by its kind and its file.
@@ -240,7 +240,7 @@ fn shard_under_its_alternative_name_is_whole() {
     fs::rename(directory.data(&name), directory.data(&alternate)).unwrap();
     let found = directory.probe(&alternate).unwrap();
     assert_eq!((found.name, found.url.as_str(), found.bytes), (alternate, "/d/0.tar", 10));
-    assert_eq!(found.object, ObjectKey::of(&origin("/d/0.tar", "v2")), "of any version");
+    assert_eq!(found.object, object_key(&origin("/d/0.tar", "v2")), "of any version");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use forebay_shard::Origin;
 use super::{ShardState, ShardTable};
 use crate::budget::{Budget, Space};
 use crate::dataset::Dataset;
-use crate::directory::{ObjectKey, ShardName};
+use crate::directory::{ShardName, object_key};
 use crate::forecast::Forecast;
 use crate::shares::{Provenance, Shares};
 use crate::tenant::Tenant;
@@ -75,7 +75,7 @@ impl Fixture {
         let of = Provenance { url: url.into(), tenant: tenant.map(Arc::from) };
         let (endpoint, version) = (String::new(), version.to_owned());
         let origin = Origin { endpoint, url: url.to_owned(), version };
-        let (name, object) = (ShardName::new(&origin), ObjectKey::of(&origin));
+        let (name, object) = (ShardName::new(&origin), object_key(&origin));
         let budgets = self.shares.budgets(self.shares.charge_of(&of));
         let space = Space::enter(&self.tier, budgets, bytes);
         self.table.add_found((name.clone(), object), of, space, found);

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::budget::{Budget, Space};
 use crate::dataset::Dataset;
-use crate::directory::{ObjectKey, ShardName};
+use crate::directory::{ShardName, object_key};
 use crate::forecast::Forecast;
 use crate::shares::{NOBODY, Shares};
 use crate::tenant::Tenant;
@@ -129,7 +129,7 @@ impl Bench {
         let of = Provenance { url: url.as_str().into(), tenant: shard.tenant.map(Arc::from) };
         let version = String::new();
         let origin = Origin { endpoint: String::new(), url, version };
-        let (name, object) = (ShardName::new(&origin), ObjectKey::of(&origin));
+        let (name, object) = (ShardName::new(&origin), object_key(&origin));
         let budgets = self.shares.budgets(self.shares.charge_of(&of));
         let space = Space::enter(&self.tier, budgets, shard.bytes);
         let found = (name.clone(), object);
