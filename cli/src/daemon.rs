@@ -241,6 +241,7 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
     if let Some(parent) = socket.parent() {
         std::fs::create_dir_all(parent).doing("make the socket's directory")?;
     }
+    let cluster = config.cluster()?;
     let memory = config.daemon.memory.map_or_else(embedded::memory, |size| bytes(size) as usize);
     let leases = LeasesConfig {
         directory: leases_directory(&tiers),
@@ -262,6 +263,7 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         access,
         audit,
         leases,
+        cluster,
         look_after: LOOK_AFTER,
         state: config.daemon.state.clone().or_else(state_directory),
         files: Arc::new(LocalFiles),
@@ -302,6 +304,7 @@ fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Don
         access: AccessConfig::default(),
         audit: None,
         leases,
+        cluster: None,
         look_after: LOOK_AFTER,
         // Its cache lies in the user's home, without which nothing works.
         state: None,

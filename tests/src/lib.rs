@@ -6,6 +6,7 @@
 mod bare_store;
 mod cache_contents;
 mod catalog;
+mod cluster;
 mod ended;
 mod faulty_device;
 mod hanging_file;
@@ -32,6 +33,7 @@ pub use cache_contents::{
     to_future_format, to_previous_format,
 };
 pub use catalog::{Catalog, SIZES};
+pub use cluster::{ClusterFiles, Flaw};
 pub use ended::{Ended, interruptible, played_error, reported_error, run};
 pub use faulty_device::FaultyDevice;
 pub use hanging_file::{HangingFile, hangs, readers_of};

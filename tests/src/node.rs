@@ -63,6 +63,7 @@ impl Daemon {
                 redis: None,
                 named_by_jobs: true,
             },
+            cluster: None,
             look_after: LOOK_AFTER,
             state: None,
             files: Arc::new(LocalFiles),

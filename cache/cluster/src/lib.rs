@@ -10,5 +10,5 @@ mod member;
 mod ring;
 
 pub use key::ObjectKey;
-pub use member::{MAX_MEMBERS, Member, parse_members, slots_of};
+pub use member::{MAX_MEMBERS, MAX_SLOTS, Member, parse_members, slots_of};
 pub use ring::Ring;

@@ -14,7 +14,7 @@ pub const MAX_MEMBERS: usize = 8192;
 const SLOT_BYTES: u64 = 128 << 30;
 
 /// Maximum number of slots of a member. A lookup costs a hash for each slot of the cluster.
-const MAX_SLOTS: u16 = 256;
+pub const MAX_SLOTS: u16 = 256;
 
 /// Longest name of a member: that of a DNS name.
 const MAX_NAME: usize = 253;

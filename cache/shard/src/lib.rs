@@ -14,6 +14,7 @@
 pub mod checksum;
 mod expand;
 mod index;
+mod index_part;
 mod indexer;
 pub mod key;
 mod manifest;
@@ -23,6 +24,7 @@ mod sidecar;
 
 pub use expand::{Commands, List, MAX_URLS, expand, expand_list};
 pub use index::{Index, Member, Sample};
+pub use index_part::IndexPart;
 pub use indexer::{Indexer, Plain, ShardBytes, UNKNOWN};
 pub use manifest::{Listed, Manifest, ManifestShard};
 pub use packed::{Catalogue, Packed};

@@ -111,6 +111,25 @@ pub trait Source: Send + Sync {
         self.range_read(url, stat, range, rank).await?.fill(into).await
     }
 
+    /// Fills the beginning of `into` with bytes of the plain tar, of a shard that the origin keeps
+    /// compressed or sends only as a whole.
+    ///
+    /// # Errors
+    /// `Unavailable` unless another node has the plain tar.
+    async fn read_unpacked(
+        &self,
+        url: &str,
+        _stat: &Stat,
+        _offset: u64,
+        _into: Span,
+        _rank: &Rank,
+    ) -> Result<Span> {
+        let what = "no tier holds the shard, and its origin sends it only as a whole";
+        Err(Error::new(ErrorKind::Unavailable, what).at("url", url).advise(
+            "read it again once a tier accepts it (see `forebay tier ls`), or store it as a plain tar",
+        ))
+    }
+
     /// The objects that a pattern (`s3://bucket/train-*.tar`) or a folder (`s3://bucket/train/`)
     /// means, by name; none if nothing matches.
     ///
@@ -148,6 +167,11 @@ pub trait Source: Send + Sync {
 
     /// Returns true if a read asks a store over a network.
     fn is_remote(&self) -> bool {
+        false
+    }
+
+    /// Returns true if other nodes may have its shards.
+    fn is_shared(&self) -> bool {
         false
     }
 

@@ -100,6 +100,11 @@ const CREDENTIALS: [&str; 12] = [
     "HF_TOKEN",
 ];
 
+/// Returns true if a job brings credentials of its own, or names a file of them.
+pub(crate) fn has_credentials(options: &Options) -> bool {
+    CREDENTIALS.iter().chain(&FILES).any(|name| options.get(name).is_some())
+}
+
 impl Rule {
     /// A rule that lets URLs be used that start with `matches`, or match it as a pattern, and says
     /// nothing else of them.
@@ -172,6 +177,11 @@ impl Rule {
         Network { proxy: self.proxy.clone(), ca_bundle: self.ca_bundle.clone(), redirects }
     }
 
+    /// Returns true if the rule says whose credentials count, and a job's do not.
+    pub(crate) fn takes_no_credentials(&self) -> bool {
+        self.profile.is_some() || self.anonymous == Some(true)
+    }
+
     /// A client's options with what the rule says on top, and without what a client may not choose.
     pub(crate) fn over(&self, options: &Options, scheme: Scheme) -> Result<Options> {
         let Some(family) = scheme.family() else { return Ok(Options::default()) };
@@ -184,7 +194,7 @@ impl Rule {
                 .at("match", self.matches.text())
                 .advise("unset the variable, or have `endpoint` added to the [[source]]"));
         }
-        let takes = self.profile.is_some() || self.anonymous == Some(true);
+        let takes = self.takes_no_credentials();
         let given =
             CREDENTIALS.iter().any(|name| options.get(name).is_some() && !name.contains("ROLE"));
         let file = FILES.iter().find(|name| options.get(name).is_some());

@@ -18,7 +18,7 @@ use crate::network::Gate;
 use crate::posix::{Posix, path_of};
 use crate::readers::{Client, Permit, Readers};
 use crate::remote::{Counters, Http, Hub, LinkReport, Remote, StoreClient, Wire, azure, gcs, s3};
-use crate::rules::{Rule, Rules};
+use crate::rules::{self, Rule, Rules};
 use crate::scheme::Scheme;
 use crate::{Limits, Options, Source, signature};
 
@@ -230,6 +230,20 @@ impl Sources {
             true => Ok(Arc::new(Linked::new(source, url, self.worked.clone()))),
             false => Ok(source),
         }
+    }
+
+    /// Returns true if every node with these rules reads the shard at `url` with the same rights:
+    /// they are those of a rule or of anybody, not those of a job with `options`.
+    #[must_use]
+    pub fn reads_by_rule(&self, url: &str, options: &Options) -> bool {
+        let ruled = self.now();
+        let takes_none = match ruled.rules.of(url) {
+            Ok(rule) => rule.is_some_and(|(_, rule)| rule.takes_no_credentials()),
+            Err(_) => return false,
+        };
+        !signature::is_signed(url)
+            && forebay_error::command(url).is_none()
+            && (takes_none || !rules::has_credentials(options))
     }
 
     /// The source of a URL or a pattern that this client may ask about.

@@ -22,6 +22,10 @@ pub(crate) const MATCHING: MatchOptions = MatchOptions {
     require_literal_leading_dot: false,
 };
 
+/// Maximum number of copies in a cluster: with two, the loss of a node reads nothing again; a third
+/// one would take the room of other shards.
+const MAX_COPIES: u8 = 2;
+
 /// Caching of a data set's shards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -62,6 +66,10 @@ pub struct Dataset {
     pub tiers: Vec<String>,
     /// Maximum bytes per second that its fills take from their origins.
     pub bandwidth: Option<u64>,
+    /// Shards are shared with the other nodes of the cluster.
+    pub peers: bool,
+    /// Number of nodes of the cluster that keep each shard: 1 to [`MAX_COPIES`].
+    pub copies: u8,
 }
 
 impl Dataset {
@@ -89,6 +97,8 @@ impl Dataset {
             scan_bypass: false,
             tiers: Vec::new(),
             bandwidth: None,
+            peers: true,
+            copies: 1,
         })
     }
 
@@ -139,6 +149,7 @@ impl Dataset {
                 self.max_bytes.is_some(),
                 self.scan_bypass,
                 !self.tiers.is_empty(),
+                self.copies > 1,
             ];
             if says.contains(&true) {
                 return refuse("a data set with `cache = \"never\"` takes no options about copies");
@@ -146,6 +157,12 @@ impl Dataset {
             if !["/", "file:"].iter().any(|start| self.matches.as_str().starts_with(start)) {
                 return refuse("only files are read in place: `match` must be a path");
             }
+        }
+        if !(1..=MAX_COPIES).contains(&self.copies) {
+            return refuse("`copies` of a data set is 1 or 2");
+        }
+        if self.copies > 1 && !self.peers {
+            return refuse("`copies` of a data set need `peers`: the other copy is a peer's");
         }
         if self.pin && self.ttl.is_some() {
             return refuse("`ttl` and `pin` of a data set exclude each other");

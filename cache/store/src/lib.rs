@@ -65,8 +65,8 @@ pub use shard::{Placed, Progress, Shard, ShardHandle, Verdict};
 pub use shares::check_promises;
 pub use sizes::{FILLS, FRAME_BYTES, PART_BYTES, SMALL_BYTES, SMALL_FILLS};
 pub use store::{
-    AnnouncedReads, Announcement, Checked, Claim, Explained, OnChange, OriginAnswer, Prefetched,
-    Quota, Store, StoreConfig, StoreRules, TierRoom,
+    AnnouncedReads, Announcement, Checked, Claim, Explained, OnChange, OriginAnswer, PeerShard,
+    Prefetched, Quota, Store, StoreConfig, StoreRules, TierRoom,
 };
 pub use tenant::Tenant;
 pub use tier::{

@@ -134,16 +134,11 @@ impl Shard {
         // Registered before the check: the fill must know how much is needed.
         let waits = (!enough(&self.progress()))
             .then(|| (Instant::now(), self.growth.want(samples), self.rank.awaited()));
-        let mut watch = self.growth.progress.subscribe();
-        let progress = watch.wait_for(enough).await.map(|progress| progress.clone());
+        let progress = self.growth.grown(samples).await;
         if let Some((began, ..)) = &waits {
             self.traffic.waits.since(*began);
         }
-        match progress {
-            Ok(Progress { failed: Some(error), samples: have, .. }) if have < samples => Err(error),
-            Ok(progress) => Ok(progress),
-            Err(_) => Err(Error::new(ErrorKind::Closed, "the fill was abandoned")),
-        }
+        progress
     }
 
     /// Verdict on its bytes, which may come after samples were handed out.

@@ -10,6 +10,7 @@
 
 mod admin;
 mod announce;
+mod at_owner;
 mod capacity;
 mod check;
 mod explain;
@@ -28,10 +29,11 @@ mod upkeep;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_peers::{Hop, Peers};
 use forebay_source::{Bill, ByClient, Client, Listing, Options, Rank, Rate, Source, Sources};
 use forebay_uring::{Arena, Engine};
 use futures::future::Shared;
@@ -43,6 +45,7 @@ use crate::fill::FirstBatchWait;
 use crate::journal::Listener;
 use crate::ledger::Payer;
 use crate::mounts::is_unmounted;
+use crate::open_shards::OpenShards;
 use crate::pins::{Pins, read_pins};
 use crate::shard::{Shard, ShardHandle};
 use crate::shared_state::SharedState;
@@ -51,6 +54,7 @@ use crate::shutdown::shutting_down;
 use crate::tenant::Tenant;
 use crate::tier::{Tier, TierConfig, Urgency};
 pub use announce::{AnnouncedReads, Announcement};
+pub use at_owner::PeerShard;
 pub use check::Checked;
 pub use explain::{Explained, OriginAnswer, Quota, TierRoom};
 use moves::Promotions;
@@ -94,6 +98,8 @@ pub struct Store {
     pace: Option<Arc<Rate>>,
     /// Run of the job, and the versions it has seen; none without a job.
     snapshot: Option<Arc<Snapshot>>,
+    /// Place of its requests on their way through a cluster.
+    hop: Hop,
 }
 
 struct StoreInner {
@@ -104,6 +110,10 @@ struct StoreInner {
     /// Shards being opened or begun, with the first asker.
     opening: Mutex<HashMap<ShardName, (Asker, Shared<Opened>)>>,
     promotions: Promotions,
+    /// Other nodes, once this one is in a cluster.
+    peers: OnceLock<Arc<Peers>>,
+    /// Shards open at the nodes that own them.
+    elsewhere: Mutex<OpenShards>,
     /// Held by a change of rules, from its checks to its end.
     reconfiguring: tokio::sync::Mutex<()>,
     /// Held by a change of pins.
@@ -162,6 +172,8 @@ impl Store {
             sources,
             opening: Mutex::default(),
             promotions: Promotions::default(),
+            peers: OnceLock::new(),
+            elsewhere: Mutex::new(OpenShards::new()),
             reconfiguring: tokio::sync::Mutex::default(),
             pinning: tokio::sync::Mutex::default(),
         };
@@ -176,7 +188,16 @@ impl Store {
 
     /// The store for work of no job: charged to no tenant, without limits of its own.
     fn without_job(inner: Arc<StoreInner>) -> Self {
-        Self { inner, tenant: None, owner: 0, job: None, client: None, pace: None, snapshot: None }
+        Self {
+            inner,
+            tenant: None,
+            owner: 0,
+            job: None,
+            client: None,
+            pace: None,
+            snapshot: None,
+            hop: Hop::First,
+        }
     }
 
     /// The same store for a tenant; an unconfigured tenant has no limits.

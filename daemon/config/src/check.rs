@@ -35,6 +35,7 @@ pub(super) fn check(root: &Node) -> Result<Config, Vec<Mistake>> {
         check.access(config);
         check.table("daemon", || config.daemon.check());
         check.table("leases", || config.leases.check());
+        check.table("cluster", || config.cluster().map(drop));
         check.table("prices", || config.prices.check());
     }
     let mut mistakes = check.mistakes;

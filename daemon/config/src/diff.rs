@@ -254,6 +254,8 @@ mod tests {
         let a = "[[dataset]]\nname = 'a'\nmatch = 's3://a/**'\nquota = { max = '500GiB' }\n";
         let b = "[[dataset]]\nname = 'b'\nmatch = 's3://b/**'\n";
         let c = "[[dataset]]\nname = 'c'\nmatch = 's3://c/**'\n";
+        let cluster = "[cluster]\nname = 'n'\nlisten = '10.0.0.1:1'\ncert = '/c'\nkey = '/k'\n\
+                       ca = '/a'\nmembers = { file = '/m' }\n";
         for (old, new, changes) in [
             (a.to_owned(), a.to_owned(), vec![]),
             (a.to_owned(), a.replace("500", "600"), vec!["data set a: quota.max 500GiB -> 600GiB"]),
@@ -299,12 +301,44 @@ mod tests {
                     "leases: redis redis://h:1 -> unset",
                 ],
             ),
+            (
+                format!("{cluster}weight = 3\n"),
+                cluster.replace("file = '/m'", "redis = 'redis://h:1'"),
+                vec![
+                    "cluster: weight 3 -> auto",
+                    "cluster: members.redis unset -> redis://h:1",
+                    "cluster: members.file /m -> unset",
+                ],
+            ),
         ] {
             let mut told = told(&old, &new);
             let mut changes: Vec<_> = changes.into_iter().map(str::to_owned).collect();
             told.sort();
             changes.sort();
             assert_eq!(told, changes, "{old} {new}");
+        }
+    }
+
+    #[test]
+    fn cluster_changes_need_a_restart_and_shares_do_not() {
+        let read = |text: &str| Config::parse(&format!("{TIER}{text}")).unwrap();
+        let cluster = "[cluster]\nname = 'n'\nlisten = '10.0.0.1:1'\ncert = '/c'\nkey = '/k'\n\
+                       ca = '/a'\nmembers = { file = '/m' }\n";
+        let dataset = "[[dataset]]\nname = 'a'\nmatch = 's3://a/**'\n";
+        for (old, new, needed) in [
+            ("", cluster, true),
+            (cluster, &cluster.replace("10.0.0.1", "10.0.0.2"), true),
+            (cluster, &cluster.replace("'/m'", "'/other'"), true),
+            (dataset, &format!("{dataset}peers = false\n"), false),
+            (dataset, &format!("{dataset}copies = 2\n"), false),
+        ] {
+            let (old, new) = (read(old), read(new));
+            let changes = diff(&old, &new, "/run/f.sock", 1 << 30);
+            assert!(!changes.is_empty());
+            assert!(
+                changes.iter().all(|change| change.needs_restart(&old) == needed),
+                "{changes:?}"
+            );
         }
     }
 

@@ -22,6 +22,7 @@ use crate::settings::{NodeTenant, NodeTier};
 mod access;
 mod accounts;
 mod check;
+mod cluster;
 pub mod control_groups;
 mod diff;
 pub mod embedded;
@@ -40,6 +41,7 @@ mod values;
 
 pub use access::{Allow, Audit, Listen};
 pub use accounts::Group;
+pub use cluster::{Cluster, Members, Weight};
 pub use diff::{Change, diff};
 pub use mistake::{Mistake, Told};
 pub use prices::Prices;
@@ -77,6 +79,8 @@ pub struct Config {
     /// Jobs that lease their shards.
     #[serde(default)]
     pub leases: Leases,
+    /// The other nodes with which the node shares its cache; none: it shares it with no other.
+    pub cluster: Option<Cluster>,
     /// The log of who was refused what, and who changed what.
     pub audit: Option<Audit>,
     /// Prices of the node's resources, for reports.
@@ -95,21 +99,24 @@ pub struct Leases {
 impl Leases {
     /// Rejects an address that names no server.
     fn check(&self) -> Result<()> {
-        let Some(address) = &self.redis else { return Ok(()) };
-        let names_a_server = url::Url::parse(address).is_ok_and(|address| match address.scheme() {
-            "redis" | "rediss" => address.host_str().is_some_and(|host| !host.is_empty()),
-            "unix" | "redis+unix" => address.path().len() > 1,
-            _ => false,
-        });
-        if names_a_server {
-            return Ok(());
-        }
-        Err(Error::new(ErrorKind::Invalid, "`redis` is not the address of a server")
-            .at("redis", shown(address))
-            .advise(
-                "give it as redis://[user:password@]host:port[/database], or rediss:// with TLS",
-            ))
+        self.redis.as_deref().map_or(Ok(()), |address| check_redis("redis", address))
     }
+}
+
+/// Rejects an address that names no Redis server; `key` is its key in the file.
+fn check_redis(key: &'static str, address: &str) -> Result<()> {
+    let names_a_server = url::Url::parse(address).is_ok_and(|address| match address.scheme() {
+        "redis" | "rediss" => address.host_str().is_some_and(|host| !host.is_empty()),
+        "unix" | "redis+unix" => address.path().len() > 1,
+        _ => false,
+    });
+    if names_a_server {
+        return Ok(());
+    }
+    let what = format!("`{key}` is not the address of a server");
+    Err(Error::new(ErrorKind::Invalid, what)
+        .at(key, shown(address))
+        .advise("give it as redis://[user:password@]host:port[/database], or rediss:// with TLS"))
 }
 
 /// `[daemon]`: where the daemon listens, what memory it takes, whom it serves.
@@ -341,9 +348,24 @@ pub struct Dataset {
     pub tiers: Vec<String>,
     /// Bytes a second that its fills take from their origins, at most.
     pub bandwidth: Option<Rate>,
+    /// True if its shards are shared with the other nodes of the cluster.
+    #[serde(default = "shared")]
+    pub peers: bool,
+    /// Number of nodes of the cluster that keep each of its shards.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 2))]
+    pub copies: u8,
     /// Users and groups that may read it; none: admins only, except for files that a job opens
     /// itself.
     pub allow: Option<Allow>,
+}
+
+fn shared() -> bool {
+    true
+}
+
+fn one() -> u8 {
+    1
 }
 
 /// `quota = { min, max }`: bytes of all tiers together.
@@ -380,6 +402,8 @@ impl Dataset {
             scan_bypass: self.scan_bypass,
             tiers: self.tiers.clone(),
             bandwidth: self.bandwidth.map(Rate::bytes),
+            peers: self.peers,
+            copies: self.copies,
             ..Rule::new(&self.name, &self.r#match, self.evict)?
         };
         rule.check()?;
@@ -578,7 +602,8 @@ mod tests {
         let config = Config::parse(&format!(
             "{tier}[[dataset]]\nname = 'imagenet'\nmatch = 's3://ml/imagenet/**'\nevict = 's3fifo'\n\
              ttl = '30d'\ndont_evict_time = '2h'\nquota = {{ min = '1MiB', max = '2MiB' }}\n\
-             priority = 10\n[[dataset]]\nname = 'all'\nmatch = '**'\npin = true\n"
+             priority = 10\npeers = false\n\
+             [[dataset]]\nname = 'all'\nmatch = '**'\npin = true\ncopies = 2\n"
         ))
         .unwrap();
         let rules = config.datasets().unwrap();
@@ -586,6 +611,10 @@ mod tests {
         let rule = &rules[0];
         assert_eq!((rule.evict, rule.priority, rule.pin), (Evict::S3fifo, 10, false));
         assert_eq!((rule.min_bytes, rule.max_bytes), (1 << 20, Some(2 << 20)));
+        assert_eq!(
+            ((rule.peers, rule.copies), (rules[1].peers, rules[1].copies)),
+            ((false, 1), (true, 2))
+        );
         let hours = |hours: u64| Some(Duration::from_secs(3600 * hours));
         assert_eq!((rule.ttl, rule.dont_evict_time), (hours(720), hours(2)));
         assert!(rules[1].pin && rules[1].has("file:///x") && rules[1].evict == Evict::Clairvoyant);
@@ -607,6 +636,11 @@ mod tests {
             ),
             (format!("{a}pin = true\nttl = '1d'\n"), ["exclude each other", "dataset=a"]),
             (format!("{a}cache = 'never'\n"), ["must be a path", "dataset=a"]),
+            (format!("{a}copies = 0\n"), ["line=8", "copies"]),
+            (format!("{a}copies = 3\n"), ["line=8", "copies"]),
+            (format!("{a}copies = 2\npeers = false\n"), ["line=8", "copies"]),
+            (format!("{a}peers = 'no'\n"), ["line=8", "peers"]),
+            (format!("{a}cache = 'never'\ncopies = 2\n"), ["takes no options", "dataset=a"]),
             (format!("{a}cache = 'never'\npin = true\n"), ["takes no options", "dataset=a"]),
             (format!("{a}cache = 'sometimes'\n"), ["line=8", "always"]),
             (format!("{a}ttl = '1h'\ndont_evict_time = '1d'\n"), ["dont_evict_time", "dataset=a"]),

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::marker::PhantomData;
 
+use forebay_cluster::MAX_SLOTS;
 use forebay_store::Watermarks as Marks;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema, schema_for};
 use serde::Deserialize;
@@ -14,7 +15,7 @@ use serde_json::Value;
 use super::accounts::User;
 use super::tree::{FilePosition, Node, Value as Said};
 use super::values::{Reader, Skipped, What};
-use super::{Config, Group, Rate};
+use super::{Config, Group, Rate, Weight};
 
 /// The schema of a file.
 pub fn schema() -> Value {
@@ -137,6 +138,23 @@ impl JsonSchema for Mode {
     }
 }
 
+impl JsonSchema for Weight {
+    fn schema_name() -> Cow<'static, str> {
+        "Weight".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "`auto`, by the capacity of the tiers, or slots in proportion to other nodes",
+            "anyOf": [
+                { "const": "auto" },
+                { "type": "integer", "minimum": 1, "maximum": MAX_SLOTS },
+            ],
+            "examples": ["auto", 16],
+        })
+    }
+}
+
 /// Jobs in a time.
 pub(super) struct Opens;
 
@@ -238,7 +256,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Allow, Audit, Daemon, Dataset, Leases, Listen, Prices, Quota, Source, Tenant, Tier,
+        Allow, Audit, Cluster, Daemon, Dataset, Leases, Listen, Members, Prices, Quota, Source,
+        Tenant, Tier,
     };
 
     /// A table of the schema.
@@ -273,6 +292,8 @@ mod tests {
         same::<Tenant>(&schema, "Tenant");
         same::<Quota>(&schema, "Quota");
         same::<Leases>(&schema, "Leases");
+        same::<Cluster>(&schema, "Cluster");
+        same::<Members>(&schema, "Members");
         same::<Allow>(&schema, "Allow");
         same::<Listen>(&schema, "Listen");
         same::<Audit>(&schema, "Audit");
@@ -306,6 +327,7 @@ mod tests {
             ("Tenant", vec!["name"]),
             ("Listen", vec!["path"]),
             ("Audit", vec!["path"]),
+            ("Cluster", vec!["name", "listen", "cert", "key", "ca", "members"]),
         ] {
             let told = table(&schema, name)["required"].as_array().unwrap();
             let told: BTreeSet<_> = told.iter().map(|key| key.as_str().unwrap()).collect();

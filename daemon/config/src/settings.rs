@@ -2,6 +2,8 @@
 //!
 //! Nothing here opens, starts or connects to anything.
 
+mod cluster;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
@@ -18,6 +20,8 @@ use forebay_uring::{EngineChoice, Faults};
 use serde::{Deserialize, Serialize};
 
 use crate::http::{Tls, Token};
+
+pub use cluster::{ClusterConfig, MembersSource, PeerTlsFiles};
 
 /// Settings of a node.
 #[derive(Clone)]
@@ -53,6 +57,8 @@ pub struct NodeConfig {
     pub audit: Option<AuditConfig>,
     /// Storage of queues of leased shards.
     pub leases: LeasesConfig,
+    /// Place of the node in a cluster; none: it shares its cache with no other node.
+    pub cluster: Option<ClusterConfig>,
     /// Interval between checks of devices.
     pub look_after: Duration,
     /// The daemon's own directory, for what must be known before the tiers are; none: it remembers

@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 use super::access::{AUDIT_KEEP, AUDIT_SIZE};
 use super::accounts::User;
 use super::{
-    Allow, Audit, Config, Dataset, Group, HttpTls, Listen, Quota, Rate, Source, Tenant, Tier,
+    Allow, Audit, Cluster, Config, Dataset, Group, HttpTls, Listen, Quota, Rate, Source, Tenant,
+    Tier,
 };
 use crate::settings::{TenantLimits, UserLimits};
 
@@ -67,6 +68,7 @@ pub(super) fn written(
         "tenant": config.tenant.iter().map(tenant).collect::<Vec<_>>(),
         "listen": config.listen.iter().map(listen).collect::<Vec<_>>(),
         "leases": said(json!({ "redis": config.leases.redis.as_deref().map(url) })),
+        "cluster": config.cluster.as_ref().map(|one| cluster(one, url)),
         "audit": config.audit.as_ref().map(audit),
         "prices": said(json!(config.prices)),
     })
@@ -156,6 +158,8 @@ fn dataset(dataset: &Dataset, url: fn(&str) -> String) -> Value {
         "tiers": (!dataset.tiers.is_empty()).then_some(&dataset.tiers),
         "scan_bypass": dataset.scan_bypass,
         "bandwidth": dataset.bandwidth.map(rate),
+        "peers": dataset.peers,
+        "copies": dataset.copies,
         "allow": dataset.allow.as_ref().map(allow),
     }))
 }
@@ -196,6 +200,26 @@ fn listen(listen: &Listen) -> Value {
 
 fn tls(tls: &HttpTls) -> Value {
     said(json!({ "cert": tls.cert, "key": tls.key, "client_ca": tls.client_ca }))
+}
+
+fn cluster(cluster: &Cluster, url: fn(&str) -> String) -> Value {
+    said(json!({
+        "name": cluster.name,
+        "listen": cluster.listen,
+        "address": cluster.address(),
+        "cert": cluster.cert,
+        "key": cluster.key,
+        "ca": cluster.ca,
+        "group": cluster.group(),
+        "weight": cluster.weight.shown(),
+        "serve": cluster.serve.map(rate),
+        "members": said(json!({
+            "file": cluster.members.file,
+            "dns": cluster.members.dns,
+            "port": cluster.port(),
+            "redis": cluster.members.redis.as_deref().map(url),
+        })),
+    }))
 }
 
 fn audit(audit: &Audit) -> Value {
@@ -257,6 +281,8 @@ mod tests {
              [[listen]]\npath = '/run/v.sock'\ntenant = 'vision'\nmode = '666'\ngroup = 12\n\
              [audit]\npath = '/var/log/a.jsonl'\nmax_size = '1MiB'\n\
              [leases]\nredis = 'redis://user:hunter2@leases.example:6379'\n\
+             [cluster]\nname = 'n'\nlisten = '[fd00::2]:1'\ncert = '/c'\nkey = '/k'\nca = '/a'\n\
+             serve = '20Gbit/s'\nmembers = { redis = 'rediss://user:hunter2@members.example' }\n\
              [prices]\ncurrency = 'USD'\ngpu_hour = 2.5\n",
         )
         .unwrap();
@@ -270,6 +296,16 @@ mod tests {
         assert_eq!(document["daemon"]["memory"], "16GiB");
         assert_eq!(document["daemon"]["http_tls"]["client_ca"], "/a.pem");
         assert_eq!(document["dataset"][0]["allow"]["users"][0], "root");
+        assert_eq!(document["dataset"][0]["copies"], 1);
+        let cluster = &document["cluster"];
+        assert_eq!(
+            (&cluster["address"], &cluster["weight"]),
+            (&"[fd00::2]:1".into(), &"auto".into())
+        );
+        assert_eq!(
+            (&cluster["group"], &cluster["serve"]),
+            (&"default".into(), &"2500000000B/s".into())
+        );
         assert_eq!(
             (&document["tenant"][0]["opens"], &document["tenant"][0]["sessions"]),
             (&"600/min".into(), &128.into())

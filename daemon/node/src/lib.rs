@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod audit;
+pub mod cluster;
 pub mod costs;
 pub mod gpus;
 pub mod leases;

@@ -9,9 +9,11 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::{Readers, Sources, check_helper_process};
 use forebay_store::{Class, DiskConfig, FRAME_BYTES, Store, StoreConfig, TierConfig};
 use forebay_uring::{Arena, Engine, EngineConfig, Region};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::access::{Access, Policy, Usage};
 use crate::audit::Audit;
+use crate::cluster::{Cluster, SERVING_BYTES};
 use crate::costs::Costs;
 use crate::gpus::Gpus;
 use crate::leases::Keepers;
@@ -55,6 +57,8 @@ pub struct Node {
     pub costs: Costs,
     /// GPUs.
     pub gpus: Gpus,
+    /// The node's part in its cluster, if it is in one.
+    pub cluster: Option<Cluster>,
 }
 
 impl Node {
@@ -71,9 +75,11 @@ impl Node {
                 .at("tiers_in_memory", wanted)
                 .advise("raise `memory` to at least 512 MiB above the capacity of its memory tiers")
         };
+        let is_in_cluster = config.cluster.is_some();
         let left = |tiers: u64| {
             let tiers = usize::try_from(tiers).unwrap_or(usize::MAX);
-            let fixed = FRAME_BYTES + RequestMemory::BYTES;
+            let serving = if is_in_cluster { SERVING_BYTES } else { 0 };
+            let fixed = FRAME_BYTES + RequestMemory::BYTES + serving;
             let left = memory.checked_sub(fixed)?.checked_sub(tiers)?;
             Some(left).filter(|left| *left > 0)
         };
@@ -94,6 +100,9 @@ impl Node {
                 tracing::error!(%error, "cannot start helper processes");
             }
         }
+        // Nodes of a cluster compare it: with other rules they would not share what they could.
+        let rules = format!("{:?}", config.datasets);
+        let rules = format!("{:016x}", xxh3_64(rules.as_bytes()));
         let frames = Arena::new(region.clone());
         let sources = Sources::new(config.reader, config.limits)?
             .lending(config.lender, config.own)
@@ -111,6 +120,11 @@ impl Node {
         }
         let in_memory = store.tiers().into_iter().filter(|tier| tier.class == Class::Memory);
         let in_memory = in_memory.map(|tier| tier.counters.capacity_bytes).sum();
+        let capacity = store.tiers().iter().map(|tier| tier.counters.capacity_bytes).sum();
+        let cluster = match config.cluster {
+            Some(cluster) => Some(Cluster::start(cluster, &store, capacity, rules).await?),
+            None => None,
+        };
         let slab_bytes = left(in_memory).ok_or_else(|| too_small(in_memory))?;
         Ok(Arc::new(Self {
             store,
@@ -129,6 +143,7 @@ impl Node {
             reload: Reload::default(),
             costs: Costs::default(),
             gpus: Gpus::default(),
+            cluster,
         }))
     }
 

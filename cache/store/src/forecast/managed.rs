@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use forebay_policy::{JobId, Shard};
+use forebay_source::Options;
 
 use super::{Forecast, ForecastJob, ForecastState, ForeseenShard, ReadContext};
 use crate::directory::ObjectKey;
@@ -27,6 +28,10 @@ pub(crate) struct AnnouncedShard {
 impl AnnouncedShard {
     pub(crate) fn url(&self) -> Option<&str> {
         self.via.urls.get(self.at as usize).map(String::as_str)
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.via.options
     }
 }
 

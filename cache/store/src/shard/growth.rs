@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use forebay_error::Error;
-use forebay_shard::{Catalogue, Index};
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_shard::{Catalogue, Index, IndexPart};
 use tokio::sync::{SetOnce, watch};
 
 use super::Verdict;
@@ -119,6 +119,27 @@ impl Growth {
         self.unpacked.get().is_some()
     }
 
+    /// Length of the shard, if it is known.
+    pub(crate) fn known_len(&self) -> Option<u64> {
+        self.len.get().copied()
+    }
+
+    /// Waits for so many samples, or for the last one, without a claim to them.
+    ///
+    /// # Errors
+    /// The error of the fill, if it ended early.
+    pub(crate) async fn grown(&self, samples: u64) -> Result<Progress> {
+        let enough = |p: &Progress| p.samples >= samples || p.counted || p.failed.is_some();
+        let mut watch = self.progress.subscribe();
+        let progress = watch.wait_for(enough).await.map(|progress| progress.clone());
+        let progress =
+            progress.map_err(|_| Error::new(ErrorKind::Closed, "the fill was abandoned"))?;
+        match progress {
+            Progress { failed: Some(error), samples: have, .. } if have < samples => Err(error),
+            progress => Ok(progress),
+        }
+    }
+
     /// Returns true if a reader waits for samples.
     pub(crate) fn is_awaited(&self) -> bool {
         !self.wants.borrow().is_empty()
@@ -156,14 +177,44 @@ impl Growth {
         });
     }
 
-    /// Copies the samples up to `at` from the indexer's own index.
+    /// Copies the samples up to `at` from the indexer's own index. Those that another node indexed
+    /// before are known.
     pub(crate) fn add(&self, from: &Index, at: usize) {
+        if self.progress.borrow().samples > at as u64 {
+            return;
+        }
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         if let Catalogue::Plain(index) = &mut *index {
             copy_upto(index, from, at + 1);
         }
         drop(index);
         self.progress.send_modify(|progress| progress.samples = at as u64 + 1);
+    }
+
+    /// Appends the samples that another node indexed.
+    ///
+    /// # Errors
+    /// `Corrupt` if they are not the next ones, or contradict themselves.
+    pub(crate) fn append(&self, part: IndexPart) -> Result<()> {
+        let more = part.len();
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        match &mut *index {
+            Catalogue::Plain(index) => index.append(part)?,
+            Catalogue::Packed(_) => {
+                let what = "another node sent samples behind the last one";
+                return Err(Error::new(ErrorKind::Corrupt, what));
+            }
+        }
+        drop(index);
+        self.progress.send_modify(|progress| progress.samples += more);
+        Ok(())
+    }
+
+    /// Completes the index: the other node sent all samples of a shard of `len` bytes.
+    pub(crate) fn finish(&self, len: u64) {
+        let index = self.index().index();
+        self.verdict.settle(None);
+        self.complete(&index, len);
     }
 
     /// Completes the index: the indexer saw the end of the archive, and all `len` bytes.

@@ -130,14 +130,6 @@ impl Shard {
     /// as a whole, has no ranges: the shard is fetched anew on its next request.
     async fn read_through(&self, pending: Pending, payer: Option<&Payer>) -> (usize, Placed) {
         let Pending { at, start, end, mut span } = pending;
-        if self.growth.is_unpacked() {
-            let what = "no tier holds the shard, and its origin sends it only as a whole";
-            let error = Error::new(ErrorKind::Unavailable, what).at("url", &self.url);
-            let error = error.advise(
-                "read it again once a tier accepts it (see `forebay tier ls`), or store it as a plain tar",
-            );
-            return (at, Placed { span, start, from_tier: false, outcome: Err(error) });
-        }
         // The source keeps the span until it succeeds.
         let stub = span.split_to(0);
         // Not billed to the job that opened the shard: this read is for one reader alone.
@@ -145,7 +137,11 @@ impl Shard {
         if let Some(payer) = payer {
             rank.bill_to(|| payer.bill(&self.url));
         }
-        let read = self.source.read_part(&self.url, &self.stat, start, span, &rank).await;
+        let (url, stat) = (&self.url, &self.stat);
+        let read = match self.growth.is_unpacked() {
+            false => self.source.read_part(url, stat, start, span, &rank).await,
+            true => self.source.read_unpacked(url, stat, start, span, &rank).await,
+        };
         let placed = match read {
             Ok(span) => {
                 self.traffic.through_bytes.fetch_add(end - start, Ordering::Relaxed);

@@ -134,14 +134,16 @@ impl Store {
             let rules = shares.current();
             // A data set with another policy evicts by use: its jobs claim and fetch their shards
             // themselves.
-            let is_managed = |url: &str| {
+            let is_managed = |url: &str, options: &Options| {
                 let rule = rules.rule_of(url);
-                rule.evict == Evict::Clairvoyant && rule.cache != Cache::Never
+                rule.evict == Evict::Clairvoyant
+                    && rule.cache != Cache::Never
+                    && !self.is_owned_elsewhere(url, options)
             };
             let read = forecast.announced_shards(job);
             let decided: Vec<_> = read
                 .iter()
-                .filter_map(|read| Some((read.object, is_managed(read.url()?))))
+                .filter_map(|read| Some((read.object, is_managed(read.url()?, read.options()))))
                 .collect();
             let _changing = forecast.changing.lock().unwrap_or_else(PoisonError::into_inner);
             // A change of rules calls this function again: decisions by older rules must not
@@ -222,7 +224,7 @@ impl Store {
         turn: Option<OwnedSemaphorePermit>,
         silent: &SilentEndpoints,
     ) -> Result<()> {
-        let source = self.inner.sources.open_for(url, options, self.client.as_ref())?;
+        let source = self.source(url, options)?;
         let (rank, endpoint) = (self.rank(), source.endpoint());
         if silent.has(endpoint) {
             return Err(slow(endpoint));

@@ -70,7 +70,7 @@ impl Store {
     }
 
     /// The shard without a tier, for the reason `why`.
-    fn through(
+    pub(super) fn through(
         &self,
         wanted: &Wanted,
         growth: Growth,
@@ -97,11 +97,24 @@ impl Store {
         let (growth, parts) = (Growth::new(), Parts::new(wanted.stat.len, wanted.stat.binding));
         let shard = self.through(wanted, growth.clone(), Some(parts.clone()), why);
         self.inner.shared.through().keep(wanted.name.clone(), &shard);
-        let fill = self.fill_without_tier(wanted, &shard, parts, growth);
+        tokio::spawn(self.index_alone(wanted, shard.clone(), parts, growth, missed));
+        shard
+    }
+
+    /// Indexes a shard without a tier.
+    pub(super) fn index_alone(
+        &self,
+        wanted: &Wanted,
+        indexed: Arc<Shard>,
+        parts: Arc<Parts>,
+        growth: Growth,
+        missed: bool,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let fill = self.fill_without_tier(wanted, &indexed, parts, growth);
         let keeps = self.is_never_cached(&wanted.origin.url).then(|| Arc::downgrade(&self.inner));
-        let (shared, indexed) = (self.inner.shared.clone(), shard.clone());
+        let shared = self.inner.shared.clone();
         let whose = (self.tenant.clone(), self.owner, self.job.clone());
-        tokio::spawn(async move {
+        async move {
             let filled = match shared.begin(&fill).await {
                 Ok(mut running) => fill.run(&mut running).await,
                 Err(error) => Err(error),
@@ -131,8 +144,7 @@ impl Store {
                     fill.growth.settle();
                 }
             }
-        });
-        shard
+        }
     }
 
     fn fill_without_tier(

@@ -42,7 +42,7 @@ impl Store {
     /// that they go to.
     #[must_use]
     pub fn trouble(&self, url: &str, options: &Options) -> Option<(String, Option<Error>)> {
-        let source = self.inner.sources.open_for(url, options, self.client.as_ref()).ok()?;
+        let source = self.source(url, options).ok()?;
         Some((source.endpoint().to_owned(), source.trouble(url)))
     }
 
@@ -53,7 +53,7 @@ impl Store {
         urgency: Urgency,
         rank: Rank,
     ) -> Result<ShardHandle> {
-        let source = self.inner.sources.open_for(url, options, self.client.as_ref())?;
+        let source = self.source(url, options)?;
         // The link stays with the source: the shard is known without its signature.
         let url = &*object_of(url);
         if self.inner.shared.shares.current().rule(self.charge(url)).cache == Cache::Never {
@@ -150,6 +150,9 @@ impl Store {
         if self.is_never_cached(&wanted.origin.url) {
             return Ok(self.open_in_place(wanted).await);
         }
+        if let Some(shard) = self.opened_at_owner(wanted) {
+            return Ok(shard);
+        }
         // Known copies come first: a tier with a slow listing delays nothing else.
         let mut tiers: Vec<_> = Vec::with_capacity(self.inner.tiers.len());
         for tier in self.inner.tiers.iter().filter(|tier| tier.is_readable()) {
@@ -184,6 +187,9 @@ impl Store {
         }
         // Opened during the wait for a listing, or by a move.
         if let Some(shard) = self.in_use(&wanted.name).or_else(|| self.arriving(&wanted.name)) {
+            return Ok(shard);
+        }
+        if let Some(shard) = self.open_at_owner(wanted, urgency).await {
             return Ok(shard);
         }
         self.begin(wanted, urgency).await

@@ -92,7 +92,7 @@ impl Store {
                     "let jobs read it in place, or remove `cache = \"never\"` from its data set",
                 ));
         }
-        let source = self.inner.sources.open(url, options)?;
+        let source = self.source(url, options)?;
         let url = &*object_of(url);
         let rank = Rank::behind(self.owner).paced(self.pace.clone());
         let Begun { stat, head } = self.identity(&source, url, &rank).await?;

@@ -1,0 +1,663 @@
+//! Client of the other nodes: routes, connections, failures and their counts.
+//!
+//! Nobody announces that a node is dead. The node that asks finds out: a connection must come
+//! within a second, and a reply may not pause for three. A node that failed is left alone for a
+//! while, which doubles as long as it fails.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
+use forebay_cluster::{Member, ObjectKey, Ring};
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_shard::checksum::crc32c;
+use forebay_source::Stat;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::{Response, StatusCode};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use utoipa::ToSchema;
+
+use crate::message::{
+    BYTES, BytesRequest, FRAME_HEAD, Greeting, HELLO, INDEX, MAX_FRAME, RANGE_HEAD, Reply, STAT,
+    ShardRequest,
+};
+use crate::tls::PeerTls;
+
+/// Time in which a connection must be made: a hundred times that of a busy node in another hall.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Time without a byte after which a node counts as dead. A node that waits for its origin sends a
+/// frame each second.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// Time for which a node is left alone after its first failure; doubled by each further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest time for which a node is left alone: it is back within this time after a restart.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Attempts at a busy node. With [`BUSY_PAUSE`] that is the time in which a full serving memory
+/// drains over a slow link.
+const BUSY_ATTEMPTS: u32 = 20;
+/// Time between them, if the node names none; and the longest that it may name.
+const BUSY_PAUSE: Duration = Duration::from_millis(250);
+
+/// Idle connections kept to each node: as many as fills and records of a batch use at once.
+const IDLE_CONNECTIONS: usize = 32;
+
+/// Maximum bytes of an error document or a greeting.
+const MAX_DOCUMENT: usize = 64 << 10;
+
+/// Reason why a shard did not come from the node that was asked.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Fallback {
+    /// The node failed shortly before and is left alone.
+    Down,
+    /// No connection, or one that broke.
+    Connection,
+    /// Its certificate, or ours, was not accepted.
+    Certificate,
+    /// It sent nothing for too long.
+    Silence,
+    /// It stayed busy.
+    Busy,
+    /// It has no copy, or another version.
+    Absent,
+    /// Its bytes or its reply were wrong.
+    Corrupt,
+    /// It failed on the shard: its own origin, its rules or its disk.
+    Failed,
+}
+
+impl Fallback {
+    /// All reasons, in the order of reports.
+    pub const ALL: [Self; 8] = [
+        Self::Down,
+        Self::Connection,
+        Self::Certificate,
+        Self::Silence,
+        Self::Busy,
+        Self::Absent,
+        Self::Corrupt,
+        Self::Failed,
+    ];
+
+    /// Returns the name in reports and metric labels.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Down => "down",
+            Self::Connection => "connection",
+            Self::Certificate => "certificate",
+            Self::Silence => "silence",
+            Self::Busy => "busy",
+            Self::Absent => "absent",
+            Self::Corrupt => "corrupt",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Returns true if the node itself is at fault, not only this shard on it.
+    fn is_of_the_node(self) -> bool {
+        matches!(self, Self::Connection | Self::Certificate | Self::Silence)
+    }
+}
+
+/// A failed request: the reason, and the error.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) reason: Fallback,
+    pub(crate) error: Error,
+}
+
+impl Failure {
+    /// Fewer bytes than the shard has.
+    pub(crate) fn shortened() -> Self {
+        let error = Error::new(ErrorKind::Corrupt, "a node's copy is shorter than the shard");
+        Self::new(Fallback::Corrupt, error)
+    }
+
+    fn new(reason: Fallback, error: Error) -> Self {
+        Self { reason, error }
+    }
+}
+
+pub(crate) type Asked<T> = std::result::Result<T, Failure>;
+
+/// Another node.
+#[derive(Debug)]
+pub struct Peer {
+    member: Member,
+    health: Mutex<Health>,
+    requests: AtomicU64,
+    received: AtomicU64,
+    fallbacks: Mutex<HashMap<Fallback, u64>>,
+}
+
+#[derive(Debug, Default)]
+struct Health {
+    failures: u32,
+    down_until: Option<Instant>,
+    last_error: Option<Error>,
+}
+
+/// A node of the cluster, as this node sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PeerReport {
+    /// Name.
+    pub name: String,
+    /// Host and port.
+    pub address: String,
+    /// Share of the shards that it owns.
+    pub slots: u16,
+    /// True if it is this node.
+    pub is_self: bool,
+    /// True if it failed and is left alone for now.
+    pub is_down: bool,
+    /// Last error, if it is down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Requests to it.
+    pub requests: u64,
+    /// Bytes of shards received from it.
+    pub received_bytes: u64,
+    /// Shards and records that did not come from it, by reason.
+    pub fallbacks: Vec<(Fallback, u64)>,
+}
+
+impl Peer {
+    fn new(member: Member) -> Self {
+        Self {
+            member,
+            health: Mutex::default(),
+            requests: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            fallbacks: Mutex::default(),
+        }
+    }
+
+    /// Returns the name of the node.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.member.name
+    }
+
+    fn health(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true while the node is left alone.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.health().down_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn note_success(&self) {
+        let mut health = self.health();
+        if health.failures > 0 {
+            tracing::info!(node = self.name(), "a node of the cluster is back");
+        }
+        *health = Health::default();
+    }
+
+    /// Counts a failure, and leaves the node alone if it is at fault.
+    pub(crate) fn note(&self, failure: &Failure) {
+        let mut fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        *fallbacks.entry(failure.reason).or_default() += 1;
+        drop(fallbacks);
+        if !failure.reason.is_of_the_node() {
+            return;
+        }
+        let mut health = self.health();
+        // Requests that were under way together count as one failure.
+        if health.down_until.is_some_and(|until| Instant::now() < until) {
+            return;
+        }
+        let pause = FIRST_PAUSE.saturating_mul(1 << health.failures.min(5)).min(LONGEST_PAUSE);
+        if health.failures == 0 {
+            let error = &failure.error;
+            tracing::warn!(node = self.name(), address = self.member.address, %error, "a node of the cluster does not answer");
+        }
+        health.failures += 1;
+        health.down_until = Some(Instant::now() + pause);
+        health.last_error = Some(failure.error.clone());
+    }
+
+    fn report(&self) -> PeerReport {
+        let health = self.health();
+        let is_down = health.down_until.is_some_and(|until| Instant::now() < until);
+        let error = health.last_error.as_ref().map(ToString::to_string);
+        drop(health);
+        let fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fallbacks: Vec<_> = fallbacks.iter().map(|(why, count)| (*why, *count)).collect();
+        fallbacks.sort_unstable();
+        PeerReport {
+            name: self.member.name.clone(),
+            address: self.member.address.clone(),
+            slots: self.member.slots,
+            is_self: false,
+            is_down,
+            error,
+            requests: self.requests.load(Ordering::Relaxed),
+            received_bytes: self.received.load(Ordering::Relaxed),
+            fallbacks,
+        }
+    }
+}
+
+/// Nodes that may have a shard.
+#[derive(Debug, Clone)]
+pub struct Route {
+    /// The owner; none if it is this node, or if there are no members.
+    pub owner: Option<Arc<Peer>>,
+    /// The next candidate that is another node.
+    pub next: Option<Arc<Peer>>,
+}
+
+/// Addresses of members, by their names.
+struct MemberAddresses(watch::Receiver<Arc<Ring>>);
+
+impl Resolve for MemberAddresses {
+    fn resolve(&self, name: Name) -> Resolving {
+        let member = self.0.borrow().member(name.as_str()).cloned();
+        Box::pin(async move {
+            let unknown = || format!("{} is no member of the cluster", name.as_str());
+            let address = member.map(|member| member.address).ok_or_else(unknown)?;
+            let found: Vec<_> = tokio::net::lookup_host(address).await?.collect();
+            Ok(Box::new(found.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// The other nodes of a cluster.
+pub struct Peers {
+    own: String,
+    ring: watch::Receiver<Arc<Ring>>,
+    client: RwLock<reqwest::Client>,
+    known: Mutex<HashMap<String, Arc<Peer>>>,
+}
+
+impl Peers {
+    /// Creates the client of the node named `own`, for the members of `ring`.
+    ///
+    /// # Errors
+    /// `Unavailable` if the HTTP client cannot start.
+    pub fn new(own: &str, tls: &PeerTls, ring: watch::Receiver<Arc<Ring>>) -> Result<Self> {
+        let client = RwLock::new(client(tls, ring.clone())?);
+        Ok(Self { own: own.to_owned(), ring, client, known: Mutex::default() })
+    }
+
+    /// Uses other certificates for new connections.
+    ///
+    /// # Errors
+    /// As [`Peers::new`].
+    pub fn renew(&self, tls: &PeerTls) -> Result<()> {
+        let renewed = client(tls, self.ring.clone())?;
+        *self.client.write().unwrap_or_else(PoisonError::into_inner) = renewed;
+        Ok(())
+    }
+
+    /// Returns the ring in force.
+    #[must_use]
+    pub fn ring(&self) -> Arc<Ring> {
+        self.ring.borrow().clone()
+    }
+
+    /// Returns the name of this node.
+    #[must_use]
+    pub fn own(&self) -> &str {
+        &self.own
+    }
+
+    /// Returns the nodes that may have a shard.
+    #[must_use]
+    pub fn route(&self, key: ObjectKey) -> Route {
+        let ring = self.ring();
+        let candidates = ring.candidates(key, 2);
+        let other = |at: usize| {
+            let member = candidates.get(at).filter(|member| member.name != self.own)?;
+            Some(self.peer(member))
+        };
+        Route { owner: other(0), next: other(1) }
+    }
+
+    /// Returns the state of all members.
+    #[must_use]
+    pub fn report(&self) -> Vec<PeerReport> {
+        let ring = self.ring();
+        let report = |member: &Member| {
+            if member.name != self.own {
+                return self.peer(member).report();
+            }
+            PeerReport { is_self: true, ..Peer::new(member.clone()).report() }
+        };
+        ring.members().iter().map(report).collect()
+    }
+
+    fn peer(&self, member: &Member) -> Arc<Peer> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.get(&member.name) {
+            Some(peer) if peer.member == *member => peer.clone(),
+            // Another address: earlier failures say nothing about it.
+            _ => {
+                let ring = self.ring.borrow().clone();
+                known.retain(|name, _| ring.member(name).is_some());
+                let peer = Arc::new(Peer::new(member.clone()));
+                known.insert(member.name.clone(), peer.clone());
+                peer
+            }
+        }
+    }
+
+    /// Asks the node at an address who it is. Its certificate must name a member, or `name`.
+    ///
+    /// # Errors
+    /// `Unavailable` if it does not answer; `PermissionDenied` if a certificate was not accepted.
+    pub async fn greet(&self, peer: &Peer) -> Result<Greeting> {
+        let response = self.post(peer, HELLO, Vec::new()).await.map_err(|failure| failure.error)?;
+        let body = document(response).await.map_err(|failure| failure.error)?;
+        serde_json::from_slice(&body).map_err(|error| {
+            let what = format!("a node's greeting is malformed: {error}");
+            Error::new(ErrorKind::Invalid, what).at("node", peer.name())
+        })
+    }
+
+    /// Asks a node for length and version of a shard.
+    pub(crate) async fn stat(&self, peer: &Peer, request: &ShardRequest) -> Asked<Stat> {
+        let mut frames = self.frames(peer, STAT, request).await?;
+        loop {
+            match frames.next().await? {
+                Reply::Waiting => {}
+                Reply::Stat(stat) => return Ok(stat),
+                Reply::Failed(error) => return Err(Failure::new(Fallback::Failed, error)),
+                Reply::Samples(_) | Reply::End { .. } => return Err(frames.wrong("an index")),
+            }
+        }
+    }
+
+    /// Opens a shard at a node: its samples come as it indexes them.
+    ///
+    /// # Errors
+    /// The error of the node, which is counted.
+    pub async fn index(
+        self: &Arc<Self>,
+        peer: &Arc<Peer>,
+        request: &ShardRequest,
+    ) -> Result<IndexStream> {
+        let opened = async {
+            let mut frames = self.frames(peer, INDEX, request).await?;
+            match frames.next().await? {
+                Reply::Failed(error) => Err(Failure::new(Fallback::Failed, error)),
+                first => Ok(IndexStream { first: Some(first), frames, peer: peer.clone() }),
+            }
+        };
+        opened.await.map_err(|failure| self.noted(peer, failure))
+    }
+
+    /// Counts a failure and returns its error.
+    pub(crate) fn noted(&self, peer: &Peer, failure: Failure) -> Error {
+        peer.note(&failure);
+        failure.error.at("node", peer.name())
+    }
+
+    /// Fills `into` with the bytes of a shard from `start` on, as far as it has any. Returns their
+    /// number.
+    pub(crate) async fn bytes(
+        &self,
+        peer: &Peer,
+        request: &BytesRequest,
+        into: &mut [u8],
+    ) -> Asked<usize> {
+        let body = json(request)?;
+        let mut response = self.post(peer, BYTES, body).await?;
+        let corrupt = |what: &str| {
+            let error = Error::new(ErrorKind::Corrupt, what.to_owned()).at("node", peer.name());
+            Failure::new(Fallback::Corrupt, error)
+        };
+        let (mut head, mut filled) = (BytesMut::with_capacity(RANGE_HEAD), 0);
+        while let Some(mut chunk) = response.chunk().await.map_err(|error| broken(peer, &error))? {
+            let missing = (RANGE_HEAD - head.len()).min(chunk.len());
+            head.extend_from_slice(&chunk[..missing]);
+            chunk.advance(missing);
+            let room = into.get_mut(filled..filled + chunk.len());
+            let room = room.ok_or_else(|| corrupt("a node sent more than was asked for"))?;
+            room.copy_from_slice(&chunk);
+            filled += chunk.len();
+        }
+        if head.len() < RANGE_HEAD {
+            return Err(corrupt("a node sent no bytes"));
+        }
+        let (len, sum) = (head.get_u32_le(), head.get_u32_le());
+        if len as usize != filled || crc32c(&into[..filled]) != sum {
+            return Err(corrupt("bytes changed on the way from a node"));
+        }
+        peer.received.fetch_add(filled as u64, Ordering::Relaxed);
+        Ok(filled)
+    }
+
+    async fn frames(&self, peer: &Peer, path: &str, request: &ShardRequest) -> Asked<Frames> {
+        let response = self.post(peer, path, json(request)?).await?;
+        Ok(Frames { response, buffer: BytesMut::new(), node: peer.name().to_owned() })
+    }
+
+    /// Sends a request, again and again while the node is busy.
+    async fn post(&self, peer: &Peer, path: &str, body: Vec<u8>) -> Asked<Response> {
+        if peer.is_down() {
+            let error = Error::new(ErrorKind::Unavailable, "the node failed shortly before");
+            return Err(Failure::new(Fallback::Down, error.at("node", peer.name())));
+        }
+        let port = peer.member.address.rsplit(':').next().unwrap_or_default();
+        let url = format!("https://{}:{port}{path}", peer.name());
+        let body = Bytes::from(body);
+        for _ in 0..BUSY_ATTEMPTS {
+            let client = self.client.read().unwrap_or_else(PoisonError::into_inner).clone();
+            peer.requests.fetch_add(1, Ordering::Relaxed);
+            let sent = client.post(&url).body(body.clone()).send().await;
+            let response = sent.map_err(|error| broken(peer, &error))?;
+            peer.note_success();
+            match response.status() {
+                StatusCode::OK => return Ok(response),
+                StatusCode::SERVICE_UNAVAILABLE => {
+                    let pause = retry_after(&response);
+                    tokio::time::sleep(pause).await;
+                }
+                status => return Err(rejected(peer, status, response).await),
+            }
+        }
+        let error = Error::new(ErrorKind::Unavailable, "the node stayed busy");
+        Err(Failure::new(Fallback::Busy, error.at("node", peer.name())))
+    }
+}
+
+/// Samples of a shard, as a node indexes them.
+pub struct IndexStream {
+    first: Option<Reply>,
+    frames: Frames,
+    peer: Arc<Peer>,
+}
+
+impl IndexStream {
+    /// Returns the node that sends them.
+    #[must_use]
+    pub fn peer(&self) -> &Arc<Peer> {
+        &self.peer
+    }
+
+    /// Returns the next frame.
+    ///
+    /// # Errors
+    /// The failure of the connection, which is counted.
+    pub async fn next(&mut self) -> Result<Reply> {
+        if let Some(first) = self.first.take() {
+            return Ok(first);
+        }
+        self.frames.next().await.map_err(|failure| {
+            self.peer.note(&failure);
+            failure.error.at("node", self.peer.name())
+        })
+    }
+}
+
+/// Frames of a reply.
+struct Frames {
+    response: Response,
+    buffer: BytesMut,
+    node: String,
+}
+
+impl Frames {
+    async fn next(&mut self) -> Asked<Reply> {
+        loop {
+            if let Some(frame) = self.take()? {
+                return Ok(frame);
+            }
+            let chunk = self.response.chunk().await.map_err(|error| {
+                let reason =
+                    if error.is_timeout() { Fallback::Silence } else { Fallback::Connection };
+                Failure::new(reason, lost(&self.node, &error))
+            })?;
+            match chunk {
+                Some(chunk) => self.buffer.extend_from_slice(&chunk),
+                None => {
+                    let error = Error::new(ErrorKind::Unavailable, "a node's reply broke off");
+                    let error = error.at("node", &self.node);
+                    return Err(Failure::new(Fallback::Connection, error));
+                }
+            }
+        }
+    }
+
+    /// Takes a frame that is here.
+    fn take(&mut self) -> Asked<Option<Reply>> {
+        let Some(head) = self.buffer.get(..FRAME_HEAD) else { return Ok(None) };
+        let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        if len > MAX_FRAME {
+            return Err(self.wrong("a frame that is too large"));
+        }
+        if self.buffer.len() < FRAME_HEAD + len {
+            return Ok(None);
+        }
+        self.buffer.advance(FRAME_HEAD);
+        let body = self.buffer.split_to(len);
+        let reply = Reply::decode(&body);
+        reply.map(Some).map_err(|error| Failure::new(Fallback::Corrupt, error))
+    }
+
+    fn wrong(&self, what: &str) -> Failure {
+        let error = Error::new(ErrorKind::Corrupt, format!("a node sent {what}"));
+        Failure::new(Fallback::Corrupt, error.at("node", &self.node))
+    }
+}
+
+fn client(tls: &PeerTls, ring: watch::Receiver<Arc<Ring>>) -> Result<reqwest::Client> {
+    let builder = reqwest::Client::builder()
+        .tls_backend_preconfigured((*tls.client).clone())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .read_timeout(SILENCE)
+        .http1_only()
+        .https_only(true)
+        .no_proxy()
+        .tcp_nodelay(true)
+        .redirect(reqwest::redirect::Policy::none())
+        .pool_max_idle_per_host(IDLE_CONNECTIONS)
+        .dns_resolver(Arc::new(MemberAddresses(ring)));
+    builder.build().map_err(|error| {
+        Error::new(ErrorKind::Unavailable, format!("the HTTP client cannot start: {error}"))
+    })
+}
+
+fn json<T: Serialize>(request: &T) -> Asked<Vec<u8>> {
+    serde_json::to_vec(request).map_err(|error| {
+        let what = format!("a request does not encode: {error}");
+        Failure::new(Fallback::Failed, Error::new(ErrorKind::Invalid, what))
+    })
+}
+
+/// Returns the time that a busy node asks for.
+fn retry_after(response: &Response) -> Duration {
+    let header = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
+    let seconds = header.and_then(|value| value.parse().ok());
+    seconds.map_or(BUSY_PAUSE, Duration::from_secs_f64).min(BUSY_PAUSE)
+}
+
+/// Returns the failure of a connection.
+fn broken(peer: &Peer, error: &reqwest::Error) -> Failure {
+    let reason = match certificate(error) {
+        true => Fallback::Certificate,
+        false if error.is_timeout() && !error.is_connect() => Fallback::Silence,
+        false => Fallback::Connection,
+    };
+    Failure::new(reason, lost(peer.name(), error))
+}
+
+fn lost(node: &str, error: &reqwest::Error) -> Error {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    let kind =
+        if certificate(error) { ErrorKind::PermissionDenied } else { ErrorKind::Unavailable };
+    Error::new(kind, format!("a node of the cluster does not answer: {cause}")).at("node", node)
+}
+
+/// Returns true if a TLS check failed, here or there.
+fn certificate(error: &reqwest::Error) -> bool {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(cause) = next {
+        match cause.downcast_ref::<rustls::Error>() {
+            Some(
+                rustls::Error::InvalidCertificate(_)
+                | rustls::Error::AlertReceived(_)
+                | rustls::Error::NoCertificatesPresented,
+            ) => return true,
+            _ => {}
+        }
+        next = match cause.downcast_ref::<std::io::Error>() {
+            Some(io) => io.get_ref().map(|inner| inner as &(dyn std::error::Error + 'static)),
+            None => cause.source(),
+        };
+    }
+    false
+}
+
+/// Returns the failure that a node reports.
+async fn rejected(peer: &Peer, status: StatusCode, response: Response) -> Failure {
+    let reason = match status {
+        StatusCode::NOT_FOUND | StatusCode::PRECONDITION_FAILED => Fallback::Absent,
+        StatusCode::FORBIDDEN => Fallback::Certificate,
+        _ => Fallback::Failed,
+    };
+    let told = match document(response).await {
+        Ok(body) => serde_json::from_slice(&body).ok(),
+        Err(failure) => return failure,
+    };
+    let error = told.unwrap_or_else(|| {
+        Error::new(ErrorKind::Unavailable, "a node rejected a request")
+            .at("status", status.as_u16())
+    });
+    Failure::new(reason, error.at("node", peer.name()))
+}
+
+/// Reads a short reply.
+async fn document(mut response: Response) -> Asked<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let chunk = response
+            .chunk()
+            .await
+            .map_err(|error| Failure::new(Fallback::Connection, lost("", &error)))?;
+        match chunk {
+            Some(chunk) if body.len() + chunk.len() <= MAX_DOCUMENT => body.extend(chunk),
+            Some(_) => {
+                let error = Error::new(ErrorKind::Corrupt, "a node's reply is too long");
+                return Err(Failure::new(Fallback::Corrupt, error));
+            }
+            None => return Ok(body),
+        }
+    }
+}

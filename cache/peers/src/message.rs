@@ -1,0 +1,213 @@
+//! Requests and replies between nodes.
+//!
+//! Requests are POSTs with a JSON body: a shard's URL may hold any character. A reply about a
+//! shard is a sequence of frames, so that a node that waits for its origin can say so; a reply
+//! with bytes has a head in front of each range.
+
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_shard::IndexPart;
+use forebay_source::Stat;
+use serde::{Deserialize, Serialize};
+
+/// Version of the protocol, in every path. A node serves this one and the one before.
+pub const PROTOCOL: u32 = 1;
+
+/// Path of a greeting: a [`Greeting`] as JSON.
+pub const HELLO: &str = "/peer/1/hello";
+
+/// Path of a shard's identity: a [`ShardRequest`], answered by frames.
+pub const STAT: &str = "/peer/1/stat";
+
+/// Path of a shard's index: a [`ShardRequest`], answered by frames.
+pub const INDEX: &str = "/peer/1/index";
+
+/// Path of bytes: a [`BytesRequest`], answered by the bytes of each range behind a head.
+pub const BYTES: &str = "/peer/1/bytes";
+
+/// Maximum bytes of a request: a URL of 4 KiB and 256 ranges in digits.
+pub const MAX_REQUEST: usize = 64 << 10;
+
+/// Maximum bytes that one request asks for: a block of a shard, with its ends on pages.
+pub const MAX_BYTES: u64 = (4 << 20) + (8 << 10);
+
+/// Maximum number of ranges in a request.
+pub const MAX_RANGES: usize = 256;
+
+/// Maximum bytes of a frame. A part of an index is cut at [`PART_MEMBERS`]; one sample may have
+/// more.
+pub const MAX_FRAME: usize = 16 << 20;
+
+/// Members in a part of an index: a frame of some 100 KiB.
+pub const PART_MEMBERS: usize = 4096;
+
+/// Bytes of a frame's length, and of a range's length and checksum.
+pub const FRAME_HEAD: usize = 4;
+/// Bytes of a range's head: length and CRC32C, both little-endian.
+pub const RANGE_HEAD: usize = 8;
+
+/// Introduction of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Greeting {
+    /// Name of the node.
+    pub name: String,
+    /// Ring that it belongs to.
+    pub group: String,
+    /// Share of the shards that it owns.
+    pub slots: u16,
+    /// Newest protocol that it speaks.
+    pub protocol: u32,
+    /// Oldest protocol that it speaks.
+    pub oldest_protocol: u32,
+    /// Clock of the node, in seconds since 1970.
+    pub unix_time: u64,
+    /// Digest of the rules for data sets and sources: nodes of a ring should have the same.
+    pub rules: String,
+}
+
+/// A question about a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardRequest {
+    /// Identity of the store, as in the cache's keys.
+    pub endpoint: String,
+    /// URL of the shard.
+    pub url: String,
+    /// Version that the asker reads; none: the current one.
+    pub version: Option<String>,
+    /// True if only a whole copy counts, and nothing is fetched.
+    pub only_cached: bool,
+    /// True if a trainer waits.
+    pub is_awaited: bool,
+}
+
+/// A request for bytes of a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BytesRequest {
+    /// The shard.
+    pub shard: ShardRequest,
+    /// True for bytes of the origin's object; false for bytes of the plain tar.
+    pub of_object: bool,
+    /// First byte and length of each range.
+    pub ranges: Vec<(u64, u64)>,
+}
+
+impl BytesRequest {
+    /// Rejects a request for too much.
+    ///
+    /// # Errors
+    /// `Invalid` with the limit.
+    pub fn check(&self) -> Result<()> {
+        let error = |what: &str, limit: u64| {
+            Err(Error::new(ErrorKind::Invalid, what.to_owned()).at("limit", limit))
+        };
+        if self.ranges.is_empty() || self.ranges.len() > MAX_RANGES {
+            return error("a request for bytes has too few or too many ranges", MAX_RANGES as u64);
+        }
+        let mut sum = 0_u64;
+        for (start, len) in &self.ranges {
+            sum = sum.saturating_add(*len);
+            if *len == 0 || start.checked_add(*len).is_none() || sum > MAX_BYTES {
+                return error("a request asks for no bytes or too many", MAX_BYTES);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A frame of a reply about a shard.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    /// Nothing yet: the node waits for its origin.
+    Waiting,
+    /// Length and version of the origin's object.
+    Stat(Stat),
+    /// The next samples.
+    Samples(IndexPart),
+    /// The end of the index.
+    End {
+        /// Length of the plain tar.
+        len: u64,
+        /// True if the origin's object is not the plain tar.
+        is_unpacked: bool,
+    },
+    /// The shard failed at the node.
+    Failed(Error),
+}
+
+impl Reply {
+    /// Encodes the frame.
+    ///
+    /// # Errors
+    /// `Invalid` if it is too large: a sample with too many members.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let invalid = |why: String| Error::new(ErrorKind::Invalid, why);
+        let body = postcard::to_stdvec(self)
+            .map_err(|error| invalid(format!("a reply does not encode: {error}")))?;
+        if body.len() > MAX_FRAME {
+            return Err(invalid("a sample's index is too large to be sent".to_owned())
+                .at("bytes", body.len())
+                .at("limit", MAX_FRAME));
+        }
+        let mut frame = Vec::with_capacity(FRAME_HEAD + body.len());
+        // At most MAX_FRAME.
+        frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        frame.extend_from_slice(&body);
+        Ok(frame)
+    }
+
+    /// Decodes a frame without its length.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is no frame.
+    pub fn decode(body: &[u8]) -> Result<Self> {
+        postcard::from_bytes(body).map_err(|error| {
+            Error::new(ErrorKind::Corrupt, format!("a node's reply is malformed: {error}"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(ranges: Vec<(u64, u64)>) -> BytesRequest {
+        let shard = ShardRequest {
+            endpoint: "http://127.0.0.1:9000".into(),
+            url: "s3://bucket/0.tar".into(),
+            version: None,
+            only_cached: false,
+            is_awaited: true,
+        };
+        BytesRequest { shard, of_object: false, ranges }
+    }
+
+    #[test]
+    fn requests_for_too_much_are_rejected() {
+        assert_eq!(request(vec![(0, 1), (u64::MAX - 8, 8)]).check(), Ok(()));
+        assert_eq!(request(vec![(0, MAX_BYTES)]).check(), Ok(()));
+        for ranges in [
+            vec![],
+            vec![(0, 0)],
+            vec![(0, MAX_BYTES + 1)],
+            vec![(0, MAX_BYTES), (0, 1)],
+            vec![(0, u64::MAX), (0, u64::MAX)],
+            vec![(u64::MAX, 1)],
+            vec![(0, 1); MAX_RANGES + 1],
+        ] {
+            let error = request(ranges.clone()).check().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{ranges:?}");
+        }
+    }
+
+    #[test]
+    fn frames_come_back_as_they_were() {
+        let failed = Error::new(ErrorKind::NotFound, "no such object").at("url", "s3://b/0.tar");
+        for reply in
+            [Reply::Waiting, Reply::End { len: 10240, is_unpacked: true }, Reply::Failed(failed)]
+        {
+            let frame = reply.encode().unwrap();
+            assert_eq!(Reply::decode(&frame[FRAME_HEAD..]).unwrap(), reply);
+        }
+        let error = Reply::decode(&[200, 1, 2]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+    }
+}

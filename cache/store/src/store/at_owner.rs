@@ -1,0 +1,309 @@
+//! Shards that another node owns: opened at the owner, and read from it record by record.
+//!
+//! The owner fetches the shard once for the cluster and keeps it. This node keeps only the index,
+//! which comes while the owner indexes, so a first sample needs no whole shard on either node. If
+//! the owner cannot be reached, this node fetches the shard for itself, as it would alone.
+
+use std::ops::Range;
+use std::sync::{Arc, PoisonError};
+
+use forebay_error::{Error, ErrorKind, Result, shown};
+use forebay_peers::message::{Reply, ShardRequest};
+use forebay_peers::{Hop, IndexStream, Peered, Peers};
+use forebay_shard::Origin;
+use forebay_source::{Options, Source, Stat, object_of};
+use forebay_uring::Span;
+
+use super::Store;
+use crate::directory::{ObjectKey, ShardName, object_key};
+use crate::parts::Parts;
+use crate::shard::{Growth, Progress, Shard, ShardHandle};
+use crate::shutdown::shutting_down;
+use crate::tier::{OpeningGuard, Urgency, Wanted};
+
+impl Store {
+    /// Joins a cluster: shards of other owners are read from them from now on. A second call has no
+    /// effect.
+    pub fn join(&self, peers: Arc<Peers>) {
+        // Set once, by the node that starts.
+        let _ = self.inner.peers.set(peers);
+        self.note_ring_change();
+    }
+
+    /// Notes that the members changed: foresight decides about the shards that this node owns.
+    pub fn note_ring_change(&self) {
+        self.decide_managed(None);
+    }
+
+    /// Returns the other nodes, if this one is in a cluster.
+    #[must_use]
+    pub fn peers(&self) -> Option<&Arc<Peers>> {
+        self.inner.peers.get()
+    }
+
+    /// The same store for the requests of another node.
+    #[must_use]
+    pub fn for_peer(&self) -> Self {
+        Self { hop: Hop::Last, ..self.clone() }
+    }
+
+    /// Returns the source of a shard: its origin, or that and the nodes that may have the shard.
+    ///
+    /// # Errors
+    /// As [`forebay_source::Sources::open_for`].
+    pub(super) fn source(&self, url: &str, options: &Options) -> Result<Arc<dyn Source>> {
+        let source = self.inner.sources.open_for(url, options, self.client.as_ref())?;
+        match self.peers() {
+            Some(peers) if self.is_shared(&source, url, options) => {
+                Ok(Arc::new(Peered::new(source, peers.clone(), self.hop)))
+            }
+            _ => Ok(source),
+        }
+    }
+
+    /// Returns true if nodes share copies of this shard: its data set allows it, and every node
+    /// reads it by its own rules, not by a job's credentials.
+    fn is_shared(&self, source: &Arc<dyn Source>, url: &str, options: &Options) -> bool {
+        let rule_allows = self.inner.shared.shares.current().rule(self.charge(url)).peers;
+        rule_allows
+            && source.is_remote()
+            && !self.is_never_cached(url)
+            && self.inner.sources.reads_by_rule(url, options)
+    }
+
+    /// Returns true if another node owns this shard.
+    pub(super) fn is_owned_elsewhere(&self, url: &str, options: &Options) -> bool {
+        let Some(peers) = self.peers() else { return false };
+        let Ok(source) = self.inner.sources.open_for(url, options, self.client.as_ref()) else {
+            return false;
+        };
+        let key = ObjectKey::new(source.endpoint(), &object_of(url));
+        peers.route(key).owner.is_some() && self.is_shared(&source, url, options)
+    }
+
+    /// Returns a shard that is open at its owner.
+    pub(super) fn opened_at_owner(&self, wanted: &Wanted) -> Option<Arc<Shard>> {
+        let mut elsewhere = self.inner.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        let shard = elsewhere.get(&wanted.name)?;
+        if shard.progress().failed.is_some() {
+            elsewhere.forget(&wanted.name);
+            return None;
+        }
+        Some(shard)
+    }
+
+    /// Opens a shard at the node that owns it; none if that is this one, or if the owner does not
+    /// serve it.
+    pub(super) async fn open_at_owner(
+        &self,
+        wanted: &Wanted,
+        urgency: Urgency,
+    ) -> Option<Arc<Shard>> {
+        let peers = self.peers()?;
+        let url = &wanted.origin.url;
+        let owner = peers.route(object_key(&wanted.origin)).owner?;
+        let rule_allows = self.inner.shared.shares.current().rule(self.charge(url)).peers;
+        if self.hop == Hop::Last || !wanted.source.is_shared() || !rule_allows {
+            return None;
+        }
+        let request = ShardRequest {
+            endpoint: wanted.origin.endpoint.clone(),
+            url: url.clone(),
+            version: Some(wanted.stat.version.clone()),
+            only_cached: false,
+            is_awaited: urgency == Urgency::Needed,
+        };
+        let index = match peers.index(&owner, &request).await {
+            Ok(index) => index,
+            Err(error) => {
+                let (url, dataset) = (shown(url), self.inner.shared.dataset_of(url));
+                tracing::debug!(dataset, url, %error, "the owner of a shard does not serve it");
+                return None;
+            }
+        };
+        let growth = Growth::new();
+        let shard = self.through(wanted, growth.clone(), None, elsewhere(owner.name()));
+        self.keep_elsewhere(&shard);
+        let (store, wanted, opened) = (self.clone(), wanted.clone(), shard.clone());
+        tokio::spawn(async move { store.follow(&wanted, opened, growth, index).await });
+        Some(shard)
+    }
+
+    fn keep_elsewhere(&self, shard: &Arc<Shard>) {
+        let mut elsewhere = self.inner.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        elsewhere.keep(shard.name().clone(), shard);
+    }
+
+    /// Takes the index as it comes from the owner. If it breaks off, this node indexes the rest
+    /// itself.
+    async fn follow(
+        self,
+        wanted: &Wanted,
+        shard: Arc<Shard>,
+        growth: Growth,
+        mut index: IndexStream,
+    ) {
+        let broke = loop {
+            let taken = match index.next().await {
+                Ok(Reply::Waiting | Reply::Stat(_)) => Ok(()),
+                Ok(Reply::Samples(part)) => growth.append(part),
+                Ok(Reply::End { len, is_unpacked }) => {
+                    if is_unpacked {
+                        growth.mark_unpacked();
+                    }
+                    growth.finish(len);
+                    growth.settle();
+                    self.keep_elsewhere(&shard);
+                    return;
+                }
+                Ok(Reply::Failed(error)) | Err(error) => Err(error),
+            };
+            if let Err(error) = taken {
+                break error;
+            }
+        };
+        let (url, node) = (shown(shard.url()), index.peer().name());
+        tracing::warn!(url, node, error = %broke, "the index of a shard broke off: this node reads the shard's origin");
+        let parts = Parts::new(wanted.stat.len, wanted.stat.binding);
+        *shard.parts.lock().unwrap_or_else(PoisonError::into_inner) = Some(parts.clone());
+        self.index_alone(wanted, shard, parts, growth, false).await;
+    }
+}
+
+/// Reason why no tier of this node has the shard.
+fn elsewhere(owner: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, "another node owns the shard").at("node", owner)
+}
+
+/// A shard that another node reads from this one.
+pub struct PeerShard {
+    shard: ShardHandle,
+    is_unpacked: bool,
+    /// Keeps a copy that is not in use otherwise.
+    _stays: Option<OpeningGuard>,
+}
+
+impl PeerShard {
+    /// Returns the open shard.
+    #[must_use]
+    pub fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    /// Returns true if the origin's object is not the plain tar.
+    #[must_use]
+    pub fn is_unpacked(&self) -> bool {
+        self.is_unpacked || self.shard.growth.is_unpacked()
+    }
+
+    /// Returns `end`, or the end of the shard if that is known and comes before.
+    #[must_use]
+    pub fn end_of(&self, end: u64) -> u64 {
+        let growth = &self.shard.growth;
+        let as_stored = (!self.is_unpacked()).then_some(self.shard.stat.len);
+        growth.known_len().or(as_stored).map_or(end, |len| end.min(len))
+    }
+
+    /// Waits for more than `samples` samples, or for the last one. `is_awaited`: fetches them
+    /// before samples that no trainer waits for.
+    ///
+    /// # Errors
+    /// The error of the fill, if it ended early.
+    pub async fn more_than(&self, samples: u64, is_awaited: bool) -> Result<Progress> {
+        if is_awaited {
+            return self.shard.wait(samples + 1).await;
+        }
+        self.shard.growth.grown(samples + 1).await
+    }
+
+    /// Reads a range of the plain tar into a span that holds [`Shard::footprint`] of it. Returns the span, and the place of the bytes in it.
+    ///
+    /// # Errors
+    /// The error of the tier and of the origin; `Invalid` if the shard ends before.
+    pub async fn read(&self, range: Range<u64>, span: Span) -> Result<(Span, Range<usize>)> {
+        let start = Shard::footprint(&range).start;
+        let read = self.shard.read(vec![(range.clone(), span)]).await.pop();
+        let read = read.ok_or_else(shutting_down)?.whole()?;
+        let at = |offset: u64| usize::try_from(offset - start).unwrap_or(usize::MAX);
+        Ok((read, at(range.start)..at(range.end)))
+    }
+}
+
+impl Store {
+    /// Returns length and version of a shard.
+    ///
+    /// # Errors
+    /// The error of the origin; `Invalid` if this node reaches another store by the URL,
+    /// `PermissionDenied` if it does not share the shard.
+    pub async fn stat_for_peer(&self, request: &ShardRequest) -> Result<Stat> {
+        let source = self.source_for_peer(request)?;
+        let rank = self.rank();
+        let _awaited = request.is_awaited.then(|| rank.awaited());
+        Ok(self.look(&source, &request.url).await?.stat)
+    }
+
+    /// Opens a shard for another node: a whole copy, or the shard as it arrives.
+    ///
+    /// # Errors
+    /// As [`Store::stat_for_peer`] and [`Store::shard`]; `NotFound` if only a copy counts and there
+    /// is none; `Unavailable` with the reason `changed` if the version is another one.
+    pub async fn shard_for_peer(&self, request: &ShardRequest) -> Result<PeerShard> {
+        self.source_for_peer(request)?;
+        let at = |error: Error| error.at("url", &request.url);
+        if request.only_cached {
+            let copy = self.copy_for_peer(request).await?;
+            let absent = || Error::new(ErrorKind::NotFound, "this node has no copy");
+            return copy.ok_or_else(|| at(absent()));
+        }
+        let urgency = if request.is_awaited { Urgency::Needed } else { Urgency::Ahead };
+        let shard = self.shard(&request.url, &Options::default(), urgency).await?;
+        match &request.version {
+            Some(version) if *version != shard.stat.version => {
+                let error =
+                    Error::new(ErrorKind::Unavailable, "the shard has another version here");
+                Err(at(error.at("reason", "changed").at("version", &shard.stat.version)))
+            }
+            _ => {
+                let is_unpacked = shard.growth.is_unpacked();
+                Ok(PeerShard { shard, is_unpacked, _stays: None })
+            }
+        }
+    }
+
+    /// Opens a whole copy of one version; none if there is no copy.
+    async fn copy_for_peer(&self, request: &ShardRequest) -> Result<Option<PeerShard>> {
+        let Some(version) = request.version.clone() else { return Ok(None) };
+        let (endpoint, url) = (request.endpoint.clone(), request.url.clone());
+        let name = ShardName::new(&Origin { endpoint, url, version });
+        for tier in self.inner.tiers.iter().filter(|tier| tier.is_readable()) {
+            if let Some((shard, sidecar, stays)) = tier.open_for_move(&tier.name_for(&name)).await?
+            {
+                let is_unpacked = sidecar.compressed_len.is_some();
+                return Ok(Some(PeerShard { shard, is_unpacked, _stays: Some(stays) }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the source that another node's request is about.
+    fn source_for_peer(&self, request: &ShardRequest) -> Result<Arc<dyn Source>> {
+        let url = &request.url;
+        let options = Options::default();
+        let by_rule = self.inner.sources.open(url, &options)?;
+        if !self.is_shared(&by_rule, url, &options) {
+            let error =
+                Error::new(ErrorKind::PermissionDenied, "this node does not share the shard");
+            return Err(error.at("url", url));
+        }
+        if by_rule.endpoint() != request.endpoint {
+            let error =
+                Error::new(ErrorKind::Invalid, "this node reads the shard from another store");
+            return Err(error
+                .at("url", url)
+                .at("endpoint", by_rule.endpoint())
+                .at("asked", &request.endpoint)
+                .advise("give all nodes of a cluster the same [[source]] rules"));
+        }
+        self.source(url, &options)
+    }
+}

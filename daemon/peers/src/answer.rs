@@ -1,0 +1,277 @@
+//! Replies to other nodes: about shards, and with their bytes.
+//!
+//! Memory bounds what is served at once. A request that finds none within [`MEMORY_WAIT`] is told
+//! to come again: the asker waits, and does not go to the origin.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_peers::message::{
+    BYTES, BytesRequest, Greeting, HELLO, INDEX, MAX_REQUEST, PART_MEMBERS, RANGE_HEAD, Reply,
+    STAT, ShardRequest,
+};
+use forebay_shard::IndexPart;
+use forebay_shard::checksum::crc32c;
+use forebay_source::Rate;
+use forebay_store::{PeerShard, Shard, Store};
+use forebay_uring::{Arena, Span};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, Limited, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::{Method, Request, Response, StatusCode};
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+
+use crate::server::Tally;
+
+/// Wait for serving memory: some blocks at a gigabit.
+const MEMORY_WAIT: Duration = Duration::from_millis(500);
+
+/// Pause that a busy node asks for, in seconds.
+const RETRY_AFTER: &str = "0.25";
+
+/// Interval of signs of life while a reply waits: well below the silence that an asker accepts.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Frames that wait for the connection.
+const FRAMES_AHEAD: usize = 4;
+
+/// Body of a reply.
+type Body = UnsyncBoxBody<Bytes, Error>;
+
+/// Answers of a node.
+pub(crate) struct Answers {
+    pub(crate) store: Store,
+    pub(crate) greeting: Greeting,
+    pub(crate) memory: Arena,
+    pub(crate) rate: Rate,
+    pub(crate) tally: Arc<Tally>,
+}
+
+/// Bytes of a shard on their way to the connection.
+struct Sent {
+    span: Span,
+    range: Range<usize>,
+}
+
+impl AsRef<[u8]> for Sent {
+    fn as_ref(&self) -> &[u8] {
+        &self.span[self.range.clone()]
+    }
+}
+
+impl Answers {
+    /// Answers a request of the member with this name; none: the certificate names no member.
+    pub(crate) async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        member: Option<&str>,
+    ) -> Response<Body> {
+        self.tally.requests.fetch_add(1, Ordering::Relaxed);
+        let Some(member) = member else {
+            let what = "the certificate of the asking node names no member of the cluster";
+            let error = Error::new(ErrorKind::PermissionDenied, what);
+            return failed(&error.advise("add the node to the member list of all nodes"));
+        };
+        let path = request.uri().path().to_owned();
+        let answered = match (request.method(), path.as_str()) {
+            (&Method::POST, HELLO) => Ok(self.greet()),
+            (&Method::POST, STAT) => self.clone().stat(request).await,
+            (&Method::POST, INDEX) => self.clone().index(request).await,
+            (&Method::POST, BYTES) => self.bytes(request).await,
+            _ => Err(Error::new(ErrorKind::Invalid, "unknown request of another node")
+                .at("path", &path)
+                .advise("upgrade the nodes of a cluster one release at a time")),
+        };
+        answered.unwrap_or_else(|error| {
+            if error.kind() != ErrorKind::NotFound {
+                self.tally.failed.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(node = member, path, %error, "another node's request failed");
+            }
+            failed(&error)
+        })
+    }
+
+    fn greet(&self) -> Response<Body> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let unix_time = now.map_or(0, |now| now.as_secs());
+        document(StatusCode::OK, &Greeting { unix_time, ..self.greeting.clone() })
+    }
+
+    async fn stat(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>> {
+        let request: ShardRequest = read(request).await?;
+        Ok(frames(move |frames| async move {
+            let stat = alive(&frames, self.store.stat_for_peer(&request)).await?;
+            frames.reply(&stat.map_or_else(Reply::Failed, Reply::Stat)).await
+        }))
+    }
+
+    async fn index(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>> {
+        let request: ShardRequest = read(request).await?;
+        Ok(frames(move |frames| async move {
+            match alive(&frames, self.store.shard_for_peer(&request)).await? {
+                Ok(shard) => send_index(&shard, request.is_awaited, &frames).await,
+                Err(error) => frames.reply(&Reply::Failed(error)).await,
+            }
+        }))
+    }
+
+    async fn bytes(&self, request: Request<Incoming>) -> Result<Response<Body>> {
+        let request: BytesRequest = read(request).await?;
+        request.check()?;
+        let shard = self.store.shard_for_peer(&request.shard).await?;
+        if request.of_object && shard.is_unpacked() {
+            let error = Error::new(ErrorKind::NotFound, "this node has only the unpacked shard");
+            return Err(error.at("url", &request.shard.url));
+        }
+        let mut sent = Vec::with_capacity(2 * request.ranges.len());
+        for (start, len) in request.ranges {
+            let range = start..shard.end_of(start + len).max(start);
+            self.rate.take(range.end - range.start).await;
+            let mut head = Vec::with_capacity(RANGE_HEAD);
+            if range.is_empty() {
+                head.extend_from_slice(&[0; RANGE_HEAD]);
+                sent.push(Bytes::from(head));
+                continue;
+            }
+            let footprint = Shard::footprint(&range);
+            let room = usize::try_from(footprint.end - footprint.start).unwrap_or(usize::MAX);
+            let Ok(leased) = tokio::time::timeout(MEMORY_WAIT, self.memory.lease(room)).await
+            else {
+                self.tally.busy.fetch_add(1, Ordering::Relaxed);
+                return Ok(busy());
+            };
+            let (span, place) = shard.read(range, leased?).await?;
+            let bytes = Sent { span, range: place };
+            // A request asks for less than 4 GiB.
+            head.extend_from_slice(&(bytes.as_ref().len() as u32).to_le_bytes());
+            head.extend_from_slice(&crc32c(bytes.as_ref()).to_le_bytes());
+            self.tally.sent_bytes.fetch_add(bytes.as_ref().len() as u64, Ordering::Relaxed);
+            sent.extend([Bytes::from(head), Bytes::from_owner(bytes)]);
+        }
+        let sent = sent.into_iter().map(|bytes| Ok(Frame::data(bytes)));
+        Ok(Response::new(StreamBody::new(futures::stream::iter(sent)).boxed_unsync()))
+    }
+}
+
+/// Sends the samples of a shard as they are indexed.
+async fn send_index(shard: &PeerShard, is_awaited: bool, frames: &Frames) -> Result<()> {
+    let (mut sent, mut known_fields) = (0, 0);
+    loop {
+        let part = {
+            let index = shard.shard().index();
+            let part = IndexPart::of(&index, sent, known_fields, PART_MEMBERS);
+            known_fields = part.as_ref().map_or(known_fields, |_| index.fields().len());
+            part
+        };
+        if let Some(part) = part {
+            sent += part.len();
+            frames.reply(&Reply::Samples(part)).await?;
+            continue;
+        }
+        let progress = match alive(frames, shard.more_than(sent, is_awaited)).await? {
+            Ok(progress) => progress,
+            Err(error) => return frames.reply(&Reply::Failed(error)).await,
+        };
+        if progress.samples > sent {
+            continue;
+        }
+        if progress.counted {
+            let (len, is_unpacked) = (shard.shard().len(), shard.is_unpacked());
+            return frames.reply(&Reply::End { len, is_unpacked }).await;
+        }
+    }
+}
+
+/// Frames of a reply, on their way to the connection.
+struct Frames(mpsc::Sender<std::result::Result<Frame<Bytes>, Error>>);
+
+impl Frames {
+    /// Sends a frame.
+    ///
+    /// # Errors
+    /// `Closed` if the asker is gone.
+    async fn reply(&self, reply: &Reply) -> Result<()> {
+        let frame = Frame::data(Bytes::from(reply.encode()?));
+        let gone = |_| Error::new(ErrorKind::Closed, "the asking node is gone");
+        self.0.send(Ok(frame)).await.map_err(gone)
+    }
+}
+
+/// Runs some work, with signs of life meanwhile.
+async fn alive<T>(frames: &Frames, work: impl Future<Output = T>) -> Result<T> {
+    let mut work = std::pin::pin!(work);
+    loop {
+        match tokio::time::timeout(HEARTBEAT, work.as_mut()).await {
+            Ok(done) => return Ok(done),
+            Err(_) => frames.reply(&Reply::Waiting).await?,
+        }
+    }
+}
+
+/// Returns a reply whose frames `send` sends.
+fn frames<F>(send: impl FnOnce(Frames) -> F) -> Response<Body>
+where
+    F: Future<Output = Result<()>> + Send + 'static,
+{
+    let (sender, mut receiver) = mpsc::channel(FRAMES_AHEAD);
+    let breaker = sender.clone();
+    let sending = send(Frames(sender));
+    tokio::spawn(async move {
+        let broke = tokio::select! {
+            sent = sending => sent.err(),
+            // Nobody reads: what the asker waited for is not needed any more.
+            () = breaker.closed() => None,
+        };
+        if let Some(error) = broke {
+            // The asker finds the reply broken off.
+            let _: std::result::Result<(), _> = breaker.send(Err(error)).await;
+        }
+    });
+    let stream = futures::stream::poll_fn(move |context| receiver.poll_recv(context));
+    Response::new(StreamBody::new(stream).boxed_unsync())
+}
+
+/// Reads the body of a request.
+async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T> {
+    let body = Limited::new(request.into_body(), MAX_REQUEST).collect().await;
+    let invalid = |why: String| Error::new(ErrorKind::Invalid, format!("invalid request: {why}"));
+    let body = body.map_err(|error| invalid(error.to_string()).at("limit", MAX_REQUEST))?;
+    serde_json::from_slice(&body.to_bytes()).map_err(|error| invalid(error.to_string()))
+}
+
+fn busy() -> Response<Body> {
+    let error = Error::new(ErrorKind::Unavailable, "this node serves as much as it may");
+    let mut response = document(StatusCode::SERVICE_UNAVAILABLE, &error);
+    response
+        .headers_mut()
+        .insert("retry-after", hyper::header::HeaderValue::from_static(RETRY_AFTER));
+    response
+}
+
+/// Returns the reply for an error.
+fn failed(error: &Error) -> Response<Body> {
+    let status = match error.kind() {
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::PermissionDenied if error.place("url").is_none() => StatusCode::FORBIDDEN,
+        ErrorKind::Unavailable if error.place("reason") == Some("changed") => {
+            StatusCode::PRECONDITION_FAILED
+        }
+        ErrorKind::Invalid => StatusCode::BAD_REQUEST,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    document(status, error)
+}
+
+fn document<T: serde::Serialize>(status: StatusCode, content: &T) -> Response<Body> {
+    // Greetings and errors are made of texts and numbers.
+    let body = serde_json::to_vec(content).unwrap_or_default();
+    let never = |never: std::convert::Infallible| match never {};
+    let mut response = Response::new(Full::from(body).map_err(never).boxed_unsync());
+    *response.status_mut() = status;
+    response
+}

@@ -1,0 +1,13 @@
+//! Peer server of a node: it serves shards to the other nodes of its cluster.
+//!
+//! | part | holds |
+//! |---|---|
+//! | [`PeerServer`] | the port, its connections, and the names of those who may ask |
+//! | `answer` | replies about shards, and their bytes |
+//! | `pace` | an end to connections that take nothing |
+
+mod answer;
+mod pace;
+mod server;
+
+pub use server::{PeerServer, PeerServerConfig, ServingReport};

@@ -1,0 +1,217 @@
+//! The peer server's port: connections, handshakes, and the names of those who may ask.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_peers::message::Greeting;
+use forebay_peers::{PeerTls, Peers};
+use forebay_source::Rate;
+use forebay_store::Store;
+use forebay_uring::Arena;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::{Deserialize, Serialize};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
+use utoipa::ToSchema;
+
+use crate::answer::Answers;
+use crate::pace::Paced;
+
+/// Maximum number of connections: 32 of each node in a rack of 64.
+const CONNECTIONS: usize = 2048;
+
+/// Time for a handshake: a few round trips, on a busy node.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time in which a request's head must come, and for which a connection may be idle.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Pause after a failed accept: the limit of open files, which others must close.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Settings of a peer server.
+pub struct PeerServerConfig {
+    /// Address and port.
+    pub listen: SocketAddr,
+    /// Certificates, as they are renewed.
+    pub tls: watch::Receiver<PeerTls>,
+    /// Introduction of this node.
+    pub greeting: Greeting,
+    /// Maximum bytes per second to all other nodes together.
+    pub serve: Option<u64>,
+    /// Memory of replies.
+    pub memory: Arena,
+}
+
+/// Counts of a peer server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ServingReport {
+    /// Requests answered, errors included.
+    pub requests: u64,
+    /// Bytes of shards sent.
+    pub sent_bytes: u64,
+    /// Requests that found the serving memory full.
+    pub busy: u64,
+    /// Requests that failed on a shard.
+    pub failed: u64,
+    /// Connections rejected for their certificate.
+    pub rejected: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) requests: AtomicU64,
+    pub(crate) sent_bytes: AtomicU64,
+    pub(crate) busy: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    rejected: AtomicU64,
+}
+
+/// A running peer server, until dropped.
+pub struct PeerServer {
+    address: SocketAddr,
+    tally: Arc<Tally>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for PeerServer {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl PeerServer {
+    /// Opens the port and starts to serve.
+    ///
+    /// # Errors
+    /// If the port cannot be opened.
+    pub async fn start(config: PeerServerConfig, store: &Store, peers: Arc<Peers>) -> Result<Self> {
+        let at = |error: Error| error.at("listen", config.listen);
+        let listener = TcpListener::bind(config.listen).await;
+        let listener = listener.doing("open the port for other nodes").map_err(at)?;
+        let address = listener.local_addr().doing("open the port for other nodes")?;
+        let tally = Arc::<Tally>::default();
+        let answers = Arc::new(Answers {
+            store: store.for_peer(),
+            greeting: config.greeting,
+            memory: config.memory,
+            rate: Rate::of(config.serve),
+            tally: tally.clone(),
+        });
+        let accepting = tokio::spawn(accept(listener, config.tls, answers, peers));
+        tracing::info!(%address, "serves other nodes");
+        Ok(Self { address, tally, accepting })
+    }
+
+    /// Returns the address and port.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns the counts.
+    #[must_use]
+    pub fn report(&self) -> ServingReport {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        ServingReport {
+            requests: read(&self.tally.requests),
+            sent_bytes: read(&self.tally.sent_bytes),
+            busy: read(&self.tally.busy),
+            failed: read(&self.tally.failed),
+            rejected: read(&self.tally.rejected),
+        }
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    tls: watch::Receiver<PeerTls>,
+    answers: Arc<Answers>,
+    peers: Arc<Peers>,
+) {
+    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        // Further connections wait in the kernel.
+        let Ok(permit) = connections.clone().acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept another node's connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let acceptor = TlsAcceptor::from(tls.borrow().server.clone());
+        tokio::spawn(serve(stream, acceptor, answers.clone(), peers.clone(), permit));
+    }
+}
+
+/// Serves one connection to its end.
+async fn serve(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    answers: Arc<Answers>,
+    peers: Arc<Peers>,
+    _permit: OwnedSemaphorePermit,
+) {
+    let from = stream.peer_addr().map_or_else(|_| String::new(), |address| address.to_string());
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let rejected = |error: &Error| {
+        answers.tally.rejected.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(target: "forebay::audit", from, %error, "rejected a node's connection");
+    };
+    let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(Paced::new(stream)));
+    let stream = match handshake.await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return rejected(&handshake_error(&error)),
+        Err(_) => {
+            return rejected(&Error::new(ErrorKind::Unavailable, "a handshake took too long"));
+        }
+    };
+    let names = names(stream.get_ref().1.peer_certificates().and_then(<[_]>::first));
+    let ring = peers.ring();
+    let member = names.iter().find(|name| ring.member(name).is_some());
+    if member.is_none() {
+        let error = Error::new(ErrorKind::PermissionDenied, "the certificate names no member");
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        rejected(&error.at("names", names).advise("add the node to the member list"));
+    }
+    let member = member.cloned();
+    let service = service_fn(move |request| {
+        let (answers, member) = (answers.clone(), member.clone());
+        async move { Ok::<_, Infallible>(answers.answer(request, member.as_deref()).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(from, %error, "another node's connection ended");
+    }
+}
+
+/// Returns the names in a verified certificate.
+fn names(certificate: Option<&rustls::pki_types::CertificateDer<'_>>) -> Vec<String> {
+    let parsed = certificate.and_then(|der| webpki::EndEntityCert::try_from(der).ok());
+    parsed.map(|parsed| parsed.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default()
+}
+
+fn handshake_error(error: &std::io::Error) -> Error {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => {
+            Error::new(ErrorKind::PermissionDenied, format!("invalid certificate: {error}"))
+                .advise("sign the certificates of all nodes with the authority in `ca`")
+        }
+        _ => Error::new(ErrorKind::Unavailable, format!("a TLS handshake failed: {error}")),
+    }
+}
