@@ -4,6 +4,7 @@
 //! benchmark that SIGINT or SIGTERM ended, as shells have it.
 
 mod bench;
+mod cluster;
 mod completions;
 mod config;
 mod cost;
@@ -77,6 +78,8 @@ enum Verb {
     Tier(tier::Verb),
     #[command(subcommand)]
     Dataset(dataset::Verb),
+    #[command(subcommand)]
+    Cluster(cluster::Verb),
     #[command(subcommand)]
     Policy(policy::Verb),
     #[command(subcommand)]
@@ -322,6 +325,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
         Verb::Job(verb) => job::run(&verb),
         Verb::Tier(verb) => tier::run(&verb),
         Verb::Dataset(verb) => dataset::run(&verb, launcher),
+        Verb::Cluster(verb) => cluster::run(&verb),
         Verb::Policy(verb) => policy::run(&verb),
         Verb::Config(verb) => config::run(&verb),
         Verb::Doctor(arguments) => doctor::run(&arguments, launcher),

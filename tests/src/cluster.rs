@@ -133,8 +133,8 @@ impl ClusterFiles {
         }
     }
 
-    /// Configuration of a node of the cluster with one tier of `capacity` bytes, that reads `origin`
-    /// by a rule with a profile of its own.
+    /// Configuration of a node of the cluster with one tier of `capacity` bytes, that reads
+    /// `origin` by a rule with a profile of its own.
     ///
     /// # Panics
     /// If the profile cannot be written.

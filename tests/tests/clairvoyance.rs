@@ -247,6 +247,7 @@ fn kept(by: Evict) -> Vec<Dataset> {
 }
 
 /// Trains on the rest of an epoch of which some batches were taken.
+#[allow(clippy::disallowed_methods, reason = "a step takes its time, whatever happens")]
 fn finish(loader: &Loader, mut epoch: Epoch) {
     loop {
         match next(loader).unwrap() {

@@ -22,7 +22,7 @@ use utoipa::ToSchema;
 
 use crate::message::{
     BYTES, BytesRequest, FRAME_HEAD, Greeting, HELLO, INDEX, MAX_FRAME, RANGE_HEAD, Reply, STAT,
-    ShardRequest,
+    SUSPECT, ShardRequest,
 };
 use crate::tls::PeerTls;
 
@@ -399,6 +399,17 @@ impl Peers {
         opened.await.map_err(|failure| self.noted(peer, failure))
     }
 
+    /// Tells a node that its bytes of a shard were wrong. Returns once it took notice.
+    ///
+    /// # Errors
+    /// The error of the node.
+    pub async fn suspect(&self, peer: &Peer, request: &ShardRequest) -> Result<()> {
+        let error = Error::new(ErrorKind::Corrupt, "a member differs from its checksum");
+        peer.note(&Failure::new(Fallback::Corrupt, error));
+        let told = async { self.post(peer, SUSPECT, json(request)?).await.map(drop) };
+        told.await.map_err(|failure| failure.error.at("node", peer.name()))
+    }
+
     /// Counts a failure and returns its error.
     pub(crate) fn noted(&self, peer: &Peer, failure: Failure) -> Error {
         peer.note(&failure);
@@ -463,8 +474,7 @@ impl Peers {
             match response.status() {
                 StatusCode::OK => return Ok(response),
                 StatusCode::SERVICE_UNAVAILABLE => {
-                    let pause = retry_after(&response);
-                    tokio::time::sleep(pause).await;
+                    pause(retry_after(&response)).await;
                 }
                 status => return Err(rejected(peer, status, response).await),
             }
@@ -578,6 +588,11 @@ fn json<T: Serialize>(request: &T) -> Asked<Vec<u8>> {
     })
 }
 
+#[expect(clippy::disallowed_methods, reason = "a pause has no other condition than its end")]
+async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
 /// Returns the time that a busy node asks for.
 fn retry_after(response: &Response) -> Duration {
     let header = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
@@ -609,13 +624,13 @@ fn lost(node: &str, error: &reqwest::Error) -> Error {
 fn certificate(error: &reqwest::Error) -> bool {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(cause) = next {
-        match cause.downcast_ref::<rustls::Error>() {
-            Some(
-                rustls::Error::InvalidCertificate(_)
-                | rustls::Error::AlertReceived(_)
-                | rustls::Error::NoCertificatesPresented,
-            ) => return true,
-            _ => {}
+        if let Some(
+            rustls::Error::InvalidCertificate(_)
+            | rustls::Error::AlertReceived(_)
+            | rustls::Error::NoCertificatesPresented,
+        ) = cause.downcast_ref::<rustls::Error>()
+        {
+            return true;
         }
         next = match cause.downcast_ref::<std::io::Error>() {
             Some(io) => io.get_ref().map(|inner| inner as &(dyn std::error::Error + 'static)),

@@ -14,8 +14,10 @@
 mod client;
 pub mod message;
 mod peered;
+mod report;
 mod tls;
 
 pub use client::{Fallback, IndexStream, Peer, PeerReport, Peers, Route};
 pub use peered::{Hop, Peered};
+pub use report::{ClusterReport, OwnerReport, ServingReport};
 pub use tls::{PeerTls, PeerTlsFiles};

@@ -21,6 +21,9 @@ pub const STAT: &str = "/peer/1/stat";
 /// Path of a shard's index: a [`ShardRequest`], answered by frames.
 pub const INDEX: &str = "/peer/1/index";
 
+/// Path of a report that a shard's bytes were wrong: a [`ShardRequest`].
+pub const SUSPECT: &str = "/peer/1/suspect";
+
 /// Path of bytes: a [`BytesRequest`], answered by the bytes of each range behind a head.
 pub const BYTES: &str = "/peer/1/bytes";
 

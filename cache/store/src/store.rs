@@ -30,13 +30,14 @@ mod upkeep;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_peers::{Hop, Peers};
 use forebay_source::{Bill, ByClient, Client, Listing, Options, Rank, Rate, Source, Sources};
 use forebay_uring::{Arena, Engine};
 use futures::future::Shared;
+use lru::LruCache;
 
 use crate::dataset::Dataset;
 use crate::device;
@@ -114,6 +115,10 @@ struct StoreInner {
     peers: OnceLock<Arc<Peers>>,
     /// Shards open at the nodes that own them.
     elsewhere: Mutex<OpenShards>,
+    /// Shards whose owner sent wrong bytes, and since when.
+    distrusted: Mutex<LruCache<ShardName, Instant>>,
+    /// Held while a copy that another node found wrong is compared.
+    comparing: tokio::sync::Mutex<()>,
     /// Held by a change of rules, from its checks to its end.
     reconfiguring: tokio::sync::Mutex<()>,
     /// Held by a change of pins.
@@ -174,6 +179,8 @@ impl Store {
             promotions: Promotions::default(),
             peers: OnceLock::new(),
             elsewhere: Mutex::new(OpenShards::new()),
+            distrusted: Mutex::new(LruCache::new(at_owner::DISTRUSTED)),
+            comparing: tokio::sync::Mutex::default(),
             reconfiguring: tokio::sync::Mutex::default(),
             pinning: tokio::sync::Mutex::default(),
         };
@@ -343,6 +350,7 @@ impl Store {
             // The origin has changed bytes, or another version.
             None => {
                 self.inner.shared.through().forget(shard.name());
+                self.distrust(shard);
                 self.inner.shared.forget_identity(&*shard.source, shard.url());
                 if why.kind() == ErrorKind::Corrupt {
                     self.drop_index(shard).await;

@@ -94,6 +94,7 @@ fn event(path: &str) -> &'static str {
         ("/api/v1/scrubs", "scrub"),
         ("/api/v1/jobs", "job"),
         ("/api/v1/shards", "explain"),
+        ("/api/v1/cluster", "cluster"),
         ("/api/v1/policy", "policy"),
         ("/api/v1/trace", "policy"),
     ];

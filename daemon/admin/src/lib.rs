@@ -9,7 +9,7 @@
 //!     document       the part of the document common to all routes   document.rs
 //!     lines          progress of long work, line by line             lines.rs
 //!     page           the status page                                 page.rs
-//!     state, costs, jobs, tiers, datasets, shards, explain, pins, warm_ups, scrubs, policy
+//!     state, costs, cluster, jobs, tiers, datasets, shards, explain, pins, warm_ups, scrubs, policy
 //!                    one file for each kind of object
 //! ```
 //! A route is declared once, with its description, so that the document and the served routes
@@ -17,6 +17,7 @@
 
 mod access;
 mod body;
+mod cluster;
 mod costs;
 mod datasets;
 mod document;
@@ -135,6 +136,8 @@ fn declared(node: &Arc<Node>) -> (Router<Arc<Node>>, Document) {
         .routes(routes!(datasets::list))
         .routes(routes!(datasets::show))
         .routes(routes!(explain::explain))
+        .routes(routes!(cluster::show))
+        .routes(routes!(cluster::owner))
         .routes(routes!(shards::evict))
         .routes(routes!(shards::check))
         .routes(routes!(pins::list, pins::pin, pins::unpin))

@@ -2,7 +2,7 @@
 //! ```text
 //!   Scrape     a status, and the part the caller may see          metrics.rs
 //!     family     a family and its samples                          metrics/family.rs
-//!     node, tiers, origins, prefetch, jobs, gpus, shares, bills    the families, by subject
+//!     node, tiers, peers, origins, prefetch, jobs, gpus, shares, bills    the families, by subject
 //!     text       both formats, and their negotiation               metrics/text.rs
 //!     document   docs/METRICS.md                                   metrics/document.rs
 //! ```
@@ -17,6 +17,7 @@ mod gpus;
 mod jobs;
 mod node;
 mod origins;
+mod peers;
 mod prefetch;
 mod shares;
 mod text;
@@ -34,9 +35,10 @@ pub(crate) use text::Format;
 
 /// Every family, in the order of the document.
 fn families() -> impl Iterator<Item = &'static Family> {
-    let parts: [&'static [Family]; 8] = [
+    let parts: [&'static [Family]; 9] = [
         node::FAMILIES,
         tiers::FAMILIES,
+        peers::FAMILIES,
         origins::FAMILIES,
         prefetch::FAMILIES,
         jobs::FAMILIES,
@@ -148,6 +150,7 @@ mod tests {
             frames: Memory { bytes: 0, in_use_bytes: 0, pages: PageReport::default() },
             slab_bytes: 0,
             slab_limit_bytes: 0,
+            cluster: None,
             jobs,
             gpus: None,
             warm_ups: Vec::new(),

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use forebay_error::Error;
 use forebay_histogram::Times;
+use forebay_peers::ClusterReport;
 use forebay_source::{Billed, FileCounts, LinkReport, MountReport};
 use forebay_store::{
     BillKey, Counters, DatasetTraffic, Fills, ForecastReport, Holdings, ThroughCounters, TierReport,
@@ -55,6 +56,9 @@ pub struct Status {
     pub slab_bytes: usize,
     /// Bytes all slabs together may have.
     pub slab_limit_bytes: usize,
+    /// The node's part in its cluster; none if it is in no cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterReport>,
     /// Jobs connected now.
     pub jobs: Vec<Job>,
     /// Activity of the node's GPUs; none without NVIDIA's driver.

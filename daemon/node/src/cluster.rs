@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 use forebay_cluster::{Member, Ring, parse_members, slots_of};
 use forebay_config::settings::{ClusterConfig, MembersSource};
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_peer_server::{PeerServer, PeerServerConfig, ServingReport};
+use forebay_peer_server::{PeerServer, PeerServerConfig};
 use forebay_peers::message::{Greeting, PROTOCOL};
-use forebay_peers::{PeerReport, PeerTls, PeerTlsFiles, Peers};
+use forebay_peers::{ClusterReport, PeerTls, PeerTlsFiles, Peers};
 use forebay_store::Store;
 use forebay_uring::{Arena, Region};
 use tokio::sync::watch;
@@ -84,34 +84,16 @@ impl Cluster {
         Ok(Self { peers, server, group, tasks })
     }
 
-    /// Returns the other nodes.
+    /// Returns the node's part in its cluster.
     #[must_use]
-    pub fn peers(&self) -> &Arc<Peers> {
-        &self.peers
-    }
-
-    /// Returns the members, as this node sees them.
-    #[must_use]
-    pub fn members(&self) -> Vec<PeerReport> {
-        self.peers.report()
-    }
-
-    /// Returns the counts of what this node served.
-    #[must_use]
-    pub fn serving(&self) -> ServingReport {
-        self.server.report()
-    }
-
-    /// Returns the name of the ring.
-    #[must_use]
-    pub fn group(&self) -> &str {
-        &self.group
-    }
-
-    /// Returns the address and port for other nodes.
-    #[must_use]
-    pub fn address(&self) -> std::net::SocketAddr {
-        self.server.address()
+    pub fn report(&self) -> ClusterReport {
+        ClusterReport {
+            node: self.peers.own().to_owned(),
+            group: self.group.clone(),
+            address: self.server.address().to_string(),
+            members: self.peers.report(),
+            serving: self.server.report(),
+        }
     }
 }
 
@@ -138,8 +120,9 @@ async fn read_members(source: MembersSource, own: &Member) -> Result<Ring> {
 /// Puts renewed certificates in force.
 async fn renew(files: PeerTlsFiles, tls: watch::Sender<PeerTls>, peers: Arc<Peers>) {
     let mut before = changed(&files).await;
+    let mut due = tokio::time::interval(CERTIFICATES_CHECK);
     loop {
-        tokio::time::sleep(CERTIFICATES_CHECK).await;
+        due.tick().await;
         let now = changed(&files).await;
         if now == before {
             continue;

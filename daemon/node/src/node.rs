@@ -67,26 +67,10 @@ impl Node {
     /// # Errors
     /// If a tier's directory or the memory cannot be had.
     pub async fn start(config: NodeConfig) -> Result<Arc<Self>> {
-        let memory = config.memory;
-        let too_small = |wanted: u64| {
-            Error::new(ErrorKind::Invalid, "the daemon's memory is too small")
-                .at("memory", memory)
-                .at("frames", FRAME_BYTES)
-                .at("tiers_in_memory", wanted)
-                .advise("raise `memory` to at least 512 MiB above the capacity of its memory tiers")
-        };
-        let is_in_cluster = config.cluster.is_some();
-        let left = |tiers: u64| {
-            let tiers = usize::try_from(tiers).unwrap_or(usize::MAX);
-            let serving = if is_in_cluster { SERVING_BYTES } else { 0 };
-            let fixed = FRAME_BYTES + RequestMemory::BYTES + serving;
-            let left = memory.checked_sub(fixed)?.checked_sub(tiers)?;
-            Some(left).filter(|left| *left > 0)
-        };
+        let memory = NodeMemory::of(&config);
         // Asked before a byte is mapped; what turns out to lie on tmpfs is asked for below.
         let plain = config.tiers.iter().filter(|tier| tier.path.is_none());
-        let plain = plain.fold(0_u64, |sum, tier| sum.saturating_add(tier.capacity));
-        left(plain).ok_or_else(|| too_small(plain))?;
+        memory.left(plain.fold(0_u64, |sum, tier| sum.saturating_add(tier.capacity)))?;
         let region = tokio::task::spawn_blocking(|| Region::create("forebay-frames", FRAME_BYTES))
             .await
             .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
@@ -125,7 +109,7 @@ impl Node {
             Some(cluster) => Some(Cluster::start(cluster, &store, capacity, rules).await?),
             None => None,
         };
-        let slab_bytes = left(in_memory).ok_or_else(|| too_small(in_memory))?;
+        let slab_bytes = memory.left(in_memory)?;
         Ok(Arc::new(Self {
             store,
             access: Arc::new(Access::new(policy)),
@@ -161,6 +145,36 @@ impl Node {
     /// Returns the host of a session that uses the cache through `store`.
     pub fn host(&self, store: Store) -> Host {
         Host { store, slabs: self.slabs.clone() }
+    }
+}
+
+/// Memory of a node, and its fixed parts.
+struct NodeMemory {
+    all: usize,
+    fixed: usize,
+}
+
+impl NodeMemory {
+    fn of(config: &NodeConfig) -> Self {
+        let serving = if config.cluster.is_some() { SERVING_BYTES } else { 0 };
+        let fixed = FRAME_BYTES + RequestMemory::BYTES + serving;
+        Self { all: config.memory, fixed }
+    }
+
+    /// Returns the memory for slabs beside tiers in memory.
+    ///
+    /// # Errors
+    /// `Invalid` if none is left.
+    fn left(&self, tiers: u64) -> Result<usize> {
+        let in_tiers = usize::try_from(tiers).unwrap_or(usize::MAX);
+        let left = self.all.checked_sub(self.fixed).and_then(|left| left.checked_sub(in_tiers));
+        left.filter(|left| *left > 0).ok_or_else(|| {
+            Error::new(ErrorKind::Invalid, "the daemon's memory is too small")
+                .at("memory", self.all)
+                .at("frames", FRAME_BYTES)
+                .at("tiers_in_memory", tiers)
+                .advise("raise `memory` to at least 512 MiB above the capacity of its memory tiers")
+        })
     }
 }
 

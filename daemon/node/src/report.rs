@@ -9,6 +9,7 @@ use forebay_store::{Counters, TierReport};
 use forebay_wire::message::Cause;
 
 use crate::Node;
+use crate::cluster::Cluster;
 use crate::costs::Waits;
 use crate::gpus::Viewer;
 use crate::sessions::RegisteredSession;
@@ -51,6 +52,7 @@ pub async fn status(node: &Node, viewer: Viewer) -> Status {
         },
         slab_bytes: node.slabs.used(),
         slab_limit_bytes: node.slabs.limit(),
+        cluster: node.cluster.as_ref().map(Cluster::report),
         jobs,
         gpus,
         warm_ups: node.warm_ups.describe(),

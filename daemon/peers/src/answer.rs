@@ -12,7 +12,7 @@ use bytes::Bytes;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_peers::message::{
     BYTES, BytesRequest, Greeting, HELLO, INDEX, MAX_REQUEST, PART_MEMBERS, RANGE_HEAD, Reply,
-    STAT, ShardRequest,
+    STAT, SUSPECT, ShardRequest,
 };
 use forebay_shard::IndexPart;
 use forebay_shard::checksum::crc32c;
@@ -24,7 +24,7 @@ use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::server::Tally;
 
@@ -36,6 +36,9 @@ const RETRY_AFTER: &str = "0.25";
 
 /// Interval of signs of life while a reply waits: well below the silence that an asker accepts.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Shards that wait to be compared with their checksums.
+pub(crate) const SUSPECTS: usize = 16;
 
 /// Frames that wait for the connection.
 const FRAMES_AHEAD: usize = 4;
@@ -49,6 +52,8 @@ pub(crate) struct Answers {
     pub(crate) greeting: Greeting,
     pub(crate) memory: Arena,
     pub(crate) rate: Rate,
+    /// Permits of shards that wait to be compared.
+    pub(crate) suspects: Arc<Semaphore>,
     pub(crate) tally: Arc<Tally>,
 }
 
@@ -83,6 +88,7 @@ impl Answers {
             (&Method::POST, STAT) => self.clone().stat(request).await,
             (&Method::POST, INDEX) => self.clone().index(request).await,
             (&Method::POST, BYTES) => self.bytes(request).await,
+            (&Method::POST, SUSPECT) => self.suspect(request, member).await,
             _ => Err(Error::new(ErrorKind::Invalid, "unknown request of another node")
                 .at("path", &path)
                 .advise("upgrade the nodes of a cluster one release at a time")),
@@ -118,6 +124,22 @@ impl Answers {
                 Err(error) => frames.reply(&Reply::Failed(error)).await,
             }
         }))
+    }
+
+    /// Takes notice of a shard whose bytes another node found wrong. It is compared later.
+    async fn suspect(&self, request: Request<Incoming>, member: &str) -> Result<Response<Body>> {
+        let request: ShardRequest = read(request).await?;
+        let (store, node) = (self.store.clone(), member.to_owned());
+        let Ok(permit) = self.suspects.clone().try_acquire_owned() else { return Ok(busy()) };
+        tokio::spawn(async move {
+            let url = forebay_error::shown(&request.url);
+            tracing::warn!(node, url, "another node found wrong bytes of a shard: it is compared");
+            if let Err(error) = store.compare_for_peer(&request).await {
+                tracing::warn!(node, url, %error, "a shard cannot be compared");
+            }
+            drop(permit);
+        });
+        Ok(document(StatusCode::OK, &true))
     }
 
     async fn bytes(&self, request: Request<Incoming>) -> Result<Response<Body>> {

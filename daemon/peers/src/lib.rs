@@ -10,4 +10,4 @@ mod answer;
 mod pace;
 mod server;
 
-pub use server::{PeerServer, PeerServerConfig, ServingReport};
+pub use server::{PeerServer, PeerServerConfig};

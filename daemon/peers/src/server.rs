@@ -8,20 +8,18 @@ use std::time::Duration;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_peers::message::Greeting;
-use forebay_peers::{PeerTls, Peers};
+use forebay_peers::{PeerTls, Peers, ServingReport};
 use forebay_source::Rate;
 use forebay_store::Store;
 use forebay_uring::Arena;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
-use utoipa::ToSchema;
 
-use crate::answer::Answers;
+use crate::answer::{Answers, SUSPECTS};
 use crate::pace::Paced;
 
 /// Maximum number of connections: 32 of each node in a rack of 64.
@@ -48,21 +46,6 @@ pub struct PeerServerConfig {
     pub serve: Option<u64>,
     /// Memory of replies.
     pub memory: Arena,
-}
-
-/// Counts of a peer server.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ServingReport {
-    /// Requests answered, errors included.
-    pub requests: u64,
-    /// Bytes of shards sent.
-    pub sent_bytes: u64,
-    /// Requests that found the serving memory full.
-    pub busy: u64,
-    /// Requests that failed on a shard.
-    pub failed: u64,
-    /// Connections rejected for their certificate.
-    pub rejected: u64,
 }
 
 #[derive(Default)]
@@ -103,6 +86,7 @@ impl PeerServer {
             greeting: config.greeting,
             memory: config.memory,
             rate: Rate::of(config.serve),
+            suspects: Arc::new(Semaphore::new(SUSPECTS)),
             tally: tally.clone(),
         });
         let accepting = tokio::spawn(accept(listener, config.tls, answers, peers));
@@ -144,13 +128,18 @@ async fn accept(
             Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept another node's connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                pause(ACCEPT_PAUSE).await;
                 continue;
             }
         };
         let acceptor = TlsAcceptor::from(tls.borrow().server.clone());
         tokio::spawn(serve(stream, acceptor, answers.clone(), peers.clone(), permit));
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "no event tells that a file may be opened again")]
+async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
 }
 
 /// Serves one connection to its end.

@@ -4,15 +4,18 @@
 //! which comes while the owner indexes, so a first sample needs no whole shard on either node. If
 //! the owner cannot be reached, this node fetches the shard for itself, as it would alone.
 
+use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_peers::message::{Reply, ShardRequest};
-use forebay_peers::{Hop, IndexStream, Peered, Peers};
+use forebay_peers::{Hop, IndexStream, OwnerReport, Peered, Peers};
 use forebay_shard::Origin;
 use forebay_source::{Options, Source, Stat, object_of};
 use forebay_uring::Span;
+use lru::LruCache;
 
 use super::Store;
 use crate::directory::{ObjectKey, ShardName, object_key};
@@ -20,6 +23,13 @@ use crate::parts::Parts;
 use crate::shard::{Growth, Progress, Shard, ShardHandle};
 use crate::shutdown::shutting_down;
 use crate::tier::{OpeningGuard, Urgency, Wanted};
+
+/// Shards that are not read from their owners for a while. Corrupt copies are rare.
+pub(super) const DISTRUSTED: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
+
+/// Time for which a shard is not read from its owner after wrong bytes: the owner compares its
+/// copy meanwhile, and fetches the shard anew.
+const DISTRUST: Duration = Duration::from_secs(60);
 
 impl Store {
     /// Joins a cluster: shards of other owners are read from them from now on. A second call has no
@@ -81,6 +91,31 @@ impl Store {
         peers.route(key).owner.is_some() && self.is_shared(&source, url, options)
     }
 
+    /// Returns the placement of a shard, as nodes read it by their rules.
+    ///
+    /// # Errors
+    /// As [`Store::shard`] for an invalid URL; `Invalid` if this node is in no cluster.
+    pub fn owner(&self, url: &str) -> Result<OwnerReport> {
+        let alone = || {
+            Error::new(ErrorKind::Invalid, "this node is in no cluster")
+                .advise("add [cluster] to its configuration")
+        };
+        let peers = self.peers().ok_or_else(alone)?;
+        let options = Options::default();
+        let source = self.inner.sources.open(url, &options)?;
+        let key = ObjectKey::new(source.endpoint(), &object_of(url));
+        let ring = peers.ring();
+        let mut candidates = match self.is_shared(&source, url, &options) {
+            true => ring.candidates(key, 2),
+            false => Vec::new(),
+        }
+        .into_iter()
+        .map(|member| member.name.clone());
+        let (owner, next) = (candidates.next(), candidates.next());
+        let is_self = owner.as_deref() == Some(peers.own());
+        Ok(OwnerReport { url: shown(url), owner, next, is_self })
+    }
+
     /// Returns a shard that is open at its owner.
     pub(super) fn opened_at_owner(&self, wanted: &Wanted) -> Option<Arc<Shard>> {
         let mut elsewhere = self.inner.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,7 +138,11 @@ impl Store {
         let url = &wanted.origin.url;
         let owner = peers.route(object_key(&wanted.origin)).owner?;
         let rule_allows = self.inner.shared.shares.current().rule(self.charge(url)).peers;
-        if self.hop == Hop::Last || !wanted.source.is_shared() || !rule_allows {
+        let is_distrusted = {
+            let mut distrusted = self.distrusted();
+            distrusted.get(&wanted.name).is_some_and(|since| since.elapsed() < DISTRUST)
+        };
+        if self.hop == Hop::Last || !wanted.source.is_shared() || !rule_allows || is_distrusted {
             return None;
         }
         let request = ShardRequest {
@@ -127,6 +166,41 @@ impl Store {
         let (store, wanted, opened) = (self.clone(), wanted.clone(), shard.clone());
         tokio::spawn(async move { store.follow(&wanted, opened, growth, index).await });
         Some(shard)
+    }
+
+    /// Notes that the bytes of a shard from its owner were wrong: this node reads it elsewhere for
+    /// a while, and the owner hears of it.
+    pub(super) fn distrust(&self, shard: &Shard) {
+        let mut elsewhere = self.inner.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        if elsewhere.get(shard.name()).is_none() {
+            return;
+        }
+        elsewhere.forget(shard.name());
+        drop(elsewhere);
+        self.distrusted().put(shard.name().clone(), Instant::now());
+        let origin = shard.origin();
+        let owner = self.peers().and_then(|peers| {
+            let owner = peers.route(object_key(&origin)).owner?;
+            Some((peers.clone(), owner))
+        });
+        let Some((peers, owner)) = owner else { return };
+        let request = ShardRequest {
+            endpoint: origin.endpoint,
+            url: origin.url,
+            version: Some(origin.version),
+            only_cached: true,
+            is_awaited: false,
+        };
+        tokio::spawn(async move {
+            let (url, node) = (shown(&request.url), owner.name());
+            let told = peers.suspect(&owner, &request).await.err();
+            let what = "a node sent wrong bytes of a shard";
+            tracing::warn!(url, node, error = told.map(|error| error.to_string()), "{what}");
+        });
+    }
+
+    fn distrusted(&self) -> MutexGuard<'_, LruCache<ShardName, Instant>> {
+        self.inner.distrusted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn keep_elsewhere(&self, shard: &Arc<Shard>) {
@@ -163,7 +237,8 @@ impl Store {
             }
         };
         let (url, node) = (shown(shard.url()), index.peer().name());
-        tracing::warn!(url, node, error = %broke, "the index of a shard broke off: this node reads the shard's origin");
+        let what = "the index of a shard broke off: this node reads the shard's origin";
+        tracing::warn!(url, node, error = %broke, "{what}");
         let parts = Parts::new(wanted.stat.len, wanted.stat.binding);
         *shard.parts.lock().unwrap_or_else(PoisonError::into_inner) = Some(parts.clone());
         self.index_alone(wanted, shard, parts, growth, false).await;
@@ -216,7 +291,8 @@ impl PeerShard {
         self.shard.growth.grown(samples + 1).await
     }
 
-    /// Reads a range of the plain tar into a span that holds [`Shard::footprint`] of it. Returns the span, and the place of the bytes in it.
+    /// Reads a range of the plain tar into a span that holds [`Shard::footprint`] of it. Returns
+    /// the span, and the place of the bytes in it.
     ///
     /// # Errors
     /// The error of the tier and of the origin; `Invalid` if the shard ends before.
@@ -268,6 +344,23 @@ impl Store {
                 Ok(PeerShard { shard, is_unpacked, _stays: None })
             }
         }
+    }
+
+    /// Compares the copies of a shard whose bytes another node found wrong, and drops those that
+    /// differ from their checksums. One at a time: a node that cries wolf slows none down.
+    ///
+    /// # Errors
+    /// As [`Store::stat_for_peer`].
+    pub async fn compare_for_peer(&self, request: &ShardRequest) -> Result<()> {
+        self.source_for_peer(request)?;
+        let Some(version) = request.version.clone() else { return Ok(()) };
+        let (endpoint, url) = (request.endpoint.clone(), request.url.clone());
+        let name = ShardName::new(&Origin { endpoint, url, version });
+        let _alone = self.inner.comparing.lock().await;
+        for tier in self.inner.tiers.iter().filter(|tier| tier.is_readable()) {
+            tier.drop_if_corrupt(&tier.name_for(&name)).await;
+        }
+        Ok(())
     }
 
     /// Opens a whole copy of one version; none if there is no copy.

@@ -63,6 +63,20 @@ impl Tier {
         self.flaw_of(name, &space).await
     }
 
+    /// Compares a whole copy with its recorded checksums, and drops it if it differs. Returns true
+    /// if it was dropped.
+    pub(crate) async fn drop_if_corrupt(&self, name: &ShardName) -> bool {
+        let space = {
+            let table = self.table();
+            let entry = table.get(name).filter(|entry| entry.state() == ShardState::Whole);
+            entry.map(|entry| Arc::downgrade(&entry.space))
+        };
+        match (space, self.verify(name).await) {
+            (Some(space), Some(flaw)) => self.drop_corrupt(name, &space, &flaw).await,
+            _ => false,
+        }
+    }
+
     /// Every copy of `url` in any version, arriving ones included.
     ///
     /// # Errors

@@ -1,0 +1,50 @@
+//! Reports on a node's part in its cluster.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::client::PeerReport;
+
+/// A node's part in its cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClusterReport {
+    /// Name of the node.
+    pub node: String,
+    /// Name of the cluster.
+    pub group: String,
+    /// Address and port of its peer server.
+    pub address: String,
+    /// All members, by name, as this node sees them.
+    pub members: Vec<PeerReport>,
+    /// What it served to other nodes.
+    pub serving: ServingReport,
+}
+
+/// Counts of a peer server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ServingReport {
+    /// Requests answered, errors included.
+    pub requests: u64,
+    /// Bytes of shards sent.
+    pub sent_bytes: u64,
+    /// Requests that found the serving memory full.
+    pub busy: u64,
+    /// Requests that failed on a shard.
+    pub failed: u64,
+    /// Connections rejected for their certificate.
+    pub rejected: u64,
+}
+
+/// Placement of a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OwnerReport {
+    /// URL of the shard.
+    pub url: String,
+    /// Node that owns it; none if nodes do not share it.
+    pub owner: Option<String>,
+    /// Node that is asked for its copy if the owner has none, and that owns the shard if the owner
+    /// leaves.
+    pub next: Option<String>,
+    /// True if this node owns it.
+    pub is_self: bool,
+}
