@@ -1,6 +1,6 @@
 //! Members of a cluster, and the text of a member list.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use forebay_error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
@@ -105,15 +105,15 @@ pub(crate) fn check_list(members: &[Member]) -> Result<()> {
             .at("members", members.len())
             .at("limit", MAX_MEMBERS));
     }
-    let mut names = HashSet::new();
-    match members.iter().find(|member| !names.insert(&member.name)) {
-        None => Ok(()),
-        Some(member) => {
+    let mut addresses = HashMap::new();
+    for Member { name, address, .. } in members {
+        if let Some(other) = addresses.insert(name, address) {
             let error = Error::new(ErrorKind::Invalid, "two members have one name");
-            let error = error.at("member", &member.name).at("address", &member.address);
-            Err(error.advise("give each node a name and a certificate of its own"))
+            let error = error.at("member", name).at("address", address).at("other", other);
+            return Err(error.advise("give each node a name and a certificate of its own"));
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -157,7 +157,7 @@ mod tests {
     fn two_members_of_one_name_are_rejected() {
         let error = parse_members("a h:1\nb h:2\na h:3\n").unwrap_err();
         assert_eq!((error.kind(), error.place("member")), (ErrorKind::Invalid, Some("a")));
-        assert_eq!(error.place("address"), Some("h:3"));
+        assert_eq!((error.place("address"), error.place("other")), (Some("h:3"), Some("h:1")));
     }
 
     #[test]
