@@ -9,10 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use forebay_engine::lease::{Change, Leases, Name, Queue};
 use forebay_error::{Error, ErrorKind, Result};
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{
-    AsyncConnectionConfig, Client, IntoConnectionInfo, RedisError, RedisResult, Script, cmd,
-};
+use forebay_redis::{PATIENCE, Server};
+use redis::{RedisResult, Script, cmd};
 
 /// A member whose daemon is silent for this long is removed: long beside the pauses of a
 /// busy node or network, short beside an epoch.
@@ -27,12 +25,6 @@ const ENTRIES_KEPT: usize = 1000;
 /// Attempts to make a change that others come before: someone of them gets on with each, so that is
 /// as many ranks as may meet at once.
 const ATTEMPTS: usize = 1000;
-
-/// The longest wait for the server to answer or to be reached.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Attempts to reach it.
-const RETRIES: usize = 2;
 
 /// The queue, the last entry of its log, and the server's time in milliseconds.
 const READ: &str = r"
@@ -55,10 +47,7 @@ return 1
 ";
 
 pub(super) struct Redis {
-    client: Client,
-    shared: ConnectionManager,
-    /// Address without credentials.
-    at: String,
+    server: Server,
     read: Script,
     write: Script,
 }
@@ -66,19 +55,8 @@ pub(super) struct Redis {
 impl Redis {
     /// A server that is asked when it is needed.
     pub(super) fn new(url: &str) -> Result<Self> {
-        let invalid = |error: RedisError| {
-            Error::new(ErrorKind::Invalid, format!("invalid address of a lease server: {error}"))
-                .advise("give it as redis://[user:password@]host:port[/database], or rediss:// with TLS")
-        };
-        let info = url.into_connection_info().map_err(invalid)?;
-        let at = info.addr().to_string();
-        let client = Client::open(info).map_err(invalid)?;
-        let config = ConnectionManagerConfig::new()
-            .set_response_timeout(Some(PATIENCE))
-            .set_connection_timeout(Some(PATIENCE))
-            .set_number_of_retries(RETRIES);
-        let shared = client.get_connection_manager_lazy(config).map_err(invalid)?;
-        Ok(Self { client, shared, at, read: Script::new(READ), write: Script::new(WRITE) })
+        let server = Server::new(url)?;
+        Ok(Self { server, read: Script::new(READ), write: Script::new(WRITE) })
     }
 
     fn keys(name: &Name) -> [String; 2] {
@@ -87,13 +65,7 @@ impl Redis {
     }
 
     async fn read(&self, [queue, log]: &[String; 2]) -> RedisResult<(String, String, u64)> {
-        self.read.key(queue).key(log).invoke_async(&mut self.shared.clone()).await
-    }
-
-    fn away(&self, error: &RedisError) -> Error {
-        Error::new(ErrorKind::Unavailable, format!("the lease server failed: {error}"))
-            .at("redis", &self.at)
-            .advise("check that it runs and that this node can reach it")
+        self.read.key(queue).key(log).invoke_async(&mut self.server.connection()).await
     }
 
     fn parse(&self, text: &str) -> Result<Option<Queue>> {
@@ -102,7 +74,7 @@ impl Redis {
         }
         serde_json::from_str(text).map(Some).map_err(|error| {
             Error::new(ErrorKind::Invalid, format!("the queue on the server is invalid: {error}"))
-                .at("redis", &self.at)
+                .at("redis", self.server.address())
                 .advise("install one release of Forebay on all nodes")
         })
     }
@@ -114,7 +86,7 @@ impl Leases for Redis {
         let keys = Self::keys(name);
         for _ in 0..ATTEMPTS {
             let read = self.read(&keys).await;
-            let (before, _, now) = read.map_err(|error| self.away(&error))?;
+            let (before, _, now) = read.map_err(|error| self.server.failed(&error))?;
             let mut queue = self.parse(&before)?;
             change(&mut queue, now)?;
             let Some(mut queue) = queue else { return Ok(()) };
@@ -129,19 +101,21 @@ impl Leases for Redis {
             for entry in entries {
                 write.arg(serde_json::to_string(&entry).expect("it encodes"));
             }
-            let written: RedisResult<bool> = write.invoke_async(&mut self.shared.clone()).await;
-            if written.map_err(|error| self.away(&error))? {
+            let written: RedisResult<bool> =
+                write.invoke_async(&mut self.server.connection()).await;
+            if written.map_err(|error| self.server.failed(&error))? {
                 return Ok(());
             }
         }
         Err(Error::new(ErrorKind::Unavailable, "too many ranks change one queue at once")
-            .at("redis", &self.at)
+            .at("redis", self.server.address())
             .at("attempts", ATTEMPTS))
     }
 
     async fn changed(&self, name: &Name, position: u64) -> Result<()> {
         let keys = Self::keys(name);
-        let (queue, last, now) = self.read(&keys).await.map_err(|error| self.away(&error))?;
+        let read = self.read(&keys).await;
+        let (queue, last, now) = read.map_err(|error| self.server.failed(&error))?;
         let Some(queue) = self.parse(&queue)?.filter(|queue| queue.position() == position) else {
             return Ok(());
         };
@@ -150,20 +124,15 @@ impl Leases for Redis {
             queue.expiry().map_or(BELIEVED, |at| Duration::from_millis(at.saturating_sub(now)));
         // At least one, for 0 would be for ever.
         let wait = until.min(BELIEVED).as_millis().max(1);
-        // One that waits answers nobody else meanwhile.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(BELIEVED + PATIENCE));
         let heard: RedisResult<redis::Value> = async {
-            let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
-            let mut connection = connecting.await?;
+            let mut connection = self.server.connect(BELIEVED + PATIENCE).await?;
             let wait = u64::try_from(wait).unwrap_or(u64::MAX);
             let mut ask = cmd("XREAD");
             ask.arg("BLOCK").arg(wait).arg("COUNT").arg(1).arg("STREAMS").arg(&keys[1]).arg(last);
             ask.query_async(&mut connection).await
         }
         .await;
-        heard.map(drop).map_err(|error| self.away(&error))
+        heard.map(drop).map_err(|error| self.server.failed(&error))
     }
 
     fn believes(&self) -> Option<Duration> {
