@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from forebay import _native, ranks
+from forebay import _native, _state, ranks
 from forebay._values import U32_MAX, U64_MAX, whole
 from forebay.errors import Invalid
 
@@ -188,9 +188,11 @@ class Leases:
         Invalid
             Naming the difference, or the missing part.
         """
+        saved = state.get("order")
         wanted = {
             "version": _VERSION,
-            "order": _native.ORDER_VERSION,
+            # Versions of the order differ in lanes alone, and leased shards have none.
+            "order": saved if saved in _state.ORDER_VERSIONS else _native.ORDER_VERSION,
             "draws": _native.DRAW_VERSION,
             "options": self._order,
             "shards": self._shards,

@@ -7,6 +7,7 @@ from forebay.errors import ForebayError
 __version__: str
 DRAW_VERSION: int
 ORDER_VERSION: int
+ORDER_OLDEST: int
 BAD_NAMED: int
 SIDE_MAX: int
 VIEWS_MAX: int

@@ -10,7 +10,10 @@ from forebay._options import Options
 
 
 def of(
-    options: Options, place: ranks.Place, lanes: int | None, samples: list[int] | None, step: int
+    options: Options,
+    place: ranks.Place,
+    order: tuple[int | None, int, list[int] | None],
+    step: int,
 ) -> dict[str, Any]:
     """Return the settings of a loader's job.
 
@@ -20,14 +23,14 @@ def of(
         Checked arguments.
     place : Place
         Rank of this process.
-    lanes : int, optional
-        Lanes in use.
-    samples : list of int, optional
-        Samples of each shard.
+    order : tuple
+        Lanes in use, if known; the version of the order, which gives unset lanes; the samples of
+        each shard, if known.
     step : int
         Number of loaders that take turns at the batches of this rank.
     """
     tail = "Drop" if options.drop_last else "Pad" if options.pad_last else "Even"
+    lanes, version, samples = order
     is_dynamic = options.split == "dynamic"
     return {
         "urls": options.urls,
@@ -48,6 +51,7 @@ def of(
             "tail": tail,
             "epoch_samples": options.epoch_samples,
         },
+        "order_version": version,
         "fields": options.spec(),
         "views": options.views(),
         "prefetch": options.prefetch,

@@ -18,6 +18,9 @@ from forebay.errors import Invalid
 
 _VERSION = 2
 
+# Versions of the order that a state resumes in, each in its own.
+ORDER_VERSIONS = tuple(range(_native.ORDER_OLDEST, _native.ORDER_VERSION + 1))
+
 
 @dataclass(frozen=True)
 class Position:
@@ -37,19 +40,21 @@ class Position:
 
 
 def save(
-    epoch: int, samples: int, order: dict[str, Any], shards: str, urls: str | None
+    epoch: int, samples: int, order: tuple[dict[str, Any], int], shards: str, urls: str | None
 ) -> dict[str, Any]:
     """Return the state after this many samples of an epoch, over all ranks.
 
-    `urls`: names of the shards, if their sample counts were learnt rather than given.
+    `order`: options that it is a function of, and its version. `urls`: names of the shards, if
+    their sample counts were learnt rather than given.
     """
+    options, version = order
     state = {
         "version": _VERSION,
-        "order": _native.ORDER_VERSION,
+        "order": version,
         "draws": _native.DRAW_VERSION,
         "epoch": epoch,
         "samples": samples,
-        "options": order,
+        "options": options,
         "shards": shards,
     }
     return state if urls is None else state | {"urls": urls}
@@ -57,8 +62,9 @@ def save(
 
 def load(
     state: Mapping[str, Any], order: dict[str, Any], shards: str
-) -> tuple[Position, int | None]:
-    """Return the position in `state` and its lanes, for a loader with `order`.
+) -> tuple[Position, int | None, int]:
+    """Return the position in `state`, its lanes and the version of its order, for a loader with
+    `order`.
 
     Raises
     ------
@@ -75,15 +81,15 @@ def load(
         ) from None
     if version != _VERSION:
         raise Invalid(f"the state has version {version}; this release reads {_VERSION}")
-    for key, what, here in (
-        ("order", "orders samples", _native.ORDER_VERSION),
-        ("draws", "draws crops and flips", _native.DRAW_VERSION),
+    for key, what, known in (
+        ("order", "orders samples", ORDER_VERSIONS),
+        ("draws", "draws crops and flips", (_native.DRAW_VERSION,)),
     ):
-        if state.get(key) != here:
+        if state.get(key) not in known:
             raise Invalid(
                 f"the state was saved by a release that {what} differently ({key}="
-                f"{state.get(key)!r}, here {here}); continue with that release, or start "
-                "without the state",
+                f"{state.get(key)!r}, here {' or '.join(map(str, known))}); continue with that "
+                "release, or start without the state",
                 {"option": key},
             )
     position = Position(
@@ -106,7 +112,7 @@ def load(
             "start anew",
             {"option": "urls"},
         )
-    return position, saved.get("lanes")
+    return position, saved.get("lanes"), int(state["order"])
 
 
 @dataclass

@@ -116,7 +116,7 @@ class DataLoader:
         Default: ``torch.distributed``, ``RANK`` and ``WORLD_SIZE``, the variables of an ``srun``
         step, or 0 of 1. Resolved at the first iteration.
     lanes : int, optional
-        Parallel streams that shards are dealt to; part of the order.
+        Parallel streams that shards are dealt to; part of the order. Default: by world and batch.
     split : {"static", "dynamic"}
         Distribution of shards to ranks: "static" by the order alone; "dynamic" from a shared queue,
         at each rank's pace. Ranks then have different numbers of batches, and the time and rank of
@@ -205,14 +205,12 @@ class DataLoader:
         self._at = self._start(0)  # Position of the next batch.
         # Delivered batches that the caller holds back, and the positions of the latest ones.
         self._held, self._latest = 0, deque[_state.Position](maxlen=_lightning.HELD_MAX)
-        self._begun = False
-        self._chosen = False
+        self._begun, self._chosen, self._closed = False, False, False
         self._current: weakref.ref[Epoch] | None = None
-        self._lanes = self._options.lanes
+        self._lanes, self._version = self._options.lanes, _native.ORDER_VERSION
         # Samples of each shard: a manifest's, or those learnt in an earlier epoch.
         self._samples = self._options.counts
         self._learnt: int | None = None  # Samples of a complete epoch over all ranks.
-        self._closed = False
         self._process = _native.forks()
         self._native: _native.Loader | None = None
         self._before: _native.Loader | None = None  # For its counts.
@@ -346,9 +344,10 @@ class DataLoader:
             self._chosen = False
             return
         self._count_as(state)
-        position, lanes = _state.load(state, self._order(), self._shards)
-        if lanes != self._lanes and self._options.lanes is None:
-            self._lanes = lanes
+        order = self._order() | {"lanes": self._options.lanes}  # Default ones give way.
+        position, lanes, version = _state.load(state, order, self._shards)
+        if (lanes, version) != (self._lanes, self._version):
+            self._lanes, self._version = self._options.lanes or lanes, version
             self._let_go()
         self._move(position)
         self._chosen = False
@@ -451,7 +450,8 @@ class DataLoader:
                 self._may_stop()
             self._assembler()
             device = self._device()
-            settings = _settings.of(self._options, place, self._lanes, self._samples, self._step)
+            order = (self._lanes, self._version, self._samples)
+            settings = _settings.of(self._options, place, order, self._step)
             self._native = _native.Loader(json.dumps(settings), self._before, device)
             if self._options.mixture is None and self._leases is None:
                 self._lanes = self._native.lanes()
@@ -567,7 +567,7 @@ class DataLoader:
         samples = at.samples(self._global_batch())
         learnt = self._samples is not None and self._options.counts is None
         urls = self._urls if learnt else None
-        return _state.save(at.epoch, samples, self._order(), self._shards, urls)
+        return _state.save(at.epoch, samples, (self._order(), self._version), self._shards, urls)
 
     # For forebay.torch
 

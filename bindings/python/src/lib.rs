@@ -30,6 +30,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("DRAW_VERSION", forebay_decode::DRAW_VERSION)?;
     module.add("ORDER_VERSION", forebay_engine::plan::ORDER_VERSION)?;
+    module.add("ORDER_OLDEST", forebay_engine::plan::ORDER_OLDEST)?;
     module.add("BAD_NAMED", forebay_wire::message::BAD_NAMED)?;
     module.add("SIDE_MAX", forebay_decode::SIDE_MAX)?;
     module.add("VIEWS_MAX", forebay_decode::VIEWS_MAX)?;

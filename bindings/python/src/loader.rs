@@ -10,6 +10,7 @@ use forebay_client::{
     Address, Launch, LoaderConfig, Next, RuntimeDirectory, SessionConfig, TRACE, Tally, Trace,
 };
 use forebay_decode::{Device, FieldSpec};
+use forebay_engine::plan;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_wire::fork::Generation;
@@ -36,6 +37,8 @@ struct Settings {
     ranks: (u32, u32),
     streams: Vec<Stream>,
     order: Order,
+    /// Version of the order, which gives the lanes that `order` leaves unset.
+    order_version: u32,
     fields: Option<Vec<FieldSpec>>,
     views: Vec<String>,
     prefetch: u32,
@@ -59,6 +62,7 @@ impl Settings {
         trace: Option<Trace>,
     ) -> Result<LoaderConfig> {
         let timeout = seconds(self.timeout)?;
+        let order = Order { lanes: self.lanes(), ..self.order.clone() };
         let launch = Launch {
             command: self.command.into_iter().map(OsString::from).collect(),
             directory: RuntimeDirectory::of_this_user(),
@@ -71,7 +75,7 @@ impl Settings {
                     urls: self.urls,
                     counts: self.counts,
                     origin: Options::from_env().into_map(),
-                    order: self.order,
+                    order,
                     fields: self.fields.as_deref().map(FieldSpec::wanted),
                     prefetch: self.prefetch,
                     // As long as the time limit allows.
@@ -89,6 +93,20 @@ impl Settings {
             device,
             trace,
         })
+    }
+}
+
+impl Settings {
+    /// Returns the lanes to ask for. A daemon gives those of version 1 where they are unset, as it
+    /// does to each stream of a mixture, whose ranks never take whole lanes.
+    fn lanes(&self) -> Option<u32> {
+        let is_dealt = self.streams.is_empty() && !self.leases;
+        if self.order.lanes.is_some() || !is_dealt || self.order_version < plan::ORDER_VERSION {
+            return self.order.lanes;
+        }
+        // The daemon rejects longer lists.
+        let shards = u32::try_from(self.urls.len()).unwrap_or(u32::MAX);
+        Some(plan::default_lanes(&self.order, shards, self.counts.is_some()))
     }
 }
 

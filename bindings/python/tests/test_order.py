@@ -10,6 +10,7 @@ import pickle
 import pytest
 
 import forebay
+from conftest import sample, write_manifest, write_shard
 
 FIELDS = {"label": forebay.Int("cls")}
 
@@ -203,6 +204,8 @@ def test_state_of_another_order_is_rejected_with_the_option(make, manifest, shar
         ("version", 1),
         ("draws", 0),
         ("order", 0),
+        ("order", 3),
+        ("order", "1"),
     ],
 )
 def test_invalid_state_is_rejected_with_the_key(make, key, value):
@@ -212,6 +215,90 @@ def test_invalid_state_is_rejected_with_the_key(make, key, value):
     loader.load_state_dict(state)
     with pytest.raises(forebay.Invalid, match=key):
         make(fields=FIELDS).load_state_dict(state | {key: value})
+
+
+@pytest.fixture
+def many(tmp_path):
+    """Forty shards of four samples each, and their manifest."""
+    urls = [
+        write_shard(tmp_path / f"{shard:02}.tar", [sample(shard * 4 + n) for n in range(4)])
+        for shard in range(40)
+    ]
+    return urls, write_manifest(tmp_path / "many.json", [(url, 4) for url in urls])
+
+
+def world_of(make, many, world_size, **options):
+    urls, listed = many
+    options = {"fields": FIELDS, "shuffle": True, "manifest": listed} | options
+    return [make(urls, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+
+
+def lanes_of(loader):
+    """Return the lanes that the state of an iterated loader names."""
+    return loader.state_dict()["options"]["lanes"]
+
+
+# Bears promise 5: ten lanes at most have four shards each.
+@pytest.mark.parametrize(
+    ("world", "batch_size", "lanes"), [(1, 8, 8), (2, 4, 8), (4, 3, 4), (8, 1, 8), (5, 4, 5)]
+)
+def test_each_rank_reads_lanes_of_its_own(make, many, world, batch_size, lanes):
+    epochs, shards = [], []
+    for loader in world_of(make, many, world, batch_size=batch_size):
+        batches = list(loader)
+        assert lanes_of(loader) == lanes
+        epochs += flat(batch["__key__"] for batch in batches)
+        shards.append({int(key[1:]) // 4 for key in flat(batch["__key__"] for batch in batches)})
+    assert sorted(epochs) == [f"s{number:05}" for number in range(160)]
+    # The last global batch is split evenly, and lanes begin in the middle of shards.
+    assert sum(map(len, shards)) <= 40 + lanes + world * batch_size
+
+
+# Bears promise 5: a state of the version before goes on in the order of that version.
+@pytest.mark.parametrize("saved_lanes", [8, None])
+def test_state_of_the_version_before_keeps_its_order(make, many, saved_lanes):
+    options = {"seed": 7, "batch_size": 4}
+    (before,) = world_of(make, many, 1, lanes=8, **options)
+    (now,) = world_of(make, many, 1, **options)
+    whole = [keys(before), keys(before)]
+    others = [keys(now), keys(now)]
+    assert lanes_of(now) == 4
+    assert whole[0] != others[0]
+    # As that release saved it: in mid-epoch with its lanes, or before it had any.
+    state = now.state_dict()
+    assert state["order"] == 2
+    state["options"]["lanes"] = saved_lanes
+    done = 3 if saved_lanes else 0
+    state |= {"order": 1, "epoch": 0, "samples": 4 * done}
+    for loader in (now, *world_of(make, many, 1, **options)):
+        loader.load_state_dict(json.loads(json.dumps(state)))
+        assert keys(loader) == whole[0][done:]
+        assert keys(loader) == whole[1]
+        assert (loader.state_dict()["order"], lanes_of(loader)) == (1, 8)
+    # A state of this version leads back.
+    now.load_state_dict(state | {"order": 2, "samples": 0, "options": now._order() | {"lanes": 4}})
+    assert keys(now) == others[0]
+    with pytest.raises(forebay.Invalid, match="lanes") as caught:
+        world_of(make, many, 1, lanes=4, **options)[0].load_state_dict(before.state_dict())
+    assert caught.value.places["option"] == "lanes"
+
+
+def test_lanes_of_a_state_outlive_another_world(make, many):
+    (loader,) = world_of(make, many, 1, batch_size=4, seed=2)
+    whole = flat(keys(loader))
+    loader.set_epoch(0)
+    iteration = iter(loader)
+    done = flat([list(next(iteration)["__key__"]) for _ in range(3)])
+    state = loader.state_dict()
+    rest = []
+    for other in world_of(make, many, 5, batch_size=4, seed=2):
+        # It has chosen lanes of its own already.
+        next(iter(other))
+        assert lanes_of(other) == 5
+        other.load_state_dict(state)
+        rest += flat(keys(other))
+        assert lanes_of(other) == 4
+    assert sorted(done + rest) == sorted(whole)
 
 
 def test_length_requires_sample_counts(make, manifest):

@@ -19,6 +19,7 @@
 
 mod deal;
 mod epoch;
+mod ladder;
 mod lane;
 mod learning;
 mod mix;
@@ -29,6 +30,7 @@ mod sequence;
 mod share;
 
 pub use epoch::Epoch;
+pub use ladder::default_lanes;
 pub use mix::{Mix, Mixed, Proportion, Stream, repeats, weights};
 pub use need::{Need, Part, need};
 pub use outlook::{outlook, place};
@@ -41,10 +43,16 @@ use forebay_wire::message::{Order, Shuffle};
 
 /// Version of the order. Saved positions depend on it, so any change of the order raises it; golden
 /// sequences in the tests detect a change.
-pub const ORDER_VERSION: u32 = 1;
+///
+/// Version 2 differs from version 1 in the lanes of an order that leaves them unset: those of
+/// [`default_lanes`] rather than of [`lanes`]. With the same lanes both are the same order.
+pub const ORDER_VERSION: u32 = 2;
 
-/// Lane counts tried from the largest down: highly composite, so that common world sizes divide
-/// them and ranks can take whole lanes.
+/// Oldest version whose saved positions mean the same samples in this release, with the lanes of
+/// that version.
+pub const ORDER_OLDEST: u32 = 1;
+
+/// Lane counts of version 1, tried from the largest down.
 const LANE_LADDER: [u32; 8] = [96, 48, 24, 12, 8, 4, 2, 1];
 
 /// Largest number of samples in a batch of one rank: the message of such a batch is some 60 MB,
@@ -55,8 +63,7 @@ pub(crate) const BATCH_MAX: u32 = 1 << 20;
 /// positions has room above it.
 const SAMPLES_MAX: u64 = 1 << 48;
 
-/// Largest number of lanes: each is visited with every batch. More lanes than the ladder's serve
-/// only worlds that do not divide its numbers.
+/// Largest number of lanes: each is visited with every batch.
 const LANES_MAX: u32 = 4096;
 
 /// Fewest shards per lane: a shorter lane would mix too little and fetch too many shared shards.
@@ -64,6 +71,8 @@ const SHARDS_PER_LANE: u32 = 4;
 
 /// Returns the number of lanes of an order over `shards` shards.
 ///
+/// Lanes left unset are those of version 1: clients of that version leave them to the daemon, and
+/// find the same order under the daemon of a later release. Clients of version 2 set them.
 /// Without counts lanes cannot be cut equally, and without shuffling users expect the list's order:
 /// both take one lane unless `lanes` is given.
 ///

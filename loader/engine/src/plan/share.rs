@@ -66,7 +66,7 @@ impl Share {
     /// True if this rank reads lane `lane` in whole batches.
     #[must_use]
     pub fn owns(&self, lane: u32) -> bool {
-        !self.by_lane() || self.own_lanes().contains(&u64::from(lane))
+        !self.takes_whole_lanes() || self.own_lanes().contains(&u64::from(lane))
     }
 
     /// Returns this rank's positions in batch `k` of the run, each with its validity (false for
@@ -84,7 +84,7 @@ impl Share {
         let end = start.saturating_add(self.global_batch());
         match total {
             Some(total) if total < end => Box::new(self.tail_positions(start, total).into_iter()),
-            _ if self.by_lane() => {
+            _ if self.takes_whole_lanes() => {
                 // Round by round over all lanes: the first and last rounds may be cut.
                 let (own, lanes) = (self.own_lanes(), self.lanes);
                 let rounds = start / lanes..=end.saturating_sub(1) / lanes;
@@ -102,7 +102,9 @@ impl Share {
         }
     }
 
-    fn by_lane(&self) -> bool {
+    /// Returns true if each rank takes whole lanes, and false if it takes slices of all of them.
+    #[must_use]
+    pub fn takes_whole_lanes(&self) -> bool {
         self.world > 1
             && self.lanes.is_multiple_of(self.world)
             && self.global_batch().is_multiple_of(self.lanes)

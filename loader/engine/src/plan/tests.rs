@@ -11,6 +11,7 @@ mod ahead;
 mod edges;
 mod elastic;
 mod golden;
+mod ladder;
 mod mixtures;
 mod needs;
 mod spans;
@@ -276,8 +277,9 @@ fn invalid_orders_are_rejected() {
     assert_eq!(check(&good, 0, None).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(check(&good, 3, Some(&[1])).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(check(&good, 1, Some(&[0])).unwrap_err().kind(), ErrorKind::Invalid);
-    assert_eq!(lanes(&good, 1200, true).unwrap(), 96);
-    assert_eq!(lanes(&good, 7, true).unwrap(), 1);
+    // Those of version 1, forever.
+    let ladder = [1200, 384, 383, 191, 95, 47, 31, 15, 7].map(|n| lanes(&good, n, true).unwrap());
+    assert_eq!(ladder, [96, 96, 48, 24, 12, 8, 4, 2, 1]);
     assert_eq!(lanes(&good, 1200, false).unwrap(), 1);
     assert_eq!(lanes(&order(Shuffle::None, 4, 0), 1200, true).unwrap(), 1);
     assert!(lanes(&Order { lanes: Some(2), ..good.clone() }, 8, false).is_err());

@@ -3,8 +3,9 @@
 
 use super::*;
 
-/// Raise it together with `ORDER_VERSION`, and take the new digests from the failing test.
-const PINNED: u32 = 1;
+/// Raise it together with `ORDER_VERSION`, and take the new digests from the failing test. Version
+/// 2 has the digests of version 1, whose states it resumes: only its default lanes are others.
+const PINNED: u32 = 2;
 
 /// 29 shards of 0 to 300 samples, a few of them empty.
 fn counts() -> Vec<u64> {
