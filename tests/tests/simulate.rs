@@ -93,6 +93,52 @@ fn trace_is_simulated_and_plotted() {
     );
 }
 
+/// The design's four nodes: the origin is read once, the rest comes from other nodes' caches.
+#[test]
+fn cluster_is_simulated_beside_nodes_alone() {
+    let four = ["--nodes", "4", "--data", "300GiB", "--cache", "84GiB"];
+    let found = document(&four);
+    let of = |path: &str| {
+        found.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{found}"))
+    };
+    let close = |path: &str, wanted: f64, within: f64| {
+        assert!((of(path) - wanted).abs() <= within, "{path} of {found}");
+    };
+    close("/cluster/cold/origin", 1.0, 1e-9);
+    close("/cluster/warm/origin", 0.0, 0.02);
+    close("/cluster/warm/peer", 0.75, 0.02);
+    close("/cluster/warm/written", 0.0, 0.0);
+    close("/cluster/warm/received/mean", 0.75, 0.02);
+    close("/cluster/warm/clairvoyant/origin", 0.43, 0.05);
+    close("/cluster/warm/lru/origin", 0.82, 0.05);
+    close("/loss/anew", 0.26, 0.03);
+    assert_eq!((&found["nodes"], &found["shards"]), (&json!(4), &json!(1200)));
+    assert_eq!((&found["lanes"], &found["whole_lanes"]), (&json!(64), &json!(true)));
+    assert_eq!(found, document(&four), "the same again");
+
+    let text = String::from_utf8(simulate(&four).stdout).unwrap();
+    let rows = ["cluster", "alone, clairvoyant", "alone, lru"];
+    assert!(rows.iter().all(|row| text.lines().any(|line| line.starts_with(row))), "{text}");
+    assert!(text.lines().next().unwrap().contains("64 lanes"), "{text}");
+
+    // Too few shards for a lane to each of 512 ranks: slices, of which nodes alone fetch all.
+    let sliced = document(&["--nodes", "64", "--data", "100GiB", "--cache", "3GiB"]);
+    assert_eq!(sliced["whole_lanes"], json!(false));
+    let alone = sliced.pointer("/cluster/cold/lru/origin").and_then(Value::as_f64).unwrap();
+    assert!((alone - 64.0).abs() < 1e-6, "{sliced}");
+    // Nodes of unequal size, two of which are lost.
+    let unequal =
+        ["--nodes", "6", "--slots", "16,16,32", "--ranks", "4", "--lose", "2", "--lanes", "24"];
+    let unequal = document(&unequal);
+    let lost: Vec<_> = unequal["loss"]["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| node.as_u64().unwrap() % 3)
+        .collect();
+    assert_eq!(lost, [2, 2], "the large ones: {unequal}");
+}
+
 #[test]
 fn invalid_simulations_are_rejected_with_exit_codes() {
     let folder = tempfile::tempdir().unwrap();
@@ -107,6 +153,25 @@ fn invalid_simulations_are_rejected_with_exit_codes() {
     refused(&["--policy", "fifo"], 2, "s3fifo");
     refused(&["--epochs", "2"], 2, "epochs");
     refused(&["--cache", "100MiB"], 1, "Full");
+    for (arguments, word) in [
+        (&["--nodes", "0"][..], "nodes"),
+        (&["--nodes", "8193"], "nodes"),
+        (&["--nodes", "4", "--lose", "4"], "lose"),
+        (&["--nodes", "4", "--slots", "0"], "slots"),
+        (&["--nodes", "4", "--ranks", "0"], "ranks"),
+        (&["--slots", "1"], "nodes"),
+        (&["--lose", "1"], "nodes"),
+        (&["--ranks", "1"], "nodes"),
+        (&["--nodes", "4", "--jobs", "2"], "jobs"),
+        (&["--nodes", "4", "--policy", "lru"], "policy"),
+        (&["--nodes", "4", "trace.json"], "TRACE"),
+        (&["--nodes", "4", "--shard", "1TiB"], "shards"),
+        (&["--nodes", "4", "--lanes", "2000"], "lanes"),
+        (&["--nodes", "8000", "--slots", "256", "--shard", "1MiB"], "hashes"),
+        (&["--nodes", "4", "--epochs", "10000", "--shard", "1MiB"], "epochs"),
+    ] {
+        refused(arguments, 2, word);
+    }
     refused(
         &["--data", "8GiB", "--window", "1", "--plot", "/nonexistent/picture.svg"],
         1,

@@ -5,6 +5,7 @@
 //! The rest is minimal: a job reads at its own speed while all its open shards are cached.
 
 mod agreement;
+pub mod cluster;
 mod limits;
 mod orders;
 #[cfg(test)]

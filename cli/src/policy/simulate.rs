@@ -1,5 +1,6 @@
 //! `forebay policy simulate`: jobs on a node that is made up, once by every policy.
 
+mod cluster;
 mod plot;
 
 use std::fmt::Write as _;
@@ -22,7 +23,10 @@ use crate::{Done, Failure, Output, bar_style, print, print_json};
 /// Shards that are simulated at most: with more, each step would stand for several.
 const SHARDS_MAX: u32 = 10_000_000;
 
-/// Play jobs on a node through every policy, and tell how busy their GPUs are.
+/// Samples of a batch, as loaders have them unless told otherwise.
+const BATCH: u32 = 256;
+
+/// Play jobs on a node through every policy, and tell how busy their GPUs are; or a cluster.
 ///
 /// Jobs, cache and link are those of a trace, or made up by the options: equal shards that every
 /// job reads as its loader would, in an order of its own. Time is that of the simulation, so hours
@@ -32,6 +36,7 @@ const SHARDS_MAX: u32 = 10_000_000;
 ///
 /// Examples:
 ///   forebay policy simulate --data 640GiB --cache 300GiB --bandwidth 4Gbit/s --jobs 2
+///   forebay policy simulate --nodes 4 --data 1TiB --cache 300GiB
 ///   forebay policy record trace.json && forebay policy simulate trace.json --plot policies.svg
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -46,7 +51,7 @@ pub(crate) struct Arguments {
     /// Bytes of a shard.
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     shard: ByteSize,
-    /// Bytes of the cache. Unset: half of the data.
+    /// Bytes of the cache; of each node's, on average, with `--nodes`. Unset: half of the data.
     #[arg(long, value_name = "SIZE")]
     cache: Option<ByteSize>,
     /// Bandwidth of the link.
@@ -66,7 +71,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     window: u32,
     /// Streams that a job's order consists of, as `lanes=` of its loader. Unset: the loader's
-    /// default for as many shards.
+    /// default for as many shards and ranks.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     lanes: Option<u32>,
     /// Bytes of a sample. ImageNet's have 115 kB.
@@ -91,6 +96,8 @@ pub(crate) struct Arguments {
     /// Draw the result to this file, as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: cluster::Arguments,
     #[command(flatten)]
     output: Output,
 }
@@ -119,6 +126,9 @@ impl ValueEnum for Name {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
+    if arguments.cluster.is_given() {
+        return cluster::run(arguments);
+    }
     let trace = match &arguments.trace {
         Some(path) => read(path)?,
         None => arguments.made_up().map_err(Failure::Usage)?,
@@ -178,13 +188,7 @@ fn read(path: &PathBuf) -> Result<Trace> {
 
 impl Arguments {
     fn made_up(&self) -> Result<Trace> {
-        let wrong = |what: &str| Error::new(ErrorKind::Invalid, what.to_owned());
-        let shard = self.shard.as_u64();
-        let shards = self.data.as_u64().checked_div(shard).unwrap_or(0);
-        let shards = u32::try_from(shards).ok().filter(|shards| (2..=SHARDS_MAX).contains(shards));
-        let shards = shards.ok_or_else(|| {
-            wrong("the data is 2 to 10000000 shards").at("data", self.data).at("shard", self.shard)
-        })?;
+        let (shard, shards) = (self.shard.as_u64(), self.shards()?);
         let order = match (self.fixed, self.one_in) {
             (true, _) => Order::Fixed,
             (false, 0 | 1) => Order::Reshuffled,
@@ -203,7 +207,7 @@ impl Arguments {
             uses: Vec::new(),
         };
         let trace = Trace {
-            capacity: self.cache.map_or(self.data.as_u64() / 2, |cache| cache.as_u64()),
+            capacity: self.capacity(),
             bandwidth: self.bandwidth.bytes() as f64,
             shards: vec![shard; shards as usize],
             jobs: (0..self.jobs).map(reader).collect(),
@@ -220,6 +224,37 @@ impl Arguments {
         trace.check()?;
         Ok(trace)
     }
+
+    /// Returns the number of shards.
+    fn shards(&self) -> Result<u32> {
+        let shards = self.data.as_u64().checked_div(self.shard.as_u64()).unwrap_or(0);
+        let shards = u32::try_from(shards).ok().filter(|shards| (2..=SHARDS_MAX).contains(shards));
+        shards.ok_or_else(|| {
+            Error::new(ErrorKind::Invalid, "the data is 2 to 10000000 shards")
+                .at("data", self.data)
+                .at("shard", self.shard)
+        })
+    }
+
+    fn capacity(&self) -> u64 {
+        self.cache.map_or(self.data.as_u64() / 2, |cache| cache.as_u64())
+    }
+
+    /// Returns a job's order.
+    fn order(&self, batch_size: u32) -> message::Order {
+        message::Order {
+            shuffle: if self.fixed { Shuffle::None } else { Shuffle::Window },
+            window: self.window,
+            lanes: self.lanes,
+            ..message::Order::of_list(batch_size)
+        }
+    }
+}
+
+/// Returns the lanes that a loader gives such an order.
+fn lanes(order: &message::Order, shards: u32) -> Result<u32> {
+    let chosen = order.lanes.unwrap_or_else(|| plan::default_lanes(order, shards, true));
+    plan::lanes(&message::Order { lanes: Some(chosen), ..order.clone() }, shards, true)
 }
 
 /// The orders of jobs that are made up: those of their loaders.
@@ -254,16 +289,11 @@ impl Arguments {
             return Ok(None);
         }
         let each = self.shard.as_u64().checked_div(self.sample.as_u64()).unwrap_or(0).max(1);
-        let order = message::Order {
-            shuffle: if self.fixed { Shuffle::None } else { Shuffle::Window },
-            window: self.window,
-            lanes: self.lanes,
-            ..message::Order::of_list(1)
-        };
+        let order = self.order(BATCH);
         let counts = vec![each; trace.shards.len()];
         plan::check(&order, counts.len(), Some(&counts))?;
         // As many as `u32` holds: checked when they were made up.
-        let lanes = plan::lanes(&order, counts.len() as u32, true)?;
+        let lanes = lanes(&order, counts.len() as u32)?;
         let bytes = self.shard.as_u64() as f64 / each as f64;
         Ok(Some(Plans { order, lanes, counts, epochs: self.epochs, bytes }))
     }
