@@ -37,13 +37,18 @@ pub(super) fn run(verb: &Verb) -> Done {
 }
 
 fn list(cluster: &ClusterReport) -> String {
-    let ClusterReport { node, group, address, members, serving } = cluster;
+    let ClusterReport { node, group, address, members, serving, source, .. } = cluster;
     let sent = ByteSize(serving.sent_bytes).display().iec();
     let mut lines = vec![format!(
         "{node} at {address}, cluster {group} of {} nodes; {sent} sent in {} requests",
         members.len(),
         serving.requests
     )];
+    if cluster.is_frozen {
+        let error = cluster.list_error.as_deref().unwrap_or("it gives no list");
+        let error = forebay_error::printable(error);
+        lines.push(format!("the member list is an older one: {source}: {error}"));
+    }
     if !members.iter().any(|member| member.is_self) {
         lines.push(format!("{node} is not in the member list: it owns no shards"));
     }

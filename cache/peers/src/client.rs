@@ -279,6 +279,8 @@ pub struct Peers {
     own: String,
     ring: watch::Receiver<Arc<Ring>>,
     client: RwLock<reqwest::Client>,
+    /// Client of nodes whose names are not known.
+    greeter: RwLock<reqwest::Client>,
     known: Mutex<HashMap<String, Arc<Peer>>>,
 }
 
@@ -288,8 +290,9 @@ impl Peers {
     /// # Errors
     /// `Unavailable` if the HTTP client cannot start.
     pub fn new(own: &str, tls: &PeerTls, ring: watch::Receiver<Arc<Ring>>) -> Result<Self> {
-        let client = RwLock::new(client(tls, ring.clone())?);
-        Ok(Self { own: own.to_owned(), ring, client, known: Mutex::default() })
+        let client = RwLock::new(member_client(tls, ring.clone())?);
+        let greeter = RwLock::new(build(any_client(&tls.any_name))?);
+        Ok(Self { own: own.to_owned(), ring, client, greeter, known: Mutex::default() })
     }
 
     /// Uses other certificates for new connections.
@@ -297,8 +300,10 @@ impl Peers {
     /// # Errors
     /// As [`Peers::new`].
     pub fn renew(&self, tls: &PeerTls) -> Result<()> {
-        let renewed = client(tls, self.ring.clone())?;
+        let renewed = member_client(tls, self.ring.clone())?;
+        let greeter = build(any_client(&tls.any_name))?;
         *self.client.write().unwrap_or_else(PoisonError::into_inner) = renewed;
+        *self.greeter.write().unwrap_or_else(PoisonError::into_inner) = greeter;
         Ok(())
     }
 
@@ -354,16 +359,21 @@ impl Peers {
         }
     }
 
-    /// Asks the node at an address who it is. Its certificate must name a member, or `name`.
+    /// Asks the node at an address, a host and a port, who it is. Its certificate must be one of the
+    /// authority's, for any name.
     ///
     /// # Errors
     /// `Unavailable` if it does not answer; `PermissionDenied` if a certificate was not accepted.
-    pub async fn greet(&self, peer: &Peer) -> Result<Greeting> {
-        let response = self.post(peer, HELLO, Vec::new()).await.map_err(|failure| failure.error)?;
+    pub async fn greet(&self, address: &str) -> Result<Greeting> {
+        let client = self.greeter.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let url = format!("https://{address}{HELLO}");
+        let response = client.post(url).send().await.map_err(|error| lost(address, &error))?;
+        let status = response.status();
         let body = document(response).await.map_err(|failure| failure.error)?;
         serde_json::from_slice(&body).map_err(|error| {
             let what = format!("a node's greeting is malformed: {error}");
-            Error::new(ErrorKind::Invalid, what).at("node", peer.name())
+            let error = Error::new(ErrorKind::Invalid, what).at("address", address);
+            error.at("status", status.as_u16())
         })
     }
 
@@ -564,9 +574,14 @@ impl Frames {
     }
 }
 
-fn client(tls: &PeerTls, ring: watch::Receiver<Arc<Ring>>) -> Result<reqwest::Client> {
-    let builder = reqwest::Client::builder()
-        .tls_backend_preconfigured((*tls.client).clone())
+/// Returns a client of members: their certificates must name them.
+fn member_client(tls: &PeerTls, ring: watch::Receiver<Arc<Ring>>) -> Result<reqwest::Client> {
+    build(any_client(&tls.client).dns_resolver(Arc::new(MemberAddresses(ring))))
+}
+
+fn any_client(tls: &rustls::ClientConfig) -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls.clone())
         .connect_timeout(CONNECT_TIMEOUT)
         .read_timeout(SILENCE)
         .http1_only()
@@ -575,7 +590,9 @@ fn client(tls: &PeerTls, ring: watch::Receiver<Arc<Ring>>) -> Result<reqwest::Cl
         .tcp_nodelay(true)
         .redirect(reqwest::redirect::Policy::none())
         .pool_max_idle_per_host(IDLE_CONNECTIONS)
-        .dns_resolver(Arc::new(MemberAddresses(ring)));
+}
+
+fn build(builder: reqwest::ClientBuilder) -> Result<reqwest::Client> {
     builder.build().map_err(|error| {
         Error::new(ErrorKind::Unavailable, format!("the HTTP client cannot start: {error}"))
     })

@@ -16,6 +16,13 @@ pub struct ClusterReport {
     pub address: String,
     /// All members, by name, as this node sees them.
     pub members: Vec<PeerReport>,
+    /// Source of the member list, without secrets.
+    pub source: String,
+    /// True if the source gave no good list last: the list in force is an older one.
+    pub is_frozen: bool,
+    /// Reason why the list is frozen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub list_error: Option<String>,
     /// What it served to other nodes.
     pub serving: ServingReport,
 }

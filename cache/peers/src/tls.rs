@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 /// Maximum bytes of certificates or of a key: hundreds of the usual ones.
 const MAX_PEM: u64 = 1 << 20;
@@ -37,6 +39,8 @@ pub struct PeerTls {
     pub server: Arc<rustls::ServerConfig>,
     /// Configuration of requests to other nodes.
     pub client: Arc<rustls::ClientConfig>,
+    /// Configuration of requests to nodes whose names are not known.
+    pub any_name: Arc<rustls::ClientConfig>,
 }
 
 impl std::fmt::Debug for PeerTls {
@@ -68,6 +72,11 @@ impl PeerTls {
         let roots = Arc::new(roots);
         let client =
             client(&provider, &roots, &chain, &key).map_err(|e| wrong_key(e.to_string()))?;
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone());
+        let verifier =
+            verifier.build().map_err(|error| invalid(&files.ca, "ca", &error.to_string()))?;
+        let mut any_name = client.clone();
+        any_name.dangerous().set_certificate_verifier(Arc::new(AnyName(verifier)));
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
         let verifier =
             verifier.build().map_err(|error| invalid(&files.ca, "ca", &error.to_string()))?;
@@ -80,7 +89,51 @@ impl PeerTls {
         // Each handshake checks the certificate anew: no session resumes an earlier check.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
-        Ok(Self { server: Arc::new(server), client: Arc::new(client) })
+        let [client, any_name] = [client, any_name].map(Arc::new);
+        Ok(Self { server: Arc::new(server), client, any_name })
+    }
+}
+
+/// Check of a certificate without a name to expect: it must be valid for the name that it states.
+#[derive(Debug)]
+struct AnyName(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
+        let unnamed = || rustls::Error::InvalidCertificate(CertificateError::NotValidForName);
+        let parsed = webpki::EndEntityCert::try_from(certificate).map_err(|_| unnamed())?;
+        let own = parsed.valid_dns_names().next().ok_or_else(unnamed)?;
+        let own = ServerName::try_from(own).map_err(|_| unnamed())?;
+        self.0.verify_server_cert(certificate, intermediates, &own, ocsp, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
     }
 }
 

@@ -4,9 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use forebay_cluster::{Member, Ring, parse_members, slots_of};
-use forebay_config::settings::{ClusterConfig, MembersSource};
-use forebay_error::{Doing, Error, ErrorKind, Result};
+use async_trait::async_trait;
+use forebay_cluster::{Member, Ring, slots_of};
+use forebay_config::settings::ClusterConfig;
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_members as members;
+use forebay_members::{Greet, Members};
 use forebay_peer_server::{PeerServer, PeerServerConfig};
 use forebay_peers::message::{Greeting, PROTOCOL};
 use forebay_peers::{ClusterReport, PeerTls, PeerTlsFiles, Peers};
@@ -27,6 +30,7 @@ const CERTIFICATES_CHECK: Duration = Duration::from_secs(60);
 pub struct Cluster {
     peers: Arc<Peers>,
     server: PeerServer,
+    members: Members,
     group: String,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -55,8 +59,8 @@ impl Cluster {
         let own = Member { name: name.clone(), address, slots };
         let files = tls;
         let tls = read_tls(files.clone()).await?;
-        let ring = Arc::new(read_members(members, &own).await?);
-        let (ring_sender, ring) = watch::channel(ring);
+        // Empty until the list is read: nobody is asked, and nobody may ask, before.
+        let (ring_sender, ring) = watch::channel(Arc::default());
         let peers = Arc::new(Peers::new(&name, &tls, ring)?);
         let region =
             tokio::task::spawn_blocking(|| Region::create("forebay-serving", SERVING_BYTES));
@@ -76,22 +80,38 @@ impl Cluster {
         };
         let config = PeerServerConfig { listen, tls, greeting, serve, memory: Arena::new(region) };
         let server = PeerServer::start(config, store, peers.clone()).await?;
+        let greet = Arc::new(GreetByTls(peers.clone()));
+        let members = Members::start(members, own, &group, greet).await?;
+        ring_sender.send_replace(members.ring());
         store.join(peers.clone());
         let tasks = vec![
             tokio::spawn(renew(files, tls_sender, peers.clone())),
-            tokio::spawn(async move { ring_sender.closed().await }),
+            tokio::spawn(follow(members.changed(), ring_sender, store.clone())),
         ];
-        Ok(Self { peers, server, group, tasks })
+        Ok(Self { peers, server, members, group, tasks })
+    }
+
+    /// Takes the node off the member list, where nodes register themselves. The others hear of it
+    /// within seconds; until then they ask this node.
+    ///
+    /// # Errors
+    /// The server's. The entry then expires by itself.
+    pub async fn leave(&self) -> Result<()> {
+        self.members.leave().await
     }
 
     /// Returns the node's part in its cluster.
     #[must_use]
     pub fn report(&self) -> ClusterReport {
+        let list = self.members.report();
         ClusterReport {
             node: self.peers.own().to_owned(),
             group: self.group.clone(),
             address: self.server.address().to_string(),
             members: self.peers.report(),
+            is_frozen: list.is_frozen,
+            list_error: list.last_error,
+            source: list.source,
             serving: self.server.report(),
         }
     }
@@ -102,19 +122,34 @@ async fn read_tls(files: PeerTlsFiles) -> Result<PeerTls> {
     read.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))?
 }
 
-/// Reads the member list.
-async fn read_members(source: MembersSource, own: &Member) -> Result<Ring> {
-    let MembersSource::File(path) = source else {
-        let what = "member lists from DNS and Redis do not exist yet";
-        return Err(Error::new(ErrorKind::Invalid, what).at("node", &own.name));
-    };
-    let at = |error: Error| error.at("members", path.display());
-    let text = tokio::fs::read_to_string(&path).await.doing("read the member list").map_err(at)?;
-    let members = parse_members(&text).map_err(at)?;
-    if !members.iter().any(|member| member.name == own.name) {
-        tracing::warn!(node = own.name, members = %path.display(), "this node is missing in the member list: it owns no shards");
+/// Greets nodes whose names are not known yet.
+struct GreetByTls(Arc<Peers>);
+
+#[async_trait]
+impl Greet for GreetByTls {
+    async fn greet(&self, address: &str) -> Result<members::Greeting> {
+        let Greeting { name, group, slots, .. } = self.0.greet(address).await?;
+        Ok(members::Greeting { name, group, slots })
     }
-    Ring::new(members)
+}
+
+/// Puts other members in force.
+async fn follow(
+    mut changed: watch::Receiver<Arc<Ring>>,
+    ring: watch::Sender<Arc<Ring>>,
+    store: Store,
+) {
+    while changed.changed().await.is_ok() {
+        let now = changed.borrow_and_update().clone();
+        tracing::info!(members = now.members().len(), "the members of the cluster changed");
+        ring.send_replace(now);
+        let store = store.clone();
+        // It looks at every announced shard.
+        let noted = tokio::task::spawn_blocking(move || store.note_ring_change());
+        if noted.await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Puts renewed certificates in force.

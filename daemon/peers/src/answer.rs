@@ -77,14 +77,17 @@ impl Answers {
         member: Option<&str>,
     ) -> Response<Body> {
         self.tally.requests.fetch_add(1, Ordering::Relaxed);
+        let path = request.uri().path().to_owned();
+        if (request.method(), path.as_str()) == (&Method::POST, HELLO) {
+            // Nodes that have no list yet find each other by it.
+            return self.greet();
+        }
         let Some(member) = member else {
             let what = "the certificate of the asking node names no member of the cluster";
             let error = Error::new(ErrorKind::PermissionDenied, what);
             return failed(&error.advise("add the node to the member list of all nodes"));
         };
-        let path = request.uri().path().to_owned();
         let answered = match (request.method(), path.as_str()) {
-            (&Method::POST, HELLO) => Ok(self.greet()),
             (&Method::POST, STAT) => self.clone().stat(request).await,
             (&Method::POST, INDEX) => self.clone().index(request).await,
             (&Method::POST, BYTES) => self.bytes(request).await,
