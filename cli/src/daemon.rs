@@ -1,5 +1,6 @@
 //! `forebay daemon`: a node daemon from a configuration file, or a user's embedded one.
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -176,6 +177,7 @@ async fn live(place: Startup) -> Result<()> {
         announce()?;
     }
     supervisor::ready().await;
+    let asked_until = Cell::new(None);
     let stop = async {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -186,9 +188,23 @@ async fn live(place: Startup) -> Result<()> {
         tracing::info!("stopping");
         supervisor::stopping().await;
     };
+    let leave = async {
+        stop.await;
+        if let Some(cluster) = &node.cluster {
+            asked_until.set(cluster.leave().await);
+        }
+    };
     // It ends with the runtime.
     let _http = http.map(|http| tokio::spawn(http.serve(node.clone())));
-    serve(node.clone(), listeners, place.idle, stop).await;
+    serve(node.clone(), listeners, place.idle, leave).await;
+    if let Some(asked_until) = asked_until.get() {
+        tracing::info!("serves other nodes until they know that it left; a second signal ends it");
+        tokio::select! {
+            () = tokio::time::sleep_until(asked_until) => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    }
     Ok(())
 }
 

@@ -259,3 +259,36 @@ fn invalid_certificates_are_rejected() {
         assert!(rejected.is_some(), "{flaw:?}: {:?}", sees.fallbacks);
     }
 }
+
+/// A node that joins takes its shards from those that owned them before.
+#[test]
+fn joining_node_asks_its_predecessor() {
+    let bench = Bench::after(|files| files.list(&files.members()[..NODES - 1]));
+    assert!(!bench.members(3).iter().any(|member| member.is_self));
+    bench.read_all(3);
+    assert_eq!(bench.served(), bench.data_bytes);
+    assert_eq!(bench.tier(3).counters.shards, 0, "it is no member, and owns nothing");
+    (0..NODES).for_each(|number| bench.node(number).settle());
+    bench.files.list(bench.files.members());
+    eventually("all nodes have the new list", || {
+        (0..NODES).all(|number| bench.members(number).len() == NODES)
+    });
+    bench.read_all(0);
+    bench.read_all(3);
+    bench.node(3).settle();
+    assert_eq!(bench.tier(3).counters.shards, bench.owned(3).len());
+    assert_eq!(bench.served(), bench.data_bytes, "nothing was fetched again");
+}
+
+/// A list that becomes malformed changes nothing, and is told.
+#[test]
+fn malformed_member_list_freezes_the_last_one() {
+    let bench = Bench::new();
+    std::fs::write(bench.files.member_list(), "node0 127.0.0.1:1\nnode0 127.0.0.1:2\n").unwrap();
+    let report = || bench.node(0).node().cluster.as_ref().unwrap().report();
+    eventually("the list is frozen", || report().is_frozen);
+    assert_eq!(report().members.len(), NODES);
+    assert!(report().list_error.is_some());
+    bench.read_all(0);
+    assert_eq!(bench.served(), bench.data_bytes);
+}

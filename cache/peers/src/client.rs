@@ -66,7 +66,7 @@ pub enum Fallback {
     Silence,
     /// It stayed busy.
     Busy,
-    /// It has no copy, or another version.
+    /// It has no copy, or another version. Not counted: it is asked because it might have one.
     Absent,
     /// Its bytes or its reply were wrong.
     Corrupt,
@@ -75,14 +75,13 @@ pub enum Fallback {
 }
 
 impl Fallback {
-    /// All reasons, in the order of reports.
-    pub const ALL: [Self; 8] = [
+    /// All counted reasons, in the order of reports.
+    pub const ALL: [Self; 7] = [
         Self::Down,
         Self::Connection,
         Self::Certificate,
         Self::Silence,
         Self::Busy,
-        Self::Absent,
         Self::Corrupt,
         Self::Failed,
     ];
@@ -116,6 +115,13 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
+    /// An error of the node about the shard.
+    fn told(error: Error) -> Self {
+        let is_absent =
+            error.kind() == ErrorKind::NotFound || error.place("reason") == Some("changed");
+        Self::new(if is_absent { Fallback::Absent } else { Fallback::Failed }, error)
+    }
+
     /// Fewer bytes than the shard has.
     pub(crate) fn shortened() -> Self {
         let error = Error::new(ErrorKind::Corrupt, "a node's copy is shorter than the shard");
@@ -205,8 +211,12 @@ impl Peer {
         *health = Health::default();
     }
 
-    /// Counts a failure, and leaves the node alone if it is at fault.
+    /// Counts a failure, and leaves the node alone if it is at fault. That a node has no copy is an
+    /// answer.
     pub(crate) fn note(&self, failure: &Failure) {
+        if failure.reason == Fallback::Absent {
+            return;
+        }
         let mut fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
         *fallbacks.entry(failure.reason).or_default() += 1;
         drop(fallbacks);
@@ -384,7 +394,7 @@ impl Peers {
             match frames.next().await? {
                 Reply::Waiting => {}
                 Reply::Stat(stat) => return Ok(stat),
-                Reply::Failed(error) => return Err(Failure::new(Fallback::Failed, error)),
+                Reply::Failed(error) => return Err(Failure::told(error)),
                 Reply::Samples(_) | Reply::End { .. } => return Err(frames.wrong("an index")),
             }
         }
@@ -402,7 +412,7 @@ impl Peers {
         let opened = async {
             let mut frames = self.frames(peer, INDEX, request).await?;
             match frames.next().await? {
-                Reply::Failed(error) => Err(Failure::new(Fallback::Failed, error)),
+                Reply::Failed(error) => Err(Failure::told(error)),
                 first => Ok(IndexStream { first: Some(first), frames, peer: peer.clone() }),
             }
         };

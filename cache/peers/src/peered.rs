@@ -118,6 +118,22 @@ impl Peered {
         Err(last)
     }
 
+    /// Asks the owner for a shard's version, or the next candidate if this node owns the shard and
+    /// that one may have a copy.
+    async fn stat_elsewhere(&self, url: &str, rank: &Rank) -> Option<Stat> {
+        let Route { owner: None, next: Some(next) } = self.route(url) else {
+            return self.stat_at_owner(url, rank).await;
+        };
+        let request = self.request(url, None, true, rank);
+        match self.peers.stat(&next, &request).await {
+            Ok(stat) => Some(stat),
+            Err(failure) => {
+                self.peers.noted(&next, failure);
+                None
+            }
+        }
+    }
+
     async fn stat_at_owner(&self, url: &str, rank: &Rank) -> Option<Stat> {
         let owner = self.route(url).owner?;
         let request = self.request(url, None, false, rank);
@@ -147,7 +163,7 @@ impl Source for Peered {
     }
 
     async fn begin(&self, url: &str, rank: &Rank) -> Result<Begun> {
-        match self.stat_at_owner(url, rank).await {
+        match self.stat_elsewhere(url, rank).await {
             Some(stat) => Ok(Begun { stat, head: None }),
             None => self.origin.begin(url, rank).await,
         }

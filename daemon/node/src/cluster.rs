@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use forebay_cluster::{Member, Ring, slots_of};
-use forebay_config::settings::ClusterConfig;
+use forebay_config::settings::{ClusterConfig, MembersSource};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_members as members;
 use forebay_members::{Greet, Members};
@@ -17,6 +17,7 @@ use forebay_store::Store;
 use forebay_uring::{Arena, Region};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// Memory of replies to other nodes: 16 blocks, which is more than a link of 100 Gbit/s has on its
 /// way.
@@ -26,11 +27,17 @@ pub const SERVING_BYTES: usize = 64 << 20;
 /// they expire.
 const CERTIFICATES_CHECK: Duration = Duration::from_secs(60);
 
+/// Time for which a node that left the list serves on: twice the time for which a silent node
+/// counts as a member.
+const SERVES_ON: Duration = Duration::from_secs(40);
+
 /// A node's part in its cluster, until dropped.
 pub struct Cluster {
     peers: Arc<Peers>,
     server: PeerServer,
     members: Members,
+    /// True if nodes register themselves in the member list.
+    registers: bool,
     group: String,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -81,6 +88,7 @@ impl Cluster {
         let config = PeerServerConfig { listen, tls, greeting, serve, memory: Arena::new(region) };
         let server = PeerServer::start(config, store, peers.clone()).await?;
         let greet = Arc::new(GreetByTls(peers.clone()));
+        let registers = matches!(members, MembersSource::Redis(_));
         let members = Members::start(members, own, &group, greet).await?;
         ring_sender.send_replace(members.ring());
         store.join(peers.clone());
@@ -88,16 +96,20 @@ impl Cluster {
             tokio::spawn(renew(files, tls_sender, peers.clone())),
             tokio::spawn(follow(members.changed(), ring_sender, store.clone())),
         ];
-        Ok(Self { peers, server, members, group, tasks })
+        Ok(Self { peers, server, members, registers, group, tasks })
     }
 
-    /// Takes the node off the member list, where nodes register themselves. The others hear of it
-    /// within seconds; until then they ask this node.
-    ///
-    /// # Errors
-    /// The server's. The entry then expires by itself.
-    pub async fn leave(&self) -> Result<()> {
-        self.members.leave().await
+    /// Takes the node off the member list, where nodes register themselves. Returns the time until
+    /// which the others may still ask it.
+    pub async fn leave(&self) -> Option<Instant> {
+        if !self.registers {
+            return None;
+        }
+        let asked_until = Instant::now() + SERVES_ON;
+        if let Err(error) = self.members.leave().await {
+            tracing::warn!(%error, "cannot leave the member list: the node's entry expires");
+        }
+        Some(asked_until)
     }
 
     /// Returns the node's part in its cluster.

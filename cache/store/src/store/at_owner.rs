@@ -309,10 +309,19 @@ impl Store {
     /// Returns length and version of a shard.
     ///
     /// # Errors
-    /// The error of the origin; `Invalid` if this node reaches another store by the URL,
+    /// The error of the origin; `NotFound` if only a copy counts and there is none; `Invalid` if this node reaches another store by the URL,
     /// `PermissionDenied` if it does not share the shard.
     pub async fn stat_for_peer(&self, request: &ShardRequest) -> Result<Stat> {
         let source = self.source_for_peer(request)?;
+        if request.only_cached {
+            // Any version: only the shared part of the name is looked for.
+            let (endpoint, url) = (request.endpoint.clone(), request.url.clone());
+            let name = ShardName::new(&Origin { endpoint, url, version: String::new() });
+            if self.inner.tiers.iter().all(|tier| tier.certainly_lacks(&name)) {
+                let error = Error::new(ErrorKind::NotFound, "this node has no copy");
+                return Err(error.at("url", &request.url));
+            }
+        }
         let rank = self.rank();
         let _awaited = request.is_awaited.then(|| rank.awaited());
         Ok(self.look(&source, &request.url).await?.stat)
