@@ -299,13 +299,15 @@ impl Arguments {
     }
 }
 
+/// Returns a number of things in words.
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Returns a summary of the node, for the line before the table.
 fn summary(trace: &Trace) -> String {
     let all: u64 = trace.shards.iter().sum();
     let demand: f64 = trace.jobs.iter().map(|job| job.rate).sum();
-    let count = |number: usize, what: &str| {
-        format!("{number} {what}{}", if number == 1 { "" } else { "s" })
-    };
     format!(
         "{}, {}; cache {} ({:.0} %); link {}; {}, {} together",
         count(trace.shards.len(), "shard"),

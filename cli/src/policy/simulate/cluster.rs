@@ -14,7 +14,7 @@ use forebay_wire::message;
 use indicatif::ProgressBar;
 use serde_json::json;
 
-use super::BATCH;
+use super::{BATCH, count};
 use crate::{Done, Failure, bar_style, print, print_json};
 
 /// Hashes that placement takes at most: a minute's worth.
@@ -42,7 +42,7 @@ pub(super) struct Arguments {
     ranks: u32,
     /// Slots of the nodes, in turn: `16,16,32` for two nodes and one twice their size, again and
     /// again. Caches are in proportion, with `--cache` as their mean.
-    #[arg(long, value_name = "N", value_delimiter = ',', requires = "nodes", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", value_delimiter = ',', requires = "nodes", value_parser = clap::value_parser!(u16).range(1..=i64::from(forebay_cluster::MAX_SLOTS)))]
     slots: Vec<u16>,
     /// Number of nodes lost at once: those that keep most.
     #[arg(long, value_name = "K", default_value_t = 1, requires = "nodes", value_parser = clap::value_parser!(u32).range(1..))]
@@ -171,14 +171,17 @@ fn text(
     let (nodes, shards) = (cluster.rooms.len(), cluster.owners.len());
     let (data, cache) = (arguments.data.as_u64(), arguments.capacity());
     let mut text = format!(
-        "{nodes} nodes of {} ranks; {shards} shards, {}; cache {} a node ({:.1} %); {lanes} lanes, {}\n\n",
-        arguments.cluster.ranks,
+        "{} of {}; {}, {}; cache {} a node ({:.1} %)\n{}, {}\n\n",
+        count(nodes, "node"),
+        count(arguments.cluster.ranks as usize, "rank"),
+        count(shards, "shard"),
         ByteSize(data),
         ByteSize(cache),
         100.0 * cache as f64 / data.max(1) as f64,
+        count(*lanes as usize, "lane"),
         match cluster.lanes {
-            Some(_) => "each rank takes whole ones",
-            None => "each rank takes a slice of every one",
+            Some(_) => "whole ones to each rank",
+            None => "a slice of every one to each rank",
         },
     );
     let _ = writeln!(
@@ -196,11 +199,11 @@ fn text(
     row("alone, clairvoyant", cold.0, clairvoyant.origin, None, clairvoyant.written);
     row("alone, lru", cold.1, lru.origin, None, lru.written);
     let spread = |spread: Spread| {
-        format!("{:.2} to {:.2}, {:.2} on average", spread.min, spread.max, spread.mean)
+        format!("{:.2} to {:.2} (mean {:.2})", spread.min, spread.max, spread.mean)
     };
     let _ = writeln!(
         text,
-        "\nof the bytes that it reads, a node receives {}, and sends {}",
+        "\na node receives {} of the bytes that it reads, and sends {}",
         spread(report.warm.received),
         spread(report.warm.served)
     );
@@ -212,11 +215,8 @@ fn text(
     );
     let _ = writeln!(
         text,
-        "{} lost: {:.4} data sets are fetched anew, then {:.2} in each epoch; the most loaded owner has {:.2} times the mean",
-        match loss.nodes.len() {
-            1 => "one node".to_owned(),
-            lost => format!("{lost} nodes"),
-        },
+        "without {}: {:.4} data sets fetched anew, then {:.2} in each epoch; most loaded owner {:.2}",
+        count(loss.nodes.len(), "node"),
         loss.anew,
         loss.origin,
         loss.imbalance
