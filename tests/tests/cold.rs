@@ -259,8 +259,8 @@ fn first_batch_is_fetched_before_anything_else() {
     }
 }
 
-/// The same with as many lanes as an epoch has unless asked otherwise. All that have begun together
-/// hold more than there is memory for, if they held what they brought.
+/// The same with the most lanes that a small world has unless asked otherwise. All that have begun
+/// together hold more than there is memory for, if they held what they brought.
 #[test]
 fn the_first_batch_of_ninety_six_lanes_waits_for_no_whole_shard() {
     const SIZES: std::ops::Range<usize> = 45_000..50_000;
