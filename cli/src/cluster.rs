@@ -50,7 +50,7 @@ fn list(cluster: &ClusterReport) -> String {
         lines.push(format!("the member list is an older one: {source}: {error}"));
     }
     if !members.iter().any(|member| member.is_self) {
-        lines.push(format!("{node} is not in the member list: it owns no shards"));
+        lines.push(format!("{node} is not in the member list: the others reject it"));
     }
     let width = members.iter().map(|member| member.name.len()).max().unwrap_or(0);
     lines.extend(members.iter().map(|found| member(found, width)));

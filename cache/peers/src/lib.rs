@@ -13,11 +13,13 @@
 
 mod client;
 pub mod message;
+mod peer;
 mod peered;
 mod report;
 mod tls;
 
-pub use client::{Fallback, IndexStream, Peer, PeerReport, Peers, Route};
+pub use client::{IndexStream, Peers, Route};
+pub use peer::{Fallback, Peer, PeerReport};
 pub use peered::{Hop, Peered};
 pub use report::{ClusterReport, OwnerReport, ServingReport};
 pub use tls::{PeerTls, PeerTlsFiles};

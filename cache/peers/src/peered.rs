@@ -20,8 +20,9 @@ use forebay_source::{
 };
 use forebay_uring::Span;
 
-use crate::client::{Asked, Failure, Peer, Peers, Route};
+use crate::client::{Peers, Route};
 use crate::message::{BytesRequest, MAX_BYTES, ShardRequest};
+use crate::peer::{Asked, Failure, Peer};
 
 /// Place of a request on its way through the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
