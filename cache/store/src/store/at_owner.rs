@@ -309,9 +309,9 @@ impl Store {
     /// Returns length and version of a shard.
     ///
     /// # Errors
-    /// Reads a range of the plain tar into a span that holds [`Shard::footprint`] of it. Returns
-    /// the span, and the place of the bytes in it.
-    /// `PermissionDenied` if it does not share the shard.
+    /// The error of the origin; `NotFound` if only a copy counts and there is none; `Invalid` if
+    /// this node reaches another store by the URL; `PermissionDenied` if it does not share the
+    /// shard.
     pub async fn stat_for_peer(&self, request: &ShardRequest) -> Result<Stat> {
         let source = self.source_for_peer(request)?;
         if request.only_cached {
