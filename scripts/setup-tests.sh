@@ -13,6 +13,9 @@ readonly AZURITE="azurite@3.37.0"
 readonly SCHEMATHESIS="schemathesis==4.32.5" SCHEMATHESIS_310="schemathesis==4.30.1"
 # Lints metrics and tests alert rules. The whole Debian package would start a server.
 readonly PROMTOOL="promtool of prometheus, from the system's packages"
+# The other server that keeps queues and member lists. Debian 12 has it in its backports only, and a
+# package would start a service.
+readonly VALKEY="valkey-server of valkey-tools, from the system's packages"
 # The reference benchmark of MLPerf Storage with an MPI of its own; torch and forebay come from .venv.
 readonly DLIO="dlio_benchmark==2.0.0"
 readonly DLIO_NEEDS=(hydra-core==1.3.8 mpi4py==4.1.2 mpich==4.3.2 pandas==2.3.3 pillow
@@ -71,6 +74,8 @@ has_tool schemathesis "$schemathesis" ||
 has_dlio || plan+=("$DLIO, the benchmark of MLPerf Storage, into $TOOLS/dlio  (0.3 GB on disk)")
 has_tool promtool "$PROMTOOL" ||
     plan+=("$PROMTOOL, into $TOOLS/promtool  (20 MB to download, 50 MB on disk)")
+has_valkey() { [ -x /usr/bin/valkey-server ] || has_tool valkey "$VALKEY"; }
+has_valkey || plan+=("$VALKEY, into $TOOLS/valkey  (1 MB to download, 3 MB on disk)")
 is_done packages-tests "$packages" || plan+=("Python packages into $VENV: $(
     sed -n 's/^\([a-z0-9-]*\)==.*/\1/p' "$requirements" | uniq | xargs
 )  (about $PACKAGES_DOWNLOAD to download, $PACKAGES_DISK on disk)")
@@ -134,6 +139,35 @@ if ! has_tool promtool "$PROMTOOL"; then
     mv "$TOOLS/promtool/package/usr/bin/promtool" "$TOOLS/promtool/promtool"
     rm -rf "$TOOLS/promtool/package"
     printf '%s\n' "$PROMTOOL" >"$TOOLS/promtool/.stamp"
+fi
+
+if ! has_valkey; then
+    step "$VALKEY"
+    missing() {
+        fail "valkey-tools cannot be downloaded" "put valkey-server at $TOOLS/valkey/valkey-server," \
+            "write '$VALKEY' into $TOOLS/valkey/.stamp, then run setup again"
+    }
+    command -v apt-get >/dev/null || missing
+    rm -rf "${TOOLS:?}/valkey"
+    mkdir -p "$TOOLS/valkey/package/lists/partial" "$TOOLS/valkey/package/cache/archives/partial"
+    # Lists of its own, where the system has no such package: nothing of the system changes.
+    apt=()
+    if [ -z "$(apt-cache search --names-only '^valkey-tools$')" ]; then
+        codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-none}")
+        printf 'Types: deb\nURIs: http://deb.debian.org/debian\nSuites: %s\nComponents: main\nSigned-By: %s\n' \
+            "$codename-backports" /usr/share/keyrings/debian-archive-keyring.gpg \
+            >"$TOOLS/valkey/package/backports.sources"
+        folder=$PWD/$TOOLS/valkey/package
+        apt=(-o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$folder"
+            -o "Dir::State::lists=$folder/lists" -o "Dir::Cache=$folder/cache")
+        apt-get "${apt[@]}" update -q || missing
+    fi
+    (cd "$TOOLS/valkey/package" && apt-get "${apt[@]}" download -q valkey-tools) || missing
+    dpkg-deb -x "$TOOLS"/valkey/package/valkey-tools_*.deb "$TOOLS/valkey/package"
+    # Its libraries are those of redis-server. One program: the name by which it is called decides what it does.
+    mv "$TOOLS/valkey/package/usr/bin/valkey-check-rdb" "$TOOLS/valkey/valkey-server"
+    rm -rf "$TOOLS/valkey/package"
+    printf '%s\n' "$VALKEY" >"$TOOLS/valkey/.stamp"
 fi
 
 if ! is_done packages-tests "$packages"; then

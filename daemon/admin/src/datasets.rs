@@ -27,6 +27,8 @@ fn report(rule: Dataset, Holding { used_bytes, shards, .. }: Holding) -> Dataset
         scan_bypass: rule.scan_bypass,
         tiers: rule.tiers,
         bandwidth: rule.bandwidth,
+        peers: rule.peers,
+        copies: rule.copies,
         used_bytes,
         shards,
     }

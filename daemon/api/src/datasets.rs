@@ -42,6 +42,10 @@ pub struct DatasetReport {
     /// Limit of bytes a second from its origins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<u64>,
+    /// True if its shards are shared with the other nodes of the cluster.
+    pub peers: bool,
+    /// Number of nodes of the cluster that keep each of its shards.
+    pub copies: u8,
     /// Bytes it holds.
     pub used_bytes: u64,
     /// Shards, arriving ones included.
@@ -74,6 +78,8 @@ impl fmt::Display for DatasetReport {
             self.bandwidth.map(|rate| format!("{}/s at most", size(rate))),
             (self.priority != 0).then(|| format!("priority {}", self.priority)),
             (!tiers.is_empty()).then(|| format!("on {tiers}")),
+            (!self.peers).then(|| "not shared with other nodes".to_owned()),
+            (self.copies > 1).then(|| format!("on {} nodes of the cluster", self.copies)),
         ];
         write!(f, "\n        {}", parts.into_iter().flatten().collect::<Vec<_>>().join("; "))
     }

@@ -93,7 +93,7 @@ impl Dns {
                 }
                 // It was a member and may be one again: links to it judge for themselves.
                 Err(_) if self.greeted.contains_key(&address) => {}
-                Err(error) => answer.leave_out(error.at("address", address)),
+                Err(error) => answer.leave_out(&error.at("address", address)),
             }
         }
         // An address of each family may belong to one node: the list has the first.
@@ -101,7 +101,7 @@ impl Dns {
         for address in addresses {
             let Some(member) = self.member(address) else { continue };
             match member.check() {
-                Err(error) => answer.leave_out(error),
+                Err(error) => answer.leave_out(&error),
                 Ok(()) if address.is_ipv6() && taken.contains(&(member.name.clone(), false)) => {}
                 Ok(()) => {
                     taken.insert((member.name.clone(), address.is_ipv6()));

@@ -139,7 +139,7 @@ impl Redis {
 
     /// Asks the server, and notes the answer.
     async fn exchange(&mut self) -> Result<()> {
-        if self.readings % WHOLE_EVERY == 0 {
+        if self.readings.is_multiple_of(WHOLE_EVERY) {
             self.version.clear();
         }
         let asked = self.ask().await;
@@ -177,11 +177,11 @@ impl Redis {
             });
             match read.and_then(|member| member.check().map(|()| member)) {
                 Ok(member) => answer.members.push(member),
-                Err(error) => answer.leave_out(error),
+                Err(error) => answer.leave_out(&error),
             }
         }
         if self.long > 0 {
-            answer.leave_out("an entry is too long for a member");
+            answer.leave_out(&"an entry is too long for a member");
             answer.left_out += self.long - 1;
         }
         answer

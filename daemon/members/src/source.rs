@@ -26,7 +26,7 @@ pub(super) struct Answer {
 
 impl Answer {
     /// Counts an entry that names no member.
-    pub(super) fn leave_out(&mut self, why: impl ToString) {
+    pub(super) fn leave_out(&mut self, why: &impl ToString) {
         self.left_out += 1;
         // It holds words of others.
         self.why.get_or_insert_with(|| printable(&why.to_string()));

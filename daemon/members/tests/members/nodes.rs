@@ -57,12 +57,13 @@ pub(super) async fn reports(
     mut is_so: impl FnMut(&MembersReport) -> bool,
 ) -> MembersReport {
     let waited = async {
+        let mut looks = tokio::time::interval(LOOK);
         loop {
+            looks.tick().await;
             let report = members.report();
             if is_so(&report) {
                 return report;
             }
-            tokio::time::sleep(LOOK).await;
         }
     };
     match tokio::time::timeout(PATIENCE, waited).await {
