@@ -18,7 +18,7 @@ SEED ?= 1
 
 python := .venv/bin/python
 # Folders that hold Python code, and those that hold Python tests.
-python_code := $(wildcard bindings/python cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/foresight benches/overhead examples scripts tests/python)
+python_code := $(wildcard bindings/python cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/foresight benches/overhead examples scripts tests/python)
 python_tests := $(wildcard bindings/python/tests tests/python examples/tests cli/bench/contest/tests scripts/tests)
 # Engine that tests and benchmarks compare the others with.
 cross_check := forebay-benches/tokio-uring
@@ -90,7 +90,7 @@ python-lint:
 	$(call heading,ruff and mypy)
 	@.venv/bin/ruff check $(python_code)
 	@.venv/bin/mypy
-	@.venv/bin/mypy --config-file scripts/mypy.ini examples cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/foresight benches/overhead
+	@.venv/bin/mypy --config-file scripts/mypy.ini examples cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/foresight benches/overhead
 
 .PHONY: style
 style:
@@ -144,6 +144,12 @@ bench: setup-tests ## Measure rivals, the disk and starvation; results go to ben
 contest: setup-tests ## Measure how many accelerators each loader feeds, photos and bytes: some three hours
 	$(call heading,contest)
 	@PYTHONPATH=examples:cli/bench/contest $(python) benches/rivals/accelerators.py --rounds $(or $(ROUNDS),5)
+
+.PHONY: cluster
+cluster: setup-tests ## Measure four nodes that share their caches, behind links of a gigabit; needs root
+	$(call heading,cluster)
+	@cargo build --release --locked --workspace --bin forebay-origin
+	@$(python) benches/cluster/measure.py --forebay .venv/bin/forebay --origin target/release/forebay-origin
 
 .PHONY: gpu-test
 gpu-test: ## Run the tests that need a GPU; FOREBAY_WHEEL=… replaces make setup
