@@ -5,7 +5,7 @@
 use forebay_client::{Loader, Next};
 use forebay_config::settings::NodeConfig;
 use forebay_peers::{Fallback, PeerReport};
-use forebay_source::{Rule, Rules};
+use forebay_source::{Options, Rule, Rules};
 use forebay_store::{Dataset, Evict, TierReport};
 use forebay_testkit::shard;
 use forebay_tests::{
@@ -290,4 +290,45 @@ fn malformed_member_list_freezes_the_last_one() {
     assert!(report().list_error.is_some());
     bench.read_all(0);
     assert_eq!(bench.served(), bench.data_bytes);
+}
+
+/// A warm-up on one node warms the cluster.
+#[test]
+fn warm_up_fills_the_caches_of_all_owners() {
+    let bench = Bench::new();
+    let urls = Origin::urls(SHARDS);
+    let store = bench.node(0).node().store();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let held = std::sync::atomic::AtomicU64::new(0);
+    for url in &urls {
+        let fetched = runtime.block_on(store.prefetch(url, &Options::default(), &held)).unwrap();
+        assert_eq!(runtime.block_on(fetched.settled()), Ok(()));
+    }
+    assert_eq!(bench.served(), bench.data_bytes);
+    (0..NODES).for_each(|number| bench.node(number).settle());
+    let shards: Vec<_> = (0..NODES).map(|number| bench.tier(number).counters.shards).collect();
+    let owned: Vec<_> = (0..NODES).map(|number| bench.owned(number).len()).collect();
+    assert_eq!(shards, owned);
+}
+
+/// A compressed shard is unpacked by its owner, and read by the others as the plain tar.
+#[test]
+fn compressed_shards_are_read_as_plain_tars() {
+    let bench = Bench::new();
+    let names: Vec<_> = (0..8).map(|n| format!("{n}.tar.gz")).collect();
+    for (n, name) in (0..).zip(&names) {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut packed, &shard(SAMPLES, n, &SIZES)).unwrap();
+        bench.origin.put(name, &packed.finish().unwrap());
+    }
+    let mut job = bench.job([]);
+    job.urls = names.iter().map(|name| Origin::url(name)).collect();
+    for number in 0..NODES {
+        let played = epoch(bench.node(number).address(), job.clone()).unwrap();
+        assert_eq!(played.errors, []);
+        played.assert_whole(8, SAMPLES, &SIZES);
+    }
+    let served: u64 = names.iter().map(|name| bench.origin.served(name)).sum();
+    let packed: u64 = names.iter().map(|name| bench.origin.bytes(name).len() as u64).sum();
+    assert_eq!(served, packed, "each was fetched once");
 }

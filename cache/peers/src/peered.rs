@@ -206,10 +206,10 @@ impl Source for Peered {
         offset: u64,
         mut into: Span,
         rank: &Rank,
-    ) -> Result<Span> {
+    ) -> (Span, Result<()>) {
         match self.read_plain(url, stat, offset, &mut into, rank).await {
-            Ok(_) => Ok(into),
-            Err(Some(error)) => Err(error),
+            Ok(_) => (into, Ok(())),
+            Err(Some(error)) => (into, Err(error)),
             Err(None) => self.origin.read_unpacked(url, stat, offset, into, rank).await,
         }
     }

@@ -112,7 +112,7 @@ pub trait Source: Send + Sync {
     }
 
     /// Fills the beginning of `into` with bytes of the plain tar, of a shard that the origin keeps
-    /// compressed or sends only as a whole.
+    /// compressed or sends only as a whole. The span comes back in any case.
     ///
     /// # Errors
     /// `Unavailable` unless another node has the plain tar.
@@ -121,13 +121,14 @@ pub trait Source: Send + Sync {
         url: &str,
         _stat: &Stat,
         _offset: u64,
-        _into: Span,
+        into: Span,
         _rank: &Rank,
-    ) -> Result<Span> {
+    ) -> (Span, Result<()>) {
         let what = "no tier holds the shard, and its origin sends it only as a whole";
-        Err(Error::new(ErrorKind::Unavailable, what).at("url", url).advise(
+        let error = Error::new(ErrorKind::Unavailable, what).at("url", url).advise(
             "read it again once a tier accepts it (see `forebay tier ls`), or store it as a plain tar",
-        ))
+        );
+        (into, Err(error))
     }
 
     /// The objects that a pattern (`s3://bucket/train-*.tar`) or a folder (`s3://bucket/train/`)

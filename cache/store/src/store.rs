@@ -350,7 +350,7 @@ impl Store {
             // The origin has changed bytes, or another version.
             None => {
                 self.inner.shared.through().forget(shard.name());
-                self.distrust(shard);
+                self.distrust(shard, why);
                 self.inner.shared.forget_identity(&*shard.source, shard.url());
                 if why.kind() == ErrorKind::Corrupt {
                     self.drop_index(shard).await;

@@ -130,25 +130,26 @@ impl Shard {
     /// as a whole, has no ranges: the shard is fetched anew on its next request.
     async fn read_through(&self, pending: Pending, payer: Option<&Payer>) -> (usize, Placed) {
         let Pending { at, start, end, mut span } = pending;
-        // The source keeps the span until it succeeds.
-        let stub = span.split_to(0);
         // Not billed to the job that opened the shard: this read is for one reader alone.
         let rank = Rank::now(0);
         if let Some(payer) = payer {
             rank.bill_to(|| payer.bill(&self.url));
         }
         let (url, stat) = (&self.url, &self.stat);
-        let read = match self.growth.is_unpacked() {
-            false => self.source.read_part(url, stat, start, span, &rank).await,
-            true => self.source.read_unpacked(url, stat, start, span, &rank).await,
-        };
-        let placed = match read {
-            Ok(span) => {
-                self.traffic.through_bytes.fetch_add(end - start, Ordering::Relaxed);
-                Placed { span, start, from_tier: false, outcome: Ok(()) }
+        let (span, outcome) = if self.growth.is_unpacked() {
+            self.source.read_unpacked(url, stat, start, span, &rank).await
+        } else {
+            // The source keeps the span until it succeeds.
+            let stub = span.split_to(0);
+            match self.source.read_part(url, stat, start, span, &rank).await {
+                Ok(span) => (span, Ok(())),
+                Err(error) => (stub, Err(error)),
             }
-            Err(error) => Placed { span: stub, start, from_tier: false, outcome: Err(error) },
         };
+        if outcome.is_ok() {
+            self.traffic.through_bytes.fetch_add(end - start, Ordering::Relaxed);
+        }
+        let placed = Placed { span, start, from_tier: false, outcome };
         (at, placed)
     }
 

@@ -19,6 +19,7 @@ use lru::LruCache;
 
 use super::Store;
 use crate::directory::{ObjectKey, ShardName, object_key};
+use crate::open_shards::OpenShards;
 use crate::parts::Parts;
 use crate::shard::{Growth, Progress, Shard, ShardHandle};
 use crate::shutdown::shutting_down;
@@ -27,8 +28,8 @@ use crate::tier::{OpeningGuard, Urgency, Wanted};
 /// Shards that are not read from their owners for a while. Corrupt copies are rare.
 pub(super) const DISTRUSTED: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
 
-/// Time for which a shard is not read from its owner after wrong bytes: the owner compares its
-/// copy meanwhile, and fetches the shard anew.
+/// Time for which a shard is not read from its owner after a failure or wrong bytes: the owner
+/// compares its copy meanwhile, and fetches the shard anew.
 const DISTRUST: Duration = Duration::from_secs(60);
 
 impl Store {
@@ -40,8 +41,10 @@ impl Store {
         self.note_ring_change();
     }
 
-    /// Notes that the members changed: foresight decides about the shards that this node owns.
+    /// Notes that the members changed: shards have other owners, and foresight decides about those
+    /// of this node.
     pub fn note_ring_change(&self) {
+        *self.elsewhere() = OpenShards::new();
         self.decide_managed(None);
     }
 
@@ -94,10 +97,10 @@ impl Store {
     /// Returns the placement of a shard, as nodes read it by their rules.
     ///
     /// # Errors
-    /// As [`Store::shard`] for an invalid URL; `Invalid` if this node is in no cluster.
+    /// As [`Store::shard`] for an invalid URL; `NotFound` if this node is in no cluster.
     pub fn owner(&self, url: &str) -> Result<OwnerReport> {
         let alone = || {
-            Error::new(ErrorKind::Invalid, "this node is in no cluster")
+            Error::new(ErrorKind::NotFound, "this node is in no cluster")
                 .advise("add [cluster] to its configuration")
         };
         let peers = self.peers().ok_or_else(alone)?;
@@ -118,7 +121,7 @@ impl Store {
 
     /// Returns a shard that is open at its owner.
     pub(super) fn opened_at_owner(&self, wanted: &Wanted) -> Option<Arc<Shard>> {
-        let mut elsewhere = self.inner.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut elsewhere = self.elsewhere();
         let shard = elsewhere.get(&wanted.name)?;
         if shard.progress().failed.is_some() {
             elsewhere.forget(&wanted.name);
@@ -161,23 +164,26 @@ impl Store {
             }
         };
         let growth = Growth::new();
-        let shard = self.through(wanted, growth.clone(), None, elsewhere(owner.name()));
+        let shard = self.through(wanted, growth.clone(), None, None);
         self.keep_elsewhere(&shard);
         let (store, wanted, opened) = (self.clone(), wanted.clone(), shard.clone());
         tokio::spawn(async move { store.follow(&wanted, opened, growth, index).await });
         Some(shard)
     }
 
-    /// Notes that the bytes of a shard from its owner were wrong: this node reads it elsewhere for
-    /// a while, and the owner hears of it.
-    pub(super) fn distrust(&self, shard: &Shard) {
-        let mut elsewhere = self.inner.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Notes that the bytes of a shard did not come from its owner, or were wrong: this node reads
+    /// it elsewhere for a while. The owner hears of wrong bytes.
+    pub(super) fn distrust(&self, shard: &Shard, why: &Error) {
+        let mut elsewhere = self.elsewhere();
         if elsewhere.get(shard.name()).is_none() {
             return;
         }
         elsewhere.forget(shard.name());
         drop(elsewhere);
         self.distrusted().put(shard.name().clone(), Instant::now());
+        if why.kind() != ErrorKind::Corrupt {
+            return;
+        }
         let origin = shard.origin();
         let owner = self.peers().and_then(|peers| {
             let owner = peers.route(object_key(&origin)).owner?;
@@ -199,13 +205,16 @@ impl Store {
         });
     }
 
+    fn elsewhere(&self) -> MutexGuard<'_, OpenShards> {
+        self.inner.elsewhere.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn distrusted(&self) -> MutexGuard<'_, LruCache<ShardName, Instant>> {
         self.inner.distrusted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn keep_elsewhere(&self, shard: &Arc<Shard>) {
-        let mut elsewhere = self.inner.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
-        elsewhere.keep(shard.name().clone(), shard);
+        self.elsewhere().keep(shard.name().clone(), shard);
     }
 
     /// Takes the index as it comes from the owner. If it breaks off, this node indexes the rest
@@ -243,11 +252,6 @@ impl Store {
         *shard.parts.lock().unwrap_or_else(PoisonError::into_inner) = Some(parts.clone());
         self.index_alone(wanted, shard, parts, growth, false).await;
     }
-}
-
-/// Reason why no tier of this node has the shard.
-fn elsewhere(owner: &str) -> Error {
-    Error::new(ErrorKind::Unavailable, "another node owns the shard").at("node", owner)
 }
 
 /// A shard that another node reads from this one.

@@ -32,7 +32,7 @@ impl Store {
         }
         if let Some(sidecar) = self.load_index(wanted).await {
             let growth = Growth::whole(sidecar.index, sidecar.len);
-            let shard = self.through(wanted, growth, None, in_place());
+            let shard = self.through(wanted, growth, None, Some(in_place()));
             self.inner.shared.through().keep(wanted.name.clone(), &shard);
             return shard;
         }
@@ -69,13 +69,13 @@ impl Store {
         self.index_through(wanted, why.clone(), true)
     }
 
-    /// The shard without a tier, for the reason `why`.
+    /// The shard without a tier, for the reason `why`; none: it is where it should be.
     pub(super) fn through(
         &self,
         wanted: &Wanted,
         growth: Growth,
         parts: Option<Arc<Parts>>,
-        why: Error,
+        why: Option<Error>,
     ) -> Arc<Shard> {
         Arc::new(Shard {
             name: wanted.name.clone(),
@@ -88,14 +88,14 @@ impl Store {
             source: wanted.lasting.clone(),
             stat: wanted.stat.clone(),
             rank: wanted.rank.clone(),
-            lost: Arc::new(OnceLock::from(why)),
+            lost: Arc::new(why.map_or_else(OnceLock::new, OnceLock::from)),
         })
     }
 
     /// The shard without a tier, indexed in one pass. `missed`: counts as a miss, which ends here.
     fn index_through(&self, wanted: &Wanted, why: Error, missed: bool) -> Arc<Shard> {
         let (growth, parts) = (Growth::new(), Parts::new(wanted.stat.len, wanted.stat.binding));
-        let shard = self.through(wanted, growth.clone(), Some(parts.clone()), why);
+        let shard = self.through(wanted, growth.clone(), Some(parts.clone()), Some(why));
         self.inner.shared.through().keep(wanted.name.clone(), &shard);
         tokio::spawn(self.index_alone(wanted, shard.clone(), parts, growth, missed));
         shard
