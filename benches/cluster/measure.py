@@ -23,6 +23,7 @@ import tarfile
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "rivals"))
@@ -38,7 +39,7 @@ NETWORK = "198.18.78"
 BRIDGE = "fb-bridge"
 # Ethernet, IPv4 and TCP with timestamps.
 HEADERS = 14 + 20 + 32
-SHARDS, SAMPLES, SAMPLE = 32, 300, 110_000
+SAMPLES, SAMPLE = 300, 110_000
 PORT, ORIGIN_PORT = 9481, 9000
 
 
@@ -86,11 +87,11 @@ def clean() -> None:
     subprocess.run(["ip", "link", "delete", BRIDGE], capture_output=True, check=False)
 
 
-def make_shards(folder: Path) -> int:
+def make_shards(folder: Path, shards: int) -> int:
     """Make shards of samples as large as photos; returns their bytes."""
     folder.mkdir(parents=True)
     dice, total = random.Random(7), 0
-    for shard in range(SHARDS):
+    for shard in range(shards):
         made = io.BytesIO()
         with tarfile.open(fileobj=made, mode="w", format=tarfile.USTAR_FORMAT) as tar:
             for sample in range(SAMPLES):
@@ -172,7 +173,7 @@ class Cluster:
     def jobs(self, what: list[tuple[int, int, int, int]]) -> list[subprocess.Popen[str]]:
         """Start jobs, each given by its node, rank, world and seed."""
         started = []
-        samples = SHARDS * SAMPLES
+        samples = self.bench.shards * SAMPLES
         for node, rank, world, seed in what:
             socket = f"unix:{self.folder}/node{node}/d.sock"
             words = [self.bench.urls, socket, str(rank), str(world), str(seed)]
@@ -181,13 +182,14 @@ class Cluster:
             started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         return started
 
-    def status(self, node: int) -> dict[str, object]:
+    def status(self, node: int) -> dict[str, Any]:
         """Return the status of a node's daemon."""
         words = ["status", "--json", "--daemon", f"unix:{self.folder}/node{node}/d.sock"]
         told = subprocess.run(
             [self.bench.forebay, *words], check=True, capture_output=True, text=True
         )
-        return json.loads(told.stdout)
+        status: dict[str, Any] = json.loads(told.stdout)
+        return status
 
     def settle(self, nodes: list[int]) -> None:
         """Wait until no shard is on its way in."""
@@ -224,7 +226,8 @@ class Bench:
         """Make all of it."""
         self.forebay = str(Path(arguments.forebay).resolve())
         self.folder = folder
-        self.bytes = make_shards(folder / "store" / "data")
+        self.shards = arguments.shards
+        self.bytes = make_shards(folder / "store" / "data", self.shards)
         make_certificates(folder)
         run("ip", "link", "add", BRIDGE, "type", "bridge")
         run("ip", "link", "set", BRIDGE, "up")
@@ -234,7 +237,7 @@ class Bench:
         members = [f"node{n} {host.address}:{PORT}\n" for n, host in enumerate(self.nodes)]
         (folder / "members").write_text("".join(members))
         self.store = f"http://{self.origin.address}:{ORIGIN_PORT}"
-        self.urls = f"{self.store}/data/{{000..{SHARDS - 1:03d}}}.tar"
+        self.urls = f"{self.store}/data/{{000..{self.shards - 1:03d}}}.tar"
         words = ["--dir", f"{folder}/store", "--host", self.origin.address]
         server = self.origin.command(str(Path(arguments.origin).resolve()), *words)
         self.server = subprocess.Popen([*server, "--port", str(ORIGIN_PORT)])
@@ -289,8 +292,8 @@ def jobs(*seeds: int) -> list[tuple[int, int, int, int]]:
 def cold_and_warm(bench: Bench, *, shared: bool) -> dict[str, object]:
     """Measure cold and warm epochs, with caches that hold half of the data each."""
     figures: dict[str, object] = {}
-    # A node holds half of the data; slack for the shards on their way.
-    capacity = bench.bytes // 2 + 8 * bench.bytes // SHARDS
+    # A node holds half of the data, and a shard on its way.
+    capacity = bench.bytes // 2 + bench.bytes // bench.shards
     cluster = Cluster(bench, shared=shared, capacity=capacity)
     try:
         figures["one job, cold"] = bench.counted(cluster, ranks(1))
@@ -350,6 +353,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--forebay", default="forebay", help="the command line to measure")
     parser.add_argument("--origin", required=True, help="the test kit's server, forebay-origin")
+    parser.add_argument("--shards", type=int, default=32, help="shards of 33 MB")
     parser.add_argument("--directory", default=".", help="a disk for caches and shards")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
