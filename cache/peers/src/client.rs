@@ -201,7 +201,7 @@ impl Peers {
                 first => Ok(IndexStream { first: Some(first), frames, peer: peer.clone() }),
             }
         };
-        opened.await.map_err(|failure| self.noted(peer, failure))
+        opened.await.map_err(|failure| peer.noted(failure))
     }
 
     /// Tells a node that its bytes of a shard were wrong. Returns once it took notice.
@@ -215,14 +215,7 @@ impl Peers {
         told.await.map_err(|failure| failure.error.at("node", peer.name()))
     }
 
-    /// Counts a failure and returns its error.
-    pub(crate) fn noted(&self, peer: &Peer, failure: Failure) -> Error {
-        peer.note(&failure);
-        failure.error.at("node", peer.name())
-    }
-
-    /// Fills `into` with the bytes of a shard from `start` on, as far as it has any. Returns their
-    /// number.
+    /// Fills `into` with the bytes of a range, as far as the shard has any. Returns their number.
     pub(crate) async fn bytes(
         &self,
         peer: &Peer,
@@ -236,7 +229,9 @@ impl Peers {
             Failure::new(Fallback::Corrupt, error)
         };
         let (mut head, mut filled) = (BytesMut::with_capacity(RANGE_HEAD), 0);
-        while let Some(mut chunk) = response.chunk().await.map_err(|error| broken(peer, &error))? {
+        while let Some(mut chunk) =
+            response.chunk().await.map_err(|error| broken(peer.name(), &error))?
+        {
             let missing = (RANGE_HEAD - head.len()).min(chunk.len());
             head.extend_from_slice(&chunk[..missing]);
             chunk.advance(missing);
@@ -274,7 +269,7 @@ impl Peers {
             let client = self.client.read().unwrap_or_else(PoisonError::into_inner).clone();
             peer.requests.fetch_add(1, Ordering::Relaxed);
             let sent = client.post(&url).body(body.clone()).send().await;
-            let response = sent.map_err(|error| broken(peer, &error))?;
+            let response = sent.map_err(|error| broken(peer.name(), &error))?;
             peer.note_success();
             match response.status() {
                 StatusCode::OK => return Ok(response),
@@ -311,10 +306,7 @@ impl IndexStream {
         if let Some(first) = self.first.take() {
             return Ok(first);
         }
-        self.frames.next().await.map_err(|failure| {
-            self.peer.note(&failure);
-            failure.error.at("node", self.peer.name())
-        })
+        self.frames.next().await.map_err(|failure| self.peer.noted(failure))
     }
 }
 
@@ -331,12 +323,7 @@ impl Frames {
             if let Some(frame) = self.take()? {
                 return Ok(frame);
             }
-            let chunk = self.response.chunk().await.map_err(|error| {
-                let reason =
-                    if error.is_timeout() { Fallback::Silence } else { Fallback::Connection };
-                Failure::new(reason, lost(&self.node, &error))
-            })?;
-            match chunk {
+            match self.response.chunk().await.map_err(|error| broken(&self.node, &error))? {
                 Some(chunk) => self.buffer.extend_from_slice(&chunk),
                 None => {
                     let error = Error::new(ErrorKind::Unavailable, "a node's reply broke off");
@@ -413,13 +400,13 @@ fn retry_after(response: &Response) -> Duration {
 }
 
 /// Returns the failure of a connection.
-fn broken(peer: &Peer, error: &reqwest::Error) -> Failure {
+fn broken(node: &str, error: &reqwest::Error) -> Failure {
     let reason = match certificate(error) {
         true => Fallback::Certificate,
         false if error.is_timeout() && !error.is_connect() => Fallback::Silence,
         false => Fallback::Connection,
     };
-    Failure::new(reason, lost(peer.name(), error))
+    Failure::new(reason, lost(node, error))
 }
 
 fn lost(node: &str, error: &reqwest::Error) -> Error {

@@ -5,7 +5,7 @@
 //! with bytes has a head in front of each range.
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_shard::IndexPart;
+use forebay_shard::{IndexPart, Origin};
 use forebay_source::Stat;
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +80,23 @@ pub struct ShardRequest {
     pub only_cached: bool,
     /// True if a trainer waits.
     pub is_awaited: bool,
+}
+
+impl ShardRequest {
+    /// Makes a request about one version of a shard.
+    #[must_use]
+    pub fn of(origin: Origin) -> Self {
+        let Origin { endpoint, url, version } = origin;
+        let version = Some(version);
+        Self { endpoint, url, version, only_cached: false, is_awaited: false }
+    }
+
+    /// Returns the shard in the version that the asker reads, if it names one.
+    #[must_use]
+    pub fn origin(&self) -> Option<Origin> {
+        let (endpoint, url) = (self.endpoint.clone(), self.url.clone());
+        Some(Origin { endpoint, url, version: self.version.clone()? })
+    }
 }
 
 /// A request for bytes of a shard.

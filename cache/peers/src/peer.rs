@@ -25,7 +25,7 @@ pub enum Fallback {
     Down,
     /// No connection, or one that broke.
     Connection,
-    /// Its certificate, or ours, was not accepted.
+    /// A certificate was not accepted: the node's, or ours.
     Certificate,
     /// It sent nothing for too long.
     Silence,
@@ -33,7 +33,7 @@ pub enum Fallback {
     Busy,
     /// It has no copy, or another version. Not counted: it is asked because it might have one.
     Absent,
-    /// Its bytes or its reply were wrong.
+    /// Wrong bytes, or a malformed reply.
     Corrupt,
     /// It failed on the shard: its own origin, its rules or its disk.
     Failed,
@@ -117,6 +117,13 @@ struct Health {
     last_error: Option<Error>,
 }
 
+impl Health {
+    /// Returns true while the node is left alone.
+    fn is_down(&self) -> bool {
+        self.down_until.is_some_and(|until| Instant::now() < until)
+    }
+}
+
 /// A node of the cluster, as this node sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PeerReport {
@@ -165,7 +172,7 @@ impl Peer {
     /// Returns true while the node is left alone.
     #[must_use]
     pub fn is_down(&self) -> bool {
-        self.health().down_until.is_some_and(|until| Instant::now() < until)
+        self.health().is_down()
     }
 
     pub(crate) fn note_success(&self) {
@@ -190,7 +197,7 @@ impl Peer {
         }
         let mut health = self.health();
         // Requests that were under way together count as one failure.
-        if health.down_until.is_some_and(|until| Instant::now() < until) {
+        if health.is_down() {
             return;
         }
         let pause = FIRST_PAUSE.saturating_mul(1 << health.failures.min(5)).min(LONGEST_PAUSE);
@@ -203,9 +210,15 @@ impl Peer {
         health.last_error = Some(failure.error.clone());
     }
 
+    /// Counts a failure and returns its error.
+    pub(crate) fn noted(&self, failure: Failure) -> Error {
+        self.note(&failure);
+        failure.error.at("node", self.name())
+    }
+
     pub(crate) fn report(&self) -> PeerReport {
         let health = self.health();
-        let is_down = health.down_until.is_some_and(|until| Instant::now() < until);
+        let is_down = health.is_down();
         let error = health.last_error.as_ref().map(ToString::to_string);
         drop(health);
         let fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);

@@ -113,7 +113,7 @@ impl Peered {
             let request = self.request(url, Some(stat), only_cached, rank);
             match self.read_at(&peer, request, false, offset, into).await {
                 Ok(filled) => return Ok(filled),
-                Err(failure) => last = Some(self.peers.noted(&peer, failure)),
+                Err(failure) => last = Some(peer.noted(failure)),
             }
         }
         Err(last)
@@ -129,7 +129,7 @@ impl Peered {
         match self.peers.stat(&next, &request).await {
             Ok(stat) => Some(stat),
             Err(failure) => {
-                self.peers.noted(&next, failure);
+                next.noted(failure);
                 None
             }
         }
@@ -141,7 +141,7 @@ impl Peered {
         match self.peers.stat(&owner, &request).await {
             Ok(stat) => Some(stat),
             Err(failure) => {
-                let error = self.peers.noted(&owner, failure);
+                let error = owner.noted(failure);
                 tracing::debug!(url = forebay_error::shown(url), %error, "the owner does not tell a shard's version");
                 None
             }
@@ -285,7 +285,7 @@ impl RangeRead for PeeredRead<'_> {
                 Ok(_) => Failure::shortened(),
                 Err(failure) => failure,
             };
-            peered.peers.noted(peer, failure);
+            peer.noted(failure);
             let (origin, rest) = (&peered.origin, self.at..self.end);
             let read = origin.range_read(self.url, self.stat, rest, self.rank).await?;
             self.from = ReadFrom::Origin(read);

@@ -23,7 +23,7 @@ pub struct ClusterReport {
     /// Reason why the list is frozen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub list_error: Option<String>,
-    /// What it served to other nodes.
+    /// Counts of its peer server.
     pub serving: ServingReport,
 }
 

@@ -150,7 +150,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the pieces, the index is the same.
+        /// The index is the same for pieces of any size.
         #[test]
         fn received_index_equals_the_sent_one(
             counts in prop::collection::vec(1..5_usize, 1..40), most in 1..9_usize, packs in any::<bool>()

@@ -153,7 +153,6 @@ async fn follow(
 ) {
     while changed.changed().await.is_ok() {
         let now = changed.borrow_and_update().clone();
-        tracing::info!(members = now.members().len(), "the members of the cluster changed");
         ring.send_replace(now);
         let store = store.clone();
         // It looks at every announced shard.

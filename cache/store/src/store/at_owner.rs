@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_peers::message::{Reply, ShardRequest};
 use forebay_peers::{Hop, IndexStream, OwnerReport, Peered, Peers};
-use forebay_shard::Origin;
 use forebay_source::{Options, Source, Stat, object_of};
 use forebay_uring::Span;
 use lru::LruCache;
@@ -149,11 +148,8 @@ impl Store {
             return None;
         }
         let request = ShardRequest {
-            endpoint: wanted.origin.endpoint.clone(),
-            url: url.clone(),
-            version: Some(wanted.stat.version.clone()),
-            only_cached: false,
             is_awaited: urgency == Urgency::Needed,
+            ..ShardRequest::of(wanted.origin.clone())
         };
         let index = match peers.index(&owner, &request).await {
             Ok(index) => index,
@@ -190,13 +186,7 @@ impl Store {
             Some((peers.clone(), owner))
         });
         let Some((peers, owner)) = owner else { return };
-        let request = ShardRequest {
-            endpoint: origin.endpoint,
-            url: origin.url,
-            version: Some(origin.version),
-            only_cached: true,
-            is_awaited: false,
-        };
+        let request = ShardRequest { only_cached: true, ..ShardRequest::of(origin) };
         tokio::spawn(async move {
             let (url, node) = (shown(&request.url), owner.name());
             let told = peers.suspect(&owner, &request).await.err();
@@ -318,14 +308,9 @@ impl Store {
     /// shard.
     pub async fn stat_for_peer(&self, request: &ShardRequest) -> Result<Stat> {
         let source = self.source_for_peer(request)?;
-        if request.only_cached {
-            // Any version: only the shared part of the name is looked for.
-            let (endpoint, url) = (request.endpoint.clone(), request.url.clone());
-            let name = ShardName::new(&Origin { endpoint, url, version: String::new() });
-            if self.inner.tiers.iter().all(|tier| tier.certainly_lacks(&name)) {
-                let error = Error::new(ErrorKind::NotFound, "this node has no copy");
-                return Err(error.at("url", &request.url));
-            }
+        if request.only_cached && self.certainly_lacks(&request.endpoint, &request.url) {
+            let error = Error::new(ErrorKind::NotFound, "this node has no copy");
+            return Err(error.at("url", &request.url));
         }
         let rank = self.rank();
         let _awaited = request.is_awaited.then(|| rank.awaited());
@@ -367,9 +352,8 @@ impl Store {
     /// As [`Store::stat_for_peer`].
     pub async fn compare_for_peer(&self, request: &ShardRequest) -> Result<()> {
         self.source_for_peer(request)?;
-        let Some(version) = request.version.clone() else { return Ok(()) };
-        let (endpoint, url) = (request.endpoint.clone(), request.url.clone());
-        let name = ShardName::new(&Origin { endpoint, url, version });
+        let Some(origin) = request.origin() else { return Ok(()) };
+        let name = ShardName::new(&origin);
         let _alone = self.inner.comparing.lock().await;
         for tier in self.inner.tiers.iter().filter(|tier| tier.is_readable()) {
             tier.drop_if_corrupt(&tier.name_for(&name)).await;
@@ -379,9 +363,8 @@ impl Store {
 
     /// Opens a whole copy of one version; none if there is no copy.
     async fn copy_for_peer(&self, request: &ShardRequest) -> Result<Option<PeerShard>> {
-        let Some(version) = request.version.clone() else { return Ok(None) };
-        let (endpoint, url) = (request.endpoint.clone(), request.url.clone());
-        let name = ShardName::new(&Origin { endpoint, url, version });
+        let Some(origin) = request.origin() else { return Ok(None) };
+        let name = ShardName::new(&origin);
         for tier in self.inner.tiers.iter().filter(|tier| tier.is_readable()) {
             if let Some((shard, sidecar, stays)) = tier.open_for_move(&tier.name_for(&name)).await?
             {

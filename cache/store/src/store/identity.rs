@@ -125,11 +125,16 @@ impl Store {
     /// Permit to request an object's first bytes, if no version of it can be here and its fetch
     /// would begin now.
     fn first_of(&self, endpoint: &str, url: &str) -> Option<OwnedSemaphorePermit> {
-        let (endpoint, url) = (endpoint.to_owned(), url.to_owned());
-        // Any version: only the shared part of the name is looked for.
-        let name = ShardName::new(&Origin { endpoint, url, version: String::new() });
-        let is_new = self.inner.tiers.iter().all(|tier| tier.certainly_lacks(&name));
+        let is_new = self.certainly_lacks(endpoint, url);
         is_new.then(|| self.inner.shared.flights.head()).flatten()
+    }
+
+    /// Returns true if no tier can have the object, in any version.
+    pub(super) fn certainly_lacks(&self, endpoint: &str, url: &str) -> bool {
+        let (endpoint, url) = (endpoint.to_owned(), url.to_owned());
+        // Only the part of the name that all versions share is looked for.
+        let name = ShardName::new(&Origin { endpoint, url, version: String::new() });
+        self.inner.tiers.iter().all(|tier| tier.certainly_lacks(&name))
     }
 
     async fn refresh(self, key: (String, String), source: Arc<dyn Source>) {

@@ -34,7 +34,7 @@ async fn addresses_of_a_name_become_members() {
     assert_eq!(report.source, "dns localhost:9481");
 }
 
-/// Its own server may not listen yet.
+/// The own server of a node may not listen yet.
 #[tokio::test]
 async fn own_address_is_not_greeted() {
     let members = follow("localhost", "127.0.0.1:9481", Neighbours::default()).await;
