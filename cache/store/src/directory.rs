@@ -156,6 +156,8 @@ pub(crate) struct Directory {
     identity: (u64, u64),
     /// Syncs of the directory of shards.
     syncs: SharedSync,
+    /// Bytes of the indexes of shards that are not stored here, or more; none before the first.
+    index_bytes: Mutex<Option<u64>>,
     _lock: File,
 }
 
@@ -173,7 +175,8 @@ impl Directory {
         files.sync_directory(root).doing("sync a directory").map_err(at)?;
         let identity = files.identity(&shards).doing("stat the shard directory").map_err(at)?;
         let (root, newer, syncs) = (root.to_owned(), Mutex::default(), SharedSync::default());
-        Ok(Self { shards, root, newer, files, identity, syncs, _lock: lock })
+        let index_bytes = Mutex::default();
+        Ok(Self { shards, root, newer, files, identity, syncs, index_bytes, _lock: lock })
     }
 
     /// Rejects a directory that is not the opened one: the disk was unmounted, or another directory
@@ -262,7 +265,11 @@ impl Directory {
         {
             tracing::warn!(%error, "a moved shard counts as new after a restart");
         }
-        if let Err(error) = self.remove_partial(name) {
+        // A removal waits for its turn at the directory even if there is nothing to remove, as with
+        // all small shards.
+        if self.has_partial(name)
+            && let Err(error) = self.remove_partial(name)
+        {
             tracing::warn!(%error, "a record outlives its fill; the next start sweeps it");
         }
         Ok(())

@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
+use std::sync::PoisonError;
 use std::time::SystemTime;
 
 use forebay_error::{Doing, Result};
@@ -54,8 +55,21 @@ impl Directory {
         self.remove_path(&self.index(name))
     }
 
-    /// Removes the least recently used indexes until `bytes` more fit.
+    /// Removes the least recently used indexes until `bytes` more fit. The folder is listed only at
+    /// the first index and where they might not fit: a list for each of many small shards would
+    /// take longer than the shards.
     fn make_room_for_index(&self, bytes: u64) -> Result<()> {
+        let mut held = self.index_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = match *held {
+            Some(held) if held + bytes <= INDEXES_BYTES => Some(held + bytes),
+            _ => Some(self.remove_oldest_indexes(bytes)? + bytes),
+        };
+        Ok(())
+    }
+
+    /// Removes the least recently used indexes until `bytes` more fit. Returns the bytes of those
+    /// that stay.
+    fn remove_oldest_indexes(&self, bytes: u64) -> Result<u64> {
         let listed = fs::read_dir(self.indexes()).doing("list the indexes")?;
         let mut kept: Vec<_> = listed
             .filter_map(|entry| {
@@ -65,15 +79,15 @@ impl Directory {
             })
             .collect();
         kept.sort();
-        let mut total = kept.iter().map(|(_, len, _)| len).sum::<u64>() + bytes;
+        let mut held = kept.iter().map(|(_, len, _)| len).sum::<u64>();
         for (_, len, path) in kept {
-            if total <= INDEXES_BYTES {
+            if held + bytes <= INDEXES_BYTES {
                 break;
             }
             self.remove_path(&path)?;
-            total -= len;
+            held -= len;
         }
-        Ok(())
+        Ok(held)
     }
 }
 

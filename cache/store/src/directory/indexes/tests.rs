@@ -21,6 +21,8 @@ fn set(directory: &Directory, name: &ShardName, bytes: u64, seconds: u64) {
     // The file has holes: it takes no disk space.
     file.set_len(bytes).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+    // As after a start: the next index counts the folder.
+    *directory.index_bytes.lock().unwrap() = None;
 }
 
 #[test]
@@ -41,6 +43,24 @@ fn least_recently_used_index_makes_room() {
     let sixth = save(&directory, "/d/5.tar");
     assert_eq!(fs::read_dir(directory.indexes()).unwrap().count(), 1);
     assert!(is_here(&sixth));
+}
+
+#[test]
+fn room_is_counted_without_a_list_until_it_is_short() {
+    let (_root, directory) = open();
+    let first = save(&directory, "/d/0.tar");
+    set(&directory, &first, INDEXES_BYTES / 2, 300);
+    let second = save(&directory, "/d/1.tar");
+    let held = directory.index_bytes.lock().unwrap().unwrap();
+    assert_eq!(held, INDEXES_BYTES / 2 + fs::metadata(directory.index(&second)).unwrap().len());
+    // The count, not the folder, decides whether there may be too little room,
+    *directory.index_bytes.lock().unwrap() = Some(INDEXES_BYTES);
+    save(&directory, "/d/2.tar");
+    // and the folder then says what there is.
+    assert!(directory.index(&first).exists());
+    let all = fs::read_dir(directory.indexes()).unwrap();
+    let all = all.map(|entry| entry.unwrap().metadata().unwrap().len()).sum::<u64>();
+    assert_eq!(*directory.index_bytes.lock().unwrap(), Some(all));
 }
 
 #[test]
