@@ -38,6 +38,12 @@ const SILENCE: Duration = Duration::from_secs(3);
 const BUSY_ATTEMPTS: u32 = 20;
 /// Time between them, if the node names none; and the longest that it may name.
 const BUSY_PAUSE: Duration = Duration::from_millis(250);
+/// Shortest pause, whatever a node asks for.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+
+/// Rate below which a reply counts as silence, in bytes per second: a megabit. A node that serves
+/// as much as it may asks to come again instead.
+const SLOWEST: u64 = 128 << 10;
 
 /// Idle connections kept to each node: as many as fills and records of a batch use at once.
 const IDLE_CONNECTIONS: usize = 32;
@@ -222,33 +228,17 @@ impl Peers {
         request: &BytesRequest,
         into: &mut [u8],
     ) -> Asked<usize> {
-        let body = json(request)?;
-        let mut response = self.post(peer, BYTES, body).await?;
-        let corrupt = |what: &str| {
-            let error = Error::new(ErrorKind::Corrupt, what.to_owned()).at("node", peer.name());
-            Failure::new(Fallback::Corrupt, error)
+        let response = self.post(peer, BYTES, json(request)?).await?;
+        // Bytes that drip are no sign of life.
+        let longest = SILENCE + Duration::from_secs(into.len() as u64 / SLOWEST);
+        let receive = receive(peer, response, into);
+        let Ok(received) = tokio::time::timeout(longest, receive).await else {
+            let error = Error::new(ErrorKind::Unavailable, "a node sends next to nothing");
+            let error = error.at("node", peer.name()).at("seconds", longest.as_secs());
+            return Err(Failure::new(Fallback::Silence, error));
         };
-        let (mut head, mut filled) = (BytesMut::with_capacity(RANGE_HEAD), 0);
-        while let Some(mut chunk) =
-            response.chunk().await.map_err(|error| broken(peer.name(), &error))?
-        {
-            let missing = (RANGE_HEAD - head.len()).min(chunk.len());
-            head.extend_from_slice(&chunk[..missing]);
-            chunk.advance(missing);
-            let room = into.get_mut(filled..filled + chunk.len());
-            let room = room.ok_or_else(|| corrupt("a node sent more than was asked for"))?;
-            room.copy_from_slice(&chunk);
-            filled += chunk.len();
-        }
-        if head.len() < RANGE_HEAD {
-            return Err(corrupt("a node sent no bytes"));
-        }
-        let (len, sum) = (head.get_u32_le(), head.get_u32_le());
-        if len as usize != filled || crc32c(&into[..filled]) != sum {
-            return Err(corrupt("bytes changed on the way from a node"));
-        }
-        peer.received.fetch_add(filled as u64, Ordering::Relaxed);
-        Ok(filled)
+        peer.received.fetch_add(received.as_ref().map_or(0, |len| *len as u64), Ordering::Relaxed);
+        received
     }
 
     async fn frames(&self, peer: &Peer, path: &str, request: &ShardRequest) -> Asked<Frames> {
@@ -284,6 +274,34 @@ impl Peers {
     }
 }
 
+/// Receives a range, and compares it with its checksum. Returns its bytes.
+async fn receive(peer: &Peer, mut response: Response, into: &mut [u8]) -> Asked<usize> {
+    let corrupt = |what: &str| {
+        let error = Error::new(ErrorKind::Corrupt, what.to_owned()).at("node", peer.name());
+        Failure::new(Fallback::Corrupt, error)
+    };
+    let (mut head, mut filled) = (BytesMut::with_capacity(RANGE_HEAD), 0);
+    while let Some(mut chunk) =
+        response.chunk().await.map_err(|error| broken(peer.name(), &error))?
+    {
+        let missing = (RANGE_HEAD - head.len()).min(chunk.len());
+        head.extend_from_slice(&chunk[..missing]);
+        chunk.advance(missing);
+        let room = into.get_mut(filled..filled + chunk.len());
+        let room = room.ok_or_else(|| corrupt("a node sent more than was asked for"))?;
+        room.copy_from_slice(&chunk);
+        filled += chunk.len();
+    }
+    if head.len() < RANGE_HEAD {
+        return Err(corrupt("a node sent no bytes"));
+    }
+    let (len, sum) = (head.get_u32_le(), head.get_u32_le());
+    if len as usize != filled || crc32c(&into[..filled]) != sum {
+        return Err(corrupt("bytes changed on the way from a node"));
+    }
+    Ok(filled)
+}
+
 /// Samples of a shard, as a node indexes them.
 pub struct IndexStream {
     first: Option<Reply>,
@@ -296,6 +314,11 @@ impl IndexStream {
     #[must_use]
     pub fn peer(&self) -> &Arc<Peer> {
         &self.peer
+    }
+
+    /// Counts samples that cannot be those of the shard.
+    pub fn note_wrong(&self, error: &Error) {
+        self.peer.note(&Failure::new(Fallback::Corrupt, error.clone()));
     }
 
     /// Returns the next frame.
@@ -395,8 +418,9 @@ async fn pause(time: Duration) {
 /// Returns the time that a busy node asks for.
 fn retry_after(response: &Response) -> Duration {
     let header = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
-    let seconds = header.and_then(|value| value.parse().ok());
-    seconds.map_or(BUSY_PAUSE, Duration::from_secs_f64).min(BUSY_PAUSE)
+    let asked = header.and_then(|value| value.parse().ok());
+    let asked = asked.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    asked.map_or(BUSY_PAUSE, |pause| pause.clamp(SHORTEST_PAUSE, BUSY_PAUSE))
 }
 
 /// Returns the failure of a connection.

@@ -74,12 +74,17 @@ impl IndexPart {
     }
 }
 
+/// Bytes of a tar's header, which each member has.
+const HEADER_BYTES: u64 = 512;
+
 impl Index {
-    /// Appends received samples. On an error, nothing is appended.
+    /// Appends received samples of a shard that has `most` bytes at the most. On an error, nothing
+    /// is appended.
     ///
     /// # Errors
-    /// `Corrupt` if they are not the next ones, or contradict themselves.
-    pub fn append(&mut self, part: IndexPart) -> Result<()> {
+    /// `Corrupt` if they are not the next ones, contradict themselves, or are more or larger than
+    /// the shard can be.
+    pub fn append(&mut self, part: IndexPart, most: u64) -> Result<()> {
         let wrong = |what: &str| {
             Error::new(ErrorKind::Corrupt, format!("the received index is invalid: {what}"))
         };
@@ -90,7 +95,8 @@ impl Index {
         let named = self.fields.len() + fields.len();
         let count: usize = samples.iter().map(|sample| sample.members.len()).sum();
         let known = u32::try_from(self.members.len() + count);
-        if known.is_err() || u32::try_from(named).is_err() {
+        let known = known.ok().filter(|known| u64::from(*known) <= most / HEADER_BYTES);
+        if known.is_none() || u32::try_from(named).is_err() {
             return Err(wrong("it has too many members"));
         }
         for sample in &samples {
@@ -101,7 +107,7 @@ impl Index {
                 if member.field as usize >= named {
                     return Err(wrong("a member has a field without a name"));
                 }
-                if member.offset.checked_add(member.len).is_none_or(|end| end > i64::MAX as u64) {
+                if member.offset.checked_add(member.len).is_none_or(|end| end > most) {
                     return Err(wrong("a member has an impossible offset"));
                 }
             }
@@ -162,7 +168,7 @@ mod tests {
             while let Some(part) = IndexPart::of(
                 &catalogue, received.samples.len() as u64, received.fields.len(), most
             ) {
-                received.append(part).unwrap();
+                received.append(part, 1 << 20).unwrap();
             }
             prop_assert_eq!(received, sent);
         }
@@ -170,6 +176,8 @@ mod tests {
 
     #[test]
     fn false_parts_are_rejected_and_change_nothing() {
+        /// Bytes of the shard.
+        const BYTES: u64 = 20 * HEADER_BYTES;
         let catalogue = Catalogue::Plain(index(&[2, 2]));
         let good = IndexPart::of(&catalogue, 0, 0, 4).unwrap();
         let change = |change: fn(&mut IndexPart)| {
@@ -185,9 +193,11 @@ mod tests {
             change(|part| part.samples[1].members[0].field = 2),
             change(|part| part.samples[1].members[0].offset = u64::MAX),
             change(|part| part.samples[1].members[0].len = u64::MAX),
+            change(|part| part.samples[1].members[0].len = BYTES),
+            change(|part| part.samples[1].members = vec![part.samples[1].members[0]; 40]),
         ] {
             let mut into = Index::default();
-            let error = into.append(part).unwrap_err();
+            let error = into.append(part, BYTES).unwrap_err();
             assert_eq!((error.kind(), into), (ErrorKind::Corrupt, Index::default()));
         }
     }

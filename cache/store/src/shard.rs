@@ -234,6 +234,12 @@ impl Shard {
         self.lost.get().is_some() || matches!(self.body, Body::Origin)
     }
 
+    /// Returns true if the index came from another node, which owns the shard.
+    #[must_use]
+    pub fn is_at_owner(&self) -> bool {
+        matches!(self.body, Body::Origin) && self.lost.get().is_none()
+    }
+
     /// Returns true if the shard must be requested anew to be read: its tier lost it, and its
     /// origin keeps it compressed.
     #[must_use]

@@ -19,6 +19,7 @@ use forebay_shard::checksum::crc32c;
 use forebay_source::Rate;
 use forebay_store::{PeerShard, Shard, Store};
 use forebay_uring::{Arena, Span};
+use futures::StreamExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -33,6 +34,13 @@ const MEMORY_WAIT: Duration = Duration::from_millis(500);
 
 /// Pause that a busy node asks for, in seconds.
 const RETRY_AFTER: &str = "0.25";
+
+/// Time in which the body of a request must come: a few round trips, on a busy node.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Bytes that are sent at once where `serve` limits the rate: an asker that waits hears of the next
+/// ones before it takes the pause for silence.
+const PIECE: usize = 64 << 10;
 
 /// Interval of signs of life while a reply waits: well below the silence that an asker accepts.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -90,7 +98,7 @@ impl Answers {
         let answered = match (request.method(), path.as_str()) {
             (&Method::POST, STAT) => self.clone().stat(request).await,
             (&Method::POST, INDEX) => self.clone().index(request).await,
-            (&Method::POST, BYTES) => self.bytes(request).await,
+            (&Method::POST, BYTES) => self.clone().bytes(request).await,
             (&Method::POST, SUSPECT) => self.suspect(request, member).await,
             _ => Err(Error::new(ErrorKind::Invalid, "unknown request of another node")
                 .at("path", &path)
@@ -145,7 +153,7 @@ impl Answers {
         Ok(document(StatusCode::OK, &true))
     }
 
-    async fn bytes(&self, request: Request<Incoming>) -> Result<Response<Body>> {
+    async fn bytes(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>> {
         let request: BytesRequest = read(request).await?;
         request.check()?;
         let shard = self.store.shard_for_peer(&request.shard).await?;
@@ -156,7 +164,6 @@ impl Answers {
         let mut sent = Vec::with_capacity(2 * request.ranges.len());
         for (start, len) in request.ranges {
             let range = start..shard.end_of(start + len).max(start);
-            self.rate.take(range.end - range.start).await;
             let mut head = Vec::with_capacity(RANGE_HEAD);
             if range.is_empty() {
                 head.extend_from_slice(&[0; RANGE_HEAD]);
@@ -178,9 +185,24 @@ impl Answers {
             self.tally.sent_bytes.fetch_add(bytes.as_ref().len() as u64, Ordering::Relaxed);
             sent.extend([Bytes::from(head), Bytes::from_owner(bytes)]);
         }
-        let sent = sent.into_iter().map(|bytes| Ok(Frame::data(bytes)));
-        Ok(Response::new(StreamBody::new(futures::stream::iter(sent)).boxed_unsync()))
+        let pieces = futures::stream::iter(sent.into_iter().flat_map(pieces));
+        let paced = pieces.then(move |piece| {
+            let answers = self.clone();
+            async move {
+                answers.rate.take(piece.len() as u64).await;
+                Ok(Frame::data(piece))
+            }
+        });
+        Ok(Response::new(StreamBody::new(paced).boxed_unsync()))
     }
+}
+
+/// Cuts bytes into pieces of [`PIECE`].
+fn pieces(mut bytes: Bytes) -> impl Iterator<Item = Bytes> {
+    std::iter::from_fn(move || {
+        let piece = bytes.split_to(bytes.len().min(PIECE));
+        (!piece.is_empty()).then_some(piece)
+    })
 }
 
 /// Sends the samples of a shard as they are indexed.
@@ -263,8 +285,10 @@ where
 
 /// Reads the body of a request.
 async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T> {
-    let body = Limited::new(request.into_body(), MAX_REQUEST).collect().await;
     let invalid = |why: String| Error::new(ErrorKind::Invalid, format!("invalid request: {why}"));
+    let body = Limited::new(request.into_body(), MAX_REQUEST).collect();
+    let body = tokio::time::timeout(BODY_TIMEOUT, body).await;
+    let body = body.map_err(|_| invalid("its body does not come".to_owned()))?;
     let body = body.map_err(|error| invalid(error.to_string()).at("limit", MAX_REQUEST))?;
     serde_json::from_slice(&body.to_bytes()).map_err(|error| invalid(error.to_string()))
 }

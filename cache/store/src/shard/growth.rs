@@ -194,12 +194,12 @@ impl Growth {
     /// Appends the samples that another node indexed.
     ///
     /// # Errors
-    /// `Corrupt` if they are not the next ones, or contradict themselves.
-    pub(crate) fn append(&self, part: IndexPart) -> Result<()> {
+    /// As [`forebay_shard::Index::append`].
+    pub(crate) fn append(&self, part: IndexPart, most: u64) -> Result<()> {
         let more = part.len();
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         match &mut *index {
-            Catalogue::Plain(index) => index.append(part)?,
+            Catalogue::Plain(index) => index.append(part, most)?,
             Catalogue::Packed(_) => {
                 let what = "another node sent samples behind the last one";
                 return Err(Error::new(ErrorKind::Corrupt, what));
@@ -208,6 +208,11 @@ impl Growth {
         drop(index);
         self.progress.send_modify(|progress| progress.samples += more);
         Ok(())
+    }
+
+    /// Returns true if all members lie in the first `len` bytes.
+    pub(crate) fn fits(&self, len: u64) -> bool {
+        self.index().index().members.iter().all(|member| member.end() <= len)
     }
 
     /// Completes the index: the other node sent all samples of a shard of `len` bytes.

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_peers::message::{Reply, ShardRequest};
 use forebay_peers::{Hop, IndexStream, OwnerReport, Peered, Peers};
-use forebay_source::{Options, Source, Stat, object_of};
+use forebay_shard::UNKNOWN;
+use forebay_source::{Binding, Options, Source, Stat, object_of};
 use forebay_uring::Span;
 use lru::LruCache;
 
@@ -30,6 +31,10 @@ pub(super) const DISTRUSTED: NonZeroUsize = NonZeroUsize::new(256).expect("256 i
 /// Time for which a shard is not read from its owner after a failure or wrong bytes: the owner
 /// compares its copy meanwhile, and fetches the shard anew.
 const DISTRUST: Duration = Duration::from_secs(60);
+
+/// Largest ratio of a shard's unpacked to its packed bytes: a zstd block stands for 128 KiB of one
+/// byte in 4 bytes.
+const MAX_UNPACKING: u64 = (128 << 10) / 4;
 
 impl Store {
     /// Joins a cluster: shards of other owners are read from them from now on. A second call has no
@@ -216,18 +221,31 @@ impl Store {
         growth: Growth,
         mut index: IndexStream,
     ) {
+        let stored = wanted.stat.len;
+        let is_sized = wanted.stat.binding != Binding::Stream;
+        let most = if is_sized { stored.saturating_mul(MAX_UNPACKING) } else { UNKNOWN };
         let broke = loop {
             let taken = match index.next().await {
                 Ok(Reply::Waiting | Reply::Stat(_)) => Ok(()),
-                Ok(Reply::Samples(part)) => growth.append(part),
+                Ok(Reply::Samples(part)) => {
+                    growth.append(part, most).inspect_err(|error| index.note_wrong(error))
+                }
                 Ok(Reply::End { len, is_unpacked }) => {
-                    if is_unpacked {
-                        growth.mark_unpacked();
+                    let is_changed = is_sized && !is_unpacked && len != stored;
+                    if !is_changed && growth.fits(len) {
+                        if is_unpacked {
+                            growth.mark_unpacked();
+                        }
+                        growth.finish(len);
+                        growth.settle();
+                        self.keep_elsewhere(&shard);
+                        return;
                     }
-                    growth.finish(len);
-                    growth.settle();
-                    self.keep_elsewhere(&shard);
-                    return;
+                    let what = "a node's index is not that of the origin's object";
+                    let error = Error::new(ErrorKind::Corrupt, what);
+                    let error = error.at("len", len).at("origin", stored);
+                    index.note_wrong(&error);
+                    Err(error)
                 }
                 Ok(Reply::Failed(error)) | Err(error) => Err(error),
             };

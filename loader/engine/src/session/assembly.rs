@@ -101,6 +101,8 @@ struct Checked {
     run: usize,
     placed: Placed,
     members: Vec<Result<message::Member>>,
+    /// True if another node said where the members are, and it may have been wrong.
+    is_hearsay: bool,
 }
 
 pub(super) struct Assembly {
@@ -249,19 +251,22 @@ impl Assembly {
         let mut slot = self.slot.take().expect("a batch is read after it got its slot");
         let mut bytes = Bytes::default();
         let mut spans = Vec::with_capacity(self.runs.len());
-        let mut members: Vec<Vec<Result<message::Member>>> =
-            self.records.iter().map(Record::unread).collect();
         let (mut checked_runs, mut waited) = self.read_runs(slot.span.take()).await?;
         for _ in 0..LOST_COPIES {
-            if !checked_runs.iter().any(|run| run.placed.is_stranded()) {
+            let misled = self.misled(&checked_runs);
+            if misled.is_empty() && !checked_runs.iter().any(|run| run.placed.is_stranded()) {
                 break;
             }
             // Its spans return to the old slab when the device answers.
             drop(checked_runs);
+            let earlier = self.relocate(misled).await?;
             slot = self.job.slots.replace(slot, self.bytes()).await?;
             (checked_runs, waited) = self.read_runs(slot.span.take()).await?;
+            waited.extend(earlier);
         }
-        for Checked { run, placed, members: checked } in checked_runs {
+        let mut members: Vec<Vec<Result<message::Member>>> =
+            self.records.iter().map(Record::unread).collect();
+        for Checked { run, placed, members: checked, .. } in checked_runs {
             let len: u64 = checked.iter().flatten().map(|member| member.len).sum();
             *(if placed.from_tier() { &mut bytes.tier } else { &mut bytes.origin }) += len;
             for (part, member) in self.runs[run].parts.iter().zip(checked) {
@@ -293,6 +298,33 @@ impl Assembly {
         Ok((batch, offsets, Hold { _spans: spans, _right: slot.right }))
     }
 
+    /// Returns the shards with members that are not where another node said.
+    fn misled(&self, checked: &[Checked]) -> Vec<u32> {
+        let hearsay = checked.iter().filter(|checked| checked.is_hearsay);
+        let mut misled: Vec<_> = hearsay.map(|checked| self.runs[checked.run].shard).collect();
+        misled.dedup();
+        misled
+    }
+
+    /// Takes the places of members from indexes of this node, and plans all reads anew. Returns
+    /// the waits.
+    async fn relocate(&mut self, misled: Vec<u32>) -> Result<Vec<Stage>> {
+        let mut stages = Vec::new();
+        if misled.is_empty() {
+            return Ok(stages);
+        }
+        for number in misled {
+            let runs: Vec<_> =
+                (0..self.runs.len()).filter(|run| self.runs[*run].shard == number).collect();
+            let shard = self.open(number, &runs, &mut stages).await?;
+            self.capture(number, &shard, None);
+        }
+        let errors = std::mem::take(&mut self.errors);
+        let limit = self.job.slots.largest();
+        self.plan_reads(errors, limit);
+        Ok(stages)
+    }
+
     /// Cuts the slot into a span per run and reads all of them, the runs of a shard together.
     async fn read_runs(&self, span: Option<Span>) -> Result<(Vec<Checked>, Vec<Stage>)> {
         let Some(mut span) = span else { return Ok(Default::default()) };
@@ -318,6 +350,7 @@ impl Assembly {
         mut wanted: Vec<(usize, Range<u64>, Span)>,
     ) -> Result<(Vec<Checked>, Vec<Stage>)> {
         let (mut all, mut stages) = (Vec::with_capacity(wanted.len()), Vec::new());
+        let mut is_hearsay = false;
         for tries in 1.. {
             let runs: Vec<usize> = wanted.iter().map(|(run, ..)| *run).collect();
             let shard = self.open(number, &runs, &mut stages).await?;
@@ -342,9 +375,10 @@ impl Assembly {
             let limit = if shard.is_lost() { LOST_COPIES } else { WRONG_COPIES };
             let is_in_vain = |error: &Error| tries >= limit || self.is_misled(number, error);
             let Some(error) = failed.filter(|error| !is_in_vain(error)) else {
-                all.extend(bad);
+                all.extend(bad.into_iter().map(|bad| Checked { is_hearsay, ..bad }));
                 break;
             };
+            is_hearsay = shard.is_at_owner() && error.kind() == ErrorKind::Corrupt;
             // The object was replaced meanwhile, and this is a copy of the new version.
             if bad.iter().any(|bad| !self.is_known_to(&shard, bad.run)) {
                 let what = "the shard was replaced while a batch was read";
@@ -439,7 +473,7 @@ impl Assembly {
             Ok(message::Member { field, offset: offset as u64, len: member.len })
         };
         let members = self.runs[run].parts.iter().map(check).collect();
-        Checked { run, placed, members }
+        Checked { run, placed, members, is_hearsay: false }
     }
 }
 
