@@ -11,19 +11,18 @@ own metrics. Every figure has a control without `[cluster]` in the same run. Nee
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+from network import clean
+from nodes import Cluster, Job, Site, Size, finish
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "rivals"))
@@ -32,320 +31,312 @@ import machine  # noqa: E402
 NODES = 4
 # Rates of the links, in Mbit/s: a node's, and the store's, which all nodes share.
 NODE_MBIT, ORIGIN_MBIT = 1000, 400
-# Burst of a token bucket: a few of the largest segments.
-BURST = 256 * 1024
-# A block of addresses reserved for measuring (RFC 2544).
-NETWORK = "198.18.78"
-BRIDGE = "fb-bridge"
-# Ethernet, IPv4 and TCP with timestamps.
-HEADERS = 14 + 20 + 32
+# Samples as large as photos.
 SAMPLES, SAMPLE = 300, 110_000
-PORT, ORIGIN_PORT = 9481, 9000
+# Time for which a stopped node, a cut link or a lost Redis stays so, in seconds.
+PAUSE = 20
+REDIS_PORT = 6379
 
 
-def run(*command: str) -> None:
-    """Run it, or exit with its output."""
-    subprocess.run(command, check=True)
+def counted(cluster: Cluster, what: list[Job]) -> dict[str, float]:
+    """Play jobs; returns bytes of the store and between nodes, in sizes of the data set."""
+    site = cluster.site
+    before = site.origin.sent(), sum(host.sent() for host in site.nodes)
+    ended = finish([cluster.play(job) for job in what])
+    cluster.settle(sorted({job.node for job in what}))
+    origin, nodes = site.origin.sent(), sum(host.sent() for host in site.nodes)
+    return {
+        "origin": (origin - before[0]) / site.bytes,
+        "peer": (nodes - before[1]) / site.bytes,
+        "seconds": max(played.seconds for played in ended),
+        "samples": sum(played.samples for played in ended),
+    }
 
 
-class Host:
-    """A network namespace with one link to the bridge."""
-
-    def __init__(self, name: str, number: int, mbit: int) -> None:
-        """Make the namespace and its link."""
-        self.name, self.address = name, f"{NETWORK}.{number}"
-        self.link = f"{name}-up"
-        run("ip", "netns", "add", name)
-        run("ip", "link", "add", self.link, "type", "veth", "peer", "eth0", "netns", name)
-        run("ip", "link", "set", self.link, "master", BRIDGE, "up")
-        self.inside("ip", "address", "add", f"{self.address}/24", "dev", "eth0")
-        self.inside("ip", "link", "set", "eth0", "up")
-        self.inside("ip", "link", "set", "lo", "up")
-        rate = ["root", "tbf", "rate", f"{mbit}mbit", "burst", str(BURST), "latency", "50ms"]
-        run("tc", "qdisc", "add", "dev", self.link, *rate)
-        self.inside("tc", "qdisc", "add", "dev", "eth0", *rate)
-
-    def command(self, *command: str) -> list[str]:
-        """Return a command that runs in the namespace."""
-        return ["ip", "netns", "exec", self.name, *command]
-
-    def inside(self, *command: str) -> None:
-        """Run a command in the namespace."""
-        run(*self.command(*command))
-
-    def sent(self) -> int:
-        """Return the payload bytes that the host sent so far."""
-        counts = Path("/sys/class/net") / self.link / "statistics"
-        packets = int((counts / "rx_packets").read_text())
-        return int((counts / "rx_bytes").read_text()) - HEADERS * packets
-
-
-def clean() -> None:
-    """Remove the remains of an earlier run."""
-    for name in [f"fb-node{number}" for number in range(NODES)] + ["fb-origin"]:
-        subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
-    subprocess.run(["ip", "link", "delete", BRIDGE], capture_output=True, check=False)
-
-
-def make_shards(folder: Path, shards: int) -> int:
-    """Make shards of samples as large as photos; returns their bytes."""
-    folder.mkdir(parents=True)
-    dice, total = random.Random(7), 0
-    for shard in range(shards):
-        made = io.BytesIO()
-        with tarfile.open(fileobj=made, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-            for sample in range(SAMPLES):
-                member = tarfile.TarInfo(f"{shard:03d}-{sample:05d}.bin")
-                member.size = SAMPLE
-                tar.addfile(member, io.BytesIO(dice.randbytes(SAMPLE)))
-        (folder / f"{shard:03d}.tar").write_bytes(made.getvalue())
-        total += len(made.getvalue())
-    return total
-
-
-def make_certificates(folder: Path) -> None:
-    """Make an authority, and a certificate for each node."""
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    authority = ["-subj", "/CN=nodes", "-days", "2", "-keyout", "ca.key", "-out", "ca.pem"]
-    openssl("req", "-x509", *key, *authority)
-    for number in range(NODES):
-        name = f"node{number}"
-        openssl(
-            "req", "-new", *key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", "csr"
-        )
-        (folder / "ext").write_text(f"subjectAltName=DNS:{name}\nbasicConstraints=CA:FALSE\n")
-        sign = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "ext"]
-        openssl("x509", "-req", "-in", "csr", *sign, "-days", "2", "-out", f"{name}.pem")
-
-
-# One epoch; prints samples, seconds and the longest wait for a batch.
-PLAY = """
-import sys, time, forebay
-url, daemon, rank, world, seed = sys.argv[1:]
-loader = forebay.DataLoader(url, fields={"raw": forebay.Bytes("bin")}, daemon=daemon, shuffle=True,
-    batch_size=16, rank=int(rank), world_size=int(world), seed=int(seed), epoch_samples=%d)
-since = last = time.monotonic()
-samples = longest = 0
-for batch in loader:
-    now = time.monotonic()
-    if samples:
-        longest = max(longest, now - last)
-    samples, last = samples + len(batch["raw"]), now
-print(samples, time.monotonic() - since, longest)
-"""
-
-
-class Cluster:
-    """Daemons of all nodes, with empty caches."""
-
-    def __init__(self, bench: Bench, *, shared: bool, capacity: int) -> None:
-        """Start the daemons."""
-        self.bench = bench
-        self.folder = Path(tempfile.mkdtemp(prefix="cluster-", dir=bench.folder))
-        self.daemons = []
-        for number, host in enumerate(bench.nodes):
-            home = self.folder / f"node{number}"
-            home.mkdir()
-            text = f"[daemon]\nsocket = '{home}/d.sock'\nmemory = '1GiB'\n"
-            text += f"[[tier]]\nname = 'nvme'\npath = '{home}/cache'\ncapacity = {capacity}\n"
-            text += f"[[source]]\nmatch = '{bench.store}/'\n"
-            if shared:
-                pem = bench.folder
-                text += f"[cluster]\nname = 'node{number}'\nlisten = '{host.address}:{PORT}'\n"
-                text += f"cert = '{pem}/node{number}.pem'\nkey = '{pem}/node{number}.key'\n"
-                text += f"ca = '{pem}/ca.pem'\nmembers = {{ file = '{pem}/members' }}\n"
-            (home / "forebay.toml").write_text(text)
-            command = [bench.forebay, "daemon", "--config", f"{home}/forebay.toml"]
-            with (home / "log").open("w") as log:
-                daemon = subprocess.Popen(
-                    host.command(*command), stderr=log, env={**os.environ, "FOREBAY_LOG": "warn"}
-                )
-            self.daemons.append(daemon)
-        until = time.monotonic() + 60
-        sockets = [self.folder / f"node{number}/d.sock" for number in range(NODES)]
-        while not all(socket.exists() for socket in sockets) and time.monotonic() < until:
-            time.sleep(0.1)
-
-    def jobs(self, what: list[tuple[int, int, int, int]]) -> list[subprocess.Popen[str]]:
-        """Start jobs, each given by its node, rank, world and seed."""
-        started = []
-        samples = self.bench.shards * SAMPLES
-        for node, rank, world, seed in what:
-            socket = f"unix:{self.folder}/node{node}/d.sock"
-            words = [self.bench.urls, socket, str(rank), str(world), str(seed)]
-            command = [sys.executable, "-c", PLAY % samples, *words]
-            command = self.bench.nodes[node].command(*command)
-            started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-        return started
-
-    def status(self, node: int) -> dict[str, Any]:
-        """Return the status of a node's daemon."""
-        words = ["status", "--json", "--daemon", f"unix:{self.folder}/node{node}/d.sock"]
-        told = subprocess.run(
-            [self.bench.forebay, *words], check=True, capture_output=True, text=True
-        )
-        status: dict[str, Any] = json.loads(told.stdout)
-        return status
-
-    def settle(self, nodes: list[int]) -> None:
-        """Wait until no shard is on its way in."""
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            fills = [self.status(node)["fills"] for node in nodes]
-            if all(fill["running"] + fill["waiting"] == 0 for fill in fills):
-                return
-            time.sleep(0.2)
-
-    def stop(self) -> None:
-        """End the daemons."""
-        for daemon in self.daemons:
-            daemon.terminate()
-        for daemon in self.daemons:
-            daemon.wait()
-
-
-def finish(jobs: list[subprocess.Popen[str]]) -> list[list[float]]:
-    """Wait for jobs; returns samples, seconds and the longest wait of each."""
-    ended = []
-    for job in jobs:
-        told, _ = job.communicate()
-        if job.returncode != 0:
-            raise SystemExit("a job failed")
-        ended.append([float(word) for word in told.split()])
-    return ended
-
-
-class Bench:
-    """The network, the store and its shards."""
-
-    def __init__(self, arguments: argparse.Namespace, folder: Path) -> None:
-        """Make all of it."""
-        self.forebay = str(Path(arguments.forebay).resolve())
-        self.folder = folder
-        self.shards = arguments.shards
-        self.bytes = make_shards(folder / "store" / "data", self.shards)
-        make_certificates(folder)
-        run("ip", "link", "add", BRIDGE, "type", "bridge")
-        run("ip", "link", "set", BRIDGE, "up")
-        numbers = range(NODES)
-        self.nodes = [Host(f"fb-node{number}", number + 1, NODE_MBIT) for number in numbers]
-        self.origin = Host("fb-origin", 100, ORIGIN_MBIT)
-        members = [f"node{n} {host.address}:{PORT}\n" for n, host in enumerate(self.nodes)]
-        (folder / "members").write_text("".join(members))
-        self.store = f"http://{self.origin.address}:{ORIGIN_PORT}"
-        self.urls = f"{self.store}/data/{{000..{self.shards - 1:03d}}}.tar"
-        words = ["--dir", f"{folder}/store", "--host", self.origin.address]
-        server = self.origin.command(str(Path(arguments.origin).resolve()), *words)
-        self.server = subprocess.Popen([*server, "--port", str(ORIGIN_PORT)])
-
-    def counted(self, cluster: Cluster, what: list[tuple[int, int, int, int]]) -> dict[str, float]:
-        """Play jobs; returns bytes of the store and between nodes, in sizes of the data set."""
-        before = self.origin.sent(), sum(host.sent() for host in self.nodes)
-        ended = finish(cluster.jobs(what))
-        cluster.settle(sorted({node for node, *_ in what}))
-        origin, nodes = self.origin.sent(), sum(host.sent() for host in self.nodes)
-        return {
-            "origin": (origin - before[0]) / self.bytes,
-            "peer": (nodes - before[1]) / self.bytes,
-            "seconds": max(seconds for _, seconds, _ in ended),
-            "samples": sum(samples for samples, *_ in ended),
-        }
-
-    def raw_rate(self) -> float:
-        """Return bytes a second of one plain TCP stream between two nodes."""
+def raw_rate(site: Site) -> float:
+    """Return bytes a second of one plain TCP stream between two nodes."""
+    code = (
+        "import socket,sys\n"
+        "s = socket.create_server((sys.argv[1], 7000)); print('up', flush=True)\n"
+        "c, _ = s.accept()\n"
+        "for _ in range(256): c.sendall(bytes(1 << 20))\n"
+        "c.close()"
+    )
+    sender = site.nodes[1].command(sys.executable, "-c", code, site.nodes[1].address)
+    with subprocess.Popen(sender, stdout=subprocess.PIPE, text=True) as sending:
+        assert sending.stdout is not None
+        sending.stdout.readline()
         code = (
-            "import socket,sys\n"
-            "s = socket.create_server((sys.argv[1], 7000)); print('up', flush=True)\n"
-            "c, _ = s.accept()\n"
-            "for _ in range(256): c.sendall(bytes(1 << 20))\n"
-            "c.close()"
+            "import socket,sys,time\n"
+            "c = socket.create_connection((sys.argv[1], 7000)); n = 0; t = time.monotonic()\n"
+            "while got := len(c.recv(1 << 20)): n += got\n"
+            "print(n / (time.monotonic() - t))"
         )
-        sender = self.nodes[1].command(sys.executable, "-c", code, self.nodes[1].address)
-        with subprocess.Popen(sender, stdout=subprocess.PIPE, text=True) as sending:
-            assert sending.stdout is not None
-            sending.stdout.readline()
-            code = (
-                "import socket,sys,time\n"
-                "c = socket.create_connection((sys.argv[1], 7000)); n = 0; t = time.monotonic()\n"
-                "while got := len(c.recv(1 << 20)): n += got\n"
-                "print(n / (time.monotonic() - t))"
-            )
-            taker = self.nodes[0].command(sys.executable, "-c", code, self.nodes[1].address)
-            told = subprocess.run(taker, check=True, capture_output=True, text=True)
-        return float(told.stdout)
+        taker = site.nodes[0].command(sys.executable, "-c", code, site.nodes[1].address)
+        told = subprocess.run(taker, check=True, capture_output=True, text=True)
+    return float(told.stdout)
 
 
-def ranks(seed: int) -> list[tuple[int, int, int, int]]:
+def ranks(seed: int) -> list[Job]:
     """One job with a rank on each node."""
-    return [(number, number, NODES, seed) for number in range(NODES)]
+    return [Job(number, number, NODES, seed) for number in range(NODES)]
 
 
-def jobs(*seeds: int) -> list[tuple[int, int, int, int]]:
+def jobs(*seeds: int) -> list[Job]:
     """A job of its own on each node."""
-    return [(number, 0, 1, seed) for number, seed in enumerate(seeds)]
+    return [Job(number, 0, 1, seed) for number, seed in enumerate(seeds)]
 
 
-def cold_and_warm(bench: Bench, *, shared: bool) -> dict[str, object]:
+def cold_and_warm(site: Site, *, shared: bool) -> dict[str, object]:
     """Measure cold and warm epochs, with caches that hold half of the data each."""
     figures: dict[str, object] = {}
     # A node holds half of the data, and a shard on its way.
-    capacity = bench.bytes // 2 + bench.bytes // bench.shards
-    cluster = Cluster(bench, shared=shared, capacity=capacity)
+    capacity = site.bytes // 2 + site.bytes // site.size.shards
+    cluster = Cluster(site, shared=shared, capacity=capacity)
     try:
-        figures["one job, cold"] = bench.counted(cluster, ranks(1))
+        figures["one job, cold"] = counted(cluster, ranks(1))
         written = sum(cluster.status(node)["cache"]["written_bytes"] for node in range(NODES))
-        figures["one job, warm"] = bench.counted(cluster, ranks(2))
+        figures["one job, warm"] = counted(cluster, ranks(2))
         after = sum(cluster.status(node)["cache"]["written_bytes"] for node in range(NODES))
-        figures["written, warm"] = (after - written) / bench.bytes
+        figures["written, warm"] = (after - written) / site.bytes
     finally:
         cluster.stop()
     for name, seeds in (("equal orders", (1, 1, 1, 1)), ("different orders", (1, 2, 3, 4))):
-        cluster = Cluster(bench, shared=shared, capacity=2 * bench.bytes)
+        cluster = Cluster(site, shared=shared, capacity=2 * site.bytes)
         try:
-            figures[f"four jobs, {name}, cold"] = bench.counted(cluster, jobs(*seeds))
+            figures[f"four jobs, {name}, cold"] = counted(cluster, jobs(*seeds))
         finally:
             cluster.stop()
     return figures
 
 
-def killed(bench: Bench) -> dict[str, object]:
-    """Kill a node by SIGKILL in the middle of a cold epoch of a job on another one."""
-    cluster = Cluster(bench, shared=True, capacity=2 * bench.bytes)
+def slices(site: Site) -> dict[str, float]:
+    """Measure 64 ranks that each read a slice of their own, 16 on a node, warm.
+
+    A node needs (N - 1) / N of its ranks' samples from others.
+    """
+    cluster = Cluster(site, shared=True, capacity=2 * site.bytes)
     try:
-        before = bench.origin.sent()
-        playing = cluster.jobs(jobs(1))
-        # The middle of the epoch by bytes of the store.
-        while bench.origin.sent() - before < bench.bytes // 2 and playing[0].poll() is None:
+        counted(cluster, ranks(1))
+        world = [Job(rank % NODES, rank, 64, 2) for rank in range(64)]
+        total = {"origin": 0.0, "peer": 0.0, "samples": 0.0}
+        # As many processes at once as two cores bear.
+        for first in range(0, len(world), 8):
+            part = counted(cluster, world[first : first + 8])
+            total = {name: total[name] + part[name] for name in total}
+        useful = (NODES - 1) / NODES
+        return {**total, "useful": useful, "ratio": total["peer"] / useful}
+    finally:
+        cluster.stop()
+
+
+def struck(
+    site: Site, strike: Callable[[Cluster], None], mend: Callable[[Cluster], None] | None = None
+) -> dict[str, object]:
+    """Measure a cold epoch of a job on node 0, struck in its middle by bytes of the store."""
+    cluster = Cluster(site, shared=True, capacity=2 * site.bytes)
+    try:
+        before = site.origin.sent()
+        playing = cluster.play(Job(0, 0, 1, 1))
+        while site.origin.sent() - before < site.bytes // 2 and playing.poll() is None:
             time.sleep(0.05)
-        daemon = cluster.daemons[1]
-        killing = subprocess.run(
-            ["pgrep", "-P", str(daemon.pid)], capture_output=True, text=True, check=False
-        )
-        for pid in [*killing.stdout.split(), str(daemon.pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-        [(samples, seconds, longest)] = finish(playing)
-        origin = (bench.origin.sent() - before) / bench.bytes
-        return {"samples": samples, "seconds": seconds, "longest wait": longest, "origin": origin}
+        strike(cluster)
+        [played] = finish([playing])
+        if mend:
+            mend(cluster)
+        origin = (site.origin.sent() - before) / site.bytes
+        return {**played._asdict(), "origin": origin}
     finally:
         cluster.stop()
 
 
-def peer_rate(bench: Bench) -> dict[str, float]:
-    """Measure how fast a node reads shards of the others, beside a plain TCP stream."""
-    cluster = Cluster(bench, shared=True, capacity=2 * bench.bytes)
+def failures(site: Site) -> dict[str, object]:
+    """Measure a node that is killed or stops, and a link that is cut."""
+    return {
+        "SIGKILL": struck(site, lambda cluster: cluster.signal(1, signal.SIGKILL)),
+        "SIGSTOP": struck(
+            site,
+            lambda cluster: cluster.signal(1, signal.SIGSTOP),
+            lambda cluster: cluster.signal(1, signal.SIGCONT),
+        ),
+        "link down": struck(site, lambda _: site.nodes[1].cut(), lambda _: site.nodes[1].mend()),
+    }
+
+
+def second_copies(site: Site) -> dict[str, object]:
+    """Measure an epoch after the loss of a node, where each shard has two copies."""
+    more = f"[[dataset]]\nname = 'photos'\nmatch = '{site.store}/**'\ncopies = 2\n"
+    cluster = Cluster(site, shared=True, capacity=2 * site.bytes, more=more)
     try:
-        bench.counted(cluster, [(1, 0, 1, 1)])
-        figures = bench.counted(cluster, [(0, 0, 1, 1)])
-        raw = bench.raw_rate()
-        rate = figures["peer"] * bench.bytes / figures["seconds"]
-        return {"bytes per second": rate, "plain TCP": raw, "ratio": rate / raw}
+        cold = counted(cluster, ranks(1))
+        cluster.settle(list(range(NODES)))
+        cluster.signal(3, signal.SIGKILL)
+        lost = counted(cluster, [Job(number, number, 3, 2) for number in range(3)])
+        return {"cold": cold, "one node lost": lost}
     finally:
         cluster.stop()
+
+
+def split(site: Site) -> dict[str, object]:
+    """Measure a cold epoch of two jobs while nodes 0 and 1 do not reach 2 and 3, then whole."""
+    cluster = Cluster(site, shared=True, capacity=2 * site.bytes)
+    sides = [(here, there) for here in site.nodes[:2] for there in site.nodes[2:]]
+    try:
+        for here, there in sides:
+            here.part_from(there)
+        try:
+            apart = counted(cluster, [Job(0, 0, 1, 1), Job(2, 0, 1, 1)])
+        finally:
+            for here, there in sides:
+                here.rejoin(there)
+        # Nodes are left alone for half a minute at the most.
+        time.sleep(30)
+        return {"split": apart, "healed": counted(cluster, ranks(2))}
+    finally:
+        cluster.stop()
+
+
+def lost_redis(site: Site) -> dict[str, object]:
+    """Measure an epoch while the Redis that keeps the list is away, and the list afterwards."""
+    host = site.origin
+    command = ["redis-server", "--bind", host.address, "--port", str(REDIS_PORT), "--save", ""]
+    command += ["--protected-mode", "no", "--loglevel", "warning"]
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(host.command(*command))
+
+    def listed(cluster: Cluster, node: int) -> int:
+        return len(cluster.status(node)["cluster"]["members"])
+
+    redis = start()
+    members = f"{{ redis = 'redis://{host.address}:{REDIS_PORT}' }}"
+    cluster = Cluster(site, shared=True, capacity=2 * site.bytes, members=members)
+    try:
+        until = time.monotonic() + PAUSE
+        while any(listed(cluster, node) < NODES for node in range(NODES)):
+            if time.monotonic() > until:
+                raise SystemExit("the nodes do not find each other")
+            time.sleep(0.2)
+        redis.kill()
+        redis.wait()
+        time.sleep(PAUSE)
+        away = counted(cluster, ranks(1))
+        kept = [listed(cluster, node) for node in range(NODES)]
+        redis = start()
+        time.sleep(PAUSE)
+        back = [listed(cluster, node) for node in range(NODES)]
+        return {"away": away, "members while away": kept, "members once back": back}
+    finally:
+        cluster.stop()
+        redis.kill()
+        redis.wait()
+
+
+def upgraded(site: Site) -> dict[str, object]:
+    """Measure a job on node 0 while the other nodes are stopped and started, one by one."""
+    cluster = Cluster(site, shared=True, capacity=2 * site.bytes)
+    try:
+        before = site.origin.sent()
+        playing = cluster.play(Job(0, 0, 1, 1))
+        for number in range(1, NODES):
+            cluster.signal(number, signal.SIGTERM)
+            cluster.daemons[number].wait()
+            cluster.start(number)
+            cluster.wait_up([number])
+        [played] = finish([playing])
+        return {**played._asdict(), "origin": (site.origin.sent() - before) / site.bytes}
+    finally:
+        cluster.stop()
+
+
+def askers(site: Site) -> dict[str, float]:
+    """Measure one node, then three at once, that read all data from node 0's cache."""
+    members = site.folder / "members"
+    text = members.read_text()
+    # Node 0 owns all; the others ask.
+    members.write_text(text.splitlines()[0] + "\n")
+    cluster = Cluster(site, shared=True, capacity=2 * site.bytes)
+    try:
+        counted(cluster, [Job(0, 0, 1, 1)])
+        members.write_text(text)
+        return {
+            "one": counted(cluster, [Job(1, 0, 1, 2)])["seconds"],
+            "three": counted(cluster, [Job(n, 0, 1, 2) for n in (1, 2, 3)])["seconds"],
+        }
+    finally:
+        members.write_text(text)
+        cluster.stop()
+
+
+def peer_rate(site: Site) -> dict[str, float]:
+    """Measure how fast a node reads shards of the others, beside a plain TCP stream."""
+    cluster = Cluster(site, shared=True, capacity=2 * site.bytes)
+    try:
+        counted(cluster, [Job(1, 0, 1, 1)])
+        cluster.settle(list(range(NODES)))
+        spent = [cluster.cpu(node) for node in range(NODES)]
+        figures = counted(cluster, [Job(0, 0, 1, 1)])
+        spent = [cluster.cpu(node) - before for node, before in enumerate(spent)]
+        raw = raw_rate(site)
+        moved = figures["peer"] * site.bytes
+        rate = moved / figures["seconds"]
+        return {
+            "bytes per second": rate,
+            "plain TCP": raw,
+            "ratio": rate / raw,
+            "CPU of owners, s/GB": sum(spent[1:]) / moved * 1e9,
+            "CPU of the asker, s/GB": spent[0] / moved * 1e9,
+            **served_by_nginx(site),
+        }
+    finally:
+        cluster.stop()
+
+
+def served_by_nginx(site: Site) -> dict[str, float]:
+    """Measure the CPU of nginx and of curl for the same shards over TLS."""
+    host, folder = site.nodes[1], site.folder
+    (folder / "nginx.conf").write_text(
+        f"daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/nginx.log;\n"
+        "events {}\nhttp { access_log off; server {\n"
+        f"listen {host.address}:9443 ssl; root {folder}/store;\n"
+        f"ssl_certificate {folder}/node1.pem; ssl_certificate_key {folder}/node1.key;\n"
+        "ssl_protocols TLSv1.3; } }\n"
+    )
+    (folder / "ca.pem").chmod(0o644)
+    nginx = subprocess.Popen(host.command("nginx", "-c", f"{folder}/nginx.conf"))
+    time.sleep(1)
+    urls = []
+    for shard in range(site.size.shards):
+        urls += ["-o", "/dev/null", f"https://{host.address}:9443/data/{shard:03d}.tar"]
+    before = os.times()
+    curl = subprocess.run(site.nodes[0].command("curl", "-sSfk", *urls), check=True)
+    after = os.times()
+    assert curl.returncode == 0
+    asked = after.children_user + after.children_system
+    asked -= before.children_user + before.children_system
+    nginx.terminate()
+    nginx.wait()
+    ended = os.times()
+    served = ended.children_user + ended.children_system
+    served -= after.children_user + after.children_system
+    return {
+        "CPU of nginx, s/GB": served / site.bytes * 1e9,
+        "CPU of curl, s/GB": asked / site.bytes * 1e9,
+    }
+
+
+CASES: dict[str, Callable[[Site], object]] = {
+    "cluster": lambda site: cold_and_warm(site, shared=True),
+    "control": lambda site: cold_and_warm(site, shared=False),
+    "slices of 64 ranks": slices,
+    "failures": failures,
+    "copies = 2": second_copies,
+    "netsplit": split,
+    "redis away": lost_redis,
+    "rolling upgrade": upgraded,
+    "askers of one node": askers,
+    "peer rate": peer_rate,
+}
 
 
 def main() -> None:
@@ -355,27 +346,27 @@ def main() -> None:
     parser.add_argument("--origin", required=True, help="the test kit's server, forebay-origin")
     parser.add_argument("--shards", type=int, default=32, help="shards of 33 MB")
     parser.add_argument("--directory", default=".", help="a disk for caches and shards")
+    parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES), metavar="CASE")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit("run as root: network namespaces are made")
-    clean()
-    with tempfile.TemporaryDirectory(prefix="nodes-", dir=arguments.directory) as name:
-        bench = Bench(arguments, Path(name).resolve())
-        try:
-            figures = {
-                "cluster": cold_and_warm(bench, shared=True),
-                "control": cold_and_warm(bench, shared=False),
-                "killed": killed(bench),
-                "peer rate": peer_rate(bench),
-            }
-        finally:
-            bench.server.terminate()
-            bench.server.wait()
-            clean()
-    print(json.dumps(figures, indent=1))
-    report = {"machine": machine.describe(Path(arguments.directory)), "data": bench.bytes}
+    clean(NODES)
     target = machine.results() / "cluster.json"
-    target.write_text(json.dumps(report | figures, indent=1) + "\n")
+    figures: dict[str, object] = json.loads(target.read_text()) if target.exists() else {}
+    figures["machine"] = machine.describe(Path(arguments.directory))
+    with tempfile.TemporaryDirectory(prefix="nodes-", dir=arguments.directory) as name:
+        binaries = (arguments.forebay, arguments.origin)
+        size = Size(arguments.shards, SAMPLES, SAMPLE)
+        site = Site(Path(name).resolve(), binaries, size, [NODE_MBIT] * NODES, ORIGIN_MBIT)
+        figures["data"] = site.bytes
+        try:
+            for case in arguments.only:
+                figures[case] = CASES[case](site)
+                print(json.dumps({case: figures[case]}, indent=1), flush=True)
+                target.write_text(json.dumps(figures, indent=1) + "\n")
+        finally:
+            site.stop()
+            clean(NODES)
     print(f"written to {target}")
 
 
