@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use forebay_client::{Loader, Next};
 use forebay_config::settings::NodeConfig;
+use forebay_error::ErrorKind;
 use forebay_peers::{Fallback, PeerReport};
 use forebay_source::{Options, Rule, Rules};
 use forebay_store::{Dataset, Evict, TierReport};
@@ -331,4 +335,21 @@ fn compressed_shards_are_read_as_plain_tars() {
     let served: u64 = names.iter().map(|name| bench.origin.served(name)).sum();
     let packed: u64 = names.iter().map(|name| bench.origin.bytes(name).len() as u64).sum();
     assert_eq!(served, packed, "each was fetched once");
+}
+
+/// A node does not use a key that other users could have read.
+#[test]
+fn key_that_others_may_read_is_rejected() {
+    let (files, origin, disk) = (ClusterFiles::new(1), Origin::new(), Daemon::disk());
+    let start = || Daemon::try_start(files.config(0, disk.path(), 1 << 30, &origin));
+    let key = files.settings(0).tls.key;
+    for mode in [0o644, 0o640 | 0o020] {
+        std::fs::set_permissions(&key, Permissions::from_mode(mode)).unwrap();
+        let error = start().err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{mode:o}: {error}");
+        assert_eq!(error.place("key"), Some(&*key.display().to_string()));
+        assert!(error.advice().is_some());
+    }
+    std::fs::set_permissions(&key, Permissions::from_mode(0o400)).unwrap();
+    drop(start().unwrap());
 }

@@ -22,4 +22,4 @@ pub use client::{IndexStream, Peers, Route};
 pub use peer::{Fallback, Peer, PeerReport};
 pub use peered::{Hop, Peered};
 pub use report::{ClusterReport, OwnerReport, ServingReport};
-pub use tls::{PeerTls, PeerTlsFiles};
+pub use tls::{PeerPem, PeerTls, PeerTlsFiles};

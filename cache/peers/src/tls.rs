@@ -3,20 +3,16 @@
 //! A node's name is a DNS name in its certificate. An asker compares it with the member that it
 //! dials, a server compares the asker's with its member list. Addresses prove nothing.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_error::{Error, ErrorKind, Result};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
-
-/// Maximum bytes of certificates or of a key: hundreds of the usual ones.
-const MAX_PEM: u64 = 1 << 20;
 
 /// Protocol inside TLS.
 const HTTP: &[u8] = b"http/1.1";
@@ -30,6 +26,16 @@ pub struct PeerTlsFiles {
     pub key: PathBuf,
     /// Authority that signs the certificates of all nodes.
     pub ca: PathBuf,
+}
+
+/// Contents of these files.
+pub struct PeerPem {
+    /// Certificate of this node first.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// Private key.
+    pub key: PrivateKeyDer<'static>,
+    /// Authorities.
+    pub authorities: Vec<CertificateDer<'static>>,
 }
 
 /// TLS of a node, in both directions. Cheap to clone.
@@ -50,41 +56,40 @@ impl std::fmt::Debug for PeerTls {
 }
 
 impl PeerTls {
-    /// Reads the files.
+    /// Makes the TLS of a node from the contents of its files; `files` names them in errors.
     ///
     /// # Errors
-    /// `Invalid` for a file without certificates or without a key, or for a key that does not match
-    /// its certificate; the error of a file that cannot be read.
-    pub fn read(files: &PeerTlsFiles) -> Result<Self> {
+    /// `Invalid` for an authority that is none, or a key that does not match its certificate.
+    pub fn new(files: &PeerTlsFiles, pem: PeerPem) -> Result<Self> {
+        let PeerPem { chain, key, authorities } = pem;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let chain = certificates(&files.cert, "cert")?;
-        let key = read(&files.key, "key")?;
-        let wrong_key = |error: String| {
+        let wrong_key = |error: &dyn std::fmt::Display| {
             let what = format!("the key does not match the node's certificate: {error}");
             let error = Error::new(ErrorKind::Invalid, what).at("key", files.key.display());
             error.advise("name the PEM file of the certificate's key, unencrypted")
         };
-        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| wrong_key(e.to_string()))?;
+        let wrong_ca = |error: &dyn std::fmt::Display| {
+            let what = format!("invalid authority of the nodes' certificates: {error}");
+            let error = Error::new(ErrorKind::Invalid, what).at("ca", files.ca.display());
+            error.advise("name a PEM file of the authority that signs all nodes' certificates")
+        };
         let mut roots = RootCertStore::empty();
-        for authority in certificates(&files.ca, "ca")? {
-            roots.add(authority).map_err(|error| invalid(&files.ca, "ca", &error.to_string()))?;
+        for authority in authorities {
+            roots.add(authority).map_err(|error| wrong_ca(&error))?;
         }
         let roots = Arc::new(roots);
-        let client =
-            client(&provider, &roots, &chain, &key).map_err(|e| wrong_key(e.to_string()))?;
+        let client = client(&provider, &roots, &chain, &key).map_err(|error| wrong_key(&error))?;
         let verifier = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone());
-        let verifier =
-            verifier.build().map_err(|error| invalid(&files.ca, "ca", &error.to_string()))?;
+        let verifier = verifier.build().map_err(|error| wrong_ca(&error))?;
         let mut any_name = client.clone();
         any_name.dangerous().set_certificate_verifier(Arc::new(AnyName(verifier)));
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
-        let verifier =
-            verifier.build().map_err(|error| invalid(&files.ca, "ca", &error.to_string()))?;
+        let verifier = verifier.build().map_err(|error| wrong_ca(&error))?;
         let server = rustls::ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map(|builder| builder.with_client_cert_verifier(verifier))
             .and_then(|builder| builder.with_single_cert(chain, key));
-        let mut server = server.map_err(|error| wrong_key(error.to_string()))?;
+        let mut server = server.map_err(|error| wrong_key(&error))?;
         server.alpn_protocols = vec![HTTP.to_vec()];
         // Each handshake checks the certificate anew: no session resumes an earlier check.
         server.session_storage = Arc::new(NoServerSessionStorage {});
@@ -150,30 +155,4 @@ fn client(
     client.alpn_protocols = vec![HTTP.to_vec()];
     client.resumption = rustls::client::Resumption::disabled();
     Ok(client)
-}
-
-fn invalid(path: &Path, key: &'static str, why: &str) -> Error {
-    Error::new(ErrorKind::Invalid, format!("invalid certificates: {why}"))
-        .at(key, path.display())
-        .advise("name a PEM file")
-}
-
-/// Reads all certificates of a file, one at least.
-fn certificates(path: &Path, key: &'static str) -> Result<Vec<CertificateDer<'static>>> {
-    let bytes = read(path, key)?;
-    let read: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    match read {
-        Ok(all) if !all.is_empty() => Ok(all),
-        Ok(_) => Err(invalid(path, key, "the file contains none")),
-        Err(error) => Err(invalid(path, key, &error.to_string())),
-    }
-}
-
-fn read(path: &Path, key: &'static str) -> Result<Vec<u8>> {
-    let at = |error: Error| error.at(key, path.display());
-    let found = std::fs::metadata(path).doing("read a node's certificate").map_err(at)?;
-    if !found.is_file() || found.len() > MAX_PEM {
-        return Err(invalid(path, key, "no file, or too large"));
-    }
-    std::fs::read(path).doing("read a node's certificate").map_err(at)
 }

@@ -1,6 +1,5 @@
 //! Secrets of the API over TCP: its token, its certificates, the key.
 
-mod secret;
 mod tls;
 mod token;
 

@@ -130,7 +130,7 @@ impl Cluster {
 }
 
 async fn read_tls(files: PeerTlsFiles) -> Result<PeerTls> {
-    let read = tokio::task::spawn_blocking(move || PeerTls::read(&files)).await;
+    let read = tokio::task::spawn_blocking(move || forebay_config::read_peer_tls(&files)).await;
     read.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))?
 }
 

@@ -4,27 +4,23 @@
 //! named for that; who shows one of another's is not let in, who shows none is anybody.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use rustls::RootCertStore;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::server::{NoServerSessionStorage, ServerConfig, WebPkiClientVerifier};
 use sha2::{Digest, Sha256};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::secret;
+use crate::pem;
 
 /// Time for a handshake: a few round trips around the world, and a busy client.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-
-/// Bytes of certificates or of a key, at most: hundreds of the usual ones.
-const MOST: u64 = 1 << 20;
 
 /// Protocol inside TLS.
 const HTTP: &[u8] = b"http/1.1";
@@ -78,18 +74,10 @@ impl Tls {
     /// or not the key of the certificate.
     pub fn read(files: &TlsFiles) -> Result<Self> {
         let TlsFiles { cert, key, client_ca } = files;
-        let chain = certificates(cert, "cert")?;
+        let chain = pem::certificates(cert, "cert")?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let wrong_key = |error: &dyn fmt::Display| {
-            let error = Error::new(
-                ErrorKind::Invalid,
-                format!("the key does not match the certificate: {error}"),
-            );
-            let error = error.at("key", key.display()).at("cert", cert.display());
-            error.advise("name the PEM file of the certificate's key, unencrypted")
-        };
-        let bytes = secret::read(key, "key", MOST)?;
-        let private = PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| wrong_key(&error))?;
+        let wrong_key = |error: &dyn fmt::Display| pem::wrong_key(key, cert, error);
+        let private = pem::private_key(key, cert)?;
         let verifier = match client_ca {
             None => WebPkiClientVerifier::no_client_auth(),
             Some(path) => {
@@ -101,7 +89,7 @@ impl Tls {
                         .advise("name a PEM file of the authorities that sign admins' certificates")
                 };
                 let mut roots = RootCertStore::empty();
-                for authority in certificates(path, "client_ca")? {
+                for authority in pem::certificates(path, "client_ca")? {
                     roots.add(authority).map_err(|error| at(&error))?;
                 }
                 let verifier =
@@ -151,26 +139,5 @@ fn judged(error: &std::io::Error) -> Error {
                 .advise("present a valid client certificate signed by an authority of `client_ca`")
         }
         _ => Error::new(ErrorKind::Unavailable, format!("the TLS handshake failed: {error}")),
-    }
-}
-
-/// All certificates of a file, one at least.
-fn certificates(path: &Path, key: &'static str) -> Result<Vec<CertificateDer<'static>>> {
-    let at = |error: Error| error.at(key, path.display());
-    let found = std::fs::metadata(path).doing("read a certificate").map_err(at)?;
-    if !found.is_file() || found.len() > MOST {
-        let what = "the file contains no certificates";
-        return Err(at(Error::new(ErrorKind::Invalid, what).advise("name a PEM file")));
-    }
-    let bytes = std::fs::read(path).doing("read a certificate").map_err(at)?;
-    let read: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    match read {
-        Ok(all) if !all.is_empty() => Ok(all),
-        read => {
-            let why =
-                read.err().map_or_else(|| "it contains none".to_owned(), |why| why.to_string());
-            let what = format!("invalid certificates: {why}");
-            Err(at(Error::new(ErrorKind::Invalid, what).advise("name a PEM file")))
-        }
     }
 }

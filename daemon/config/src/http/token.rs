@@ -9,7 +9,7 @@ use std::path::Path;
 use forebay_error::{Error, ErrorKind, Result};
 use subtle::ConstantTimeEq;
 
-use super::secret;
+use crate::secret;
 
 /// Characters that it has at least: 128 bits written as hexadecimal digits.
 const LEAST: usize = 32;

@@ -13,7 +13,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 const FORBIDDEN: u32 = 0o027;
 
 /// Reads a file, up to one byte more than `most`; `key` is its key in the configuration.
-pub(super) fn read(path: &Path, key: &'static str, most: u64) -> Result<Vec<u8>> {
+pub(crate) fn read(path: &Path, key: &'static str, most: u64) -> Result<Vec<u8>> {
     let at = |error: Error| error.at(key, path.display());
     let file = File::open(path).doing("open a secret's file").map_err(at)?;
     let found = file.metadata().doing("stat a secret's file").map_err(at)?;
