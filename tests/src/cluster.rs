@@ -109,6 +109,19 @@ impl ClusterFiles {
         &self.members
     }
 
+    /// The rule by which nodes read the origin at an endpoint, with a profile of its own.
+    ///
+    /// # Panics
+    /// Never: the pattern is valid.
+    #[must_use]
+    pub fn rule(endpoint: String) -> Rule {
+        let mut rule = Rule::new("s3://bucket/").expect("a pattern");
+        rule.endpoint = Some(endpoint);
+        rule.region = Some("us-east-1".to_owned());
+        rule.profile = Some("cluster".to_owned());
+        rule
+    }
+
     /// Settings of a node in the cluster.
     ///
     /// # Panics
@@ -150,13 +163,10 @@ impl ClusterFiles {
         let keys =
             format!("aws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n");
         std::fs::write(&credentials, format!("[cluster]\n{keys}")).expect("the folder is writable");
-        let mut rule = Rule::new("s3://bucket/").expect("a pattern");
-        rule.endpoint = Some(origin.server.endpoint());
-        rule.region = Some("us-east-1".to_owned());
-        rule.profile = Some("cluster".to_owned());
         let mut config = Daemon::config(cache, capacity);
         config.memory += SERVING;
-        config.sources = Rules::new(vec![rule]).expect("rules that agree");
+        config.sources =
+            Rules::new(vec![Self::rule(origin.server.endpoint())]).expect("rules that agree");
         let file = format!("AWS_SHARED_CREDENTIALS_FILE={}", credentials.display());
         config.lender = vec!["env".into(), file.into(), actor().into(), "credentials".into()];
         config.cluster = Some(self.settings(number));

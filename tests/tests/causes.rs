@@ -4,7 +4,7 @@
 //! An epoch is played twice, of the same samples in the same order, once without and once with the
 //! delay. Waits are measured around `next` as a trainer would measure them, apart from the loader's
 //! own counts. Delays are long against a busy machine's noise, and no test runs beside another, for
-//! whose work it would wait. The sixth cause, `h2d`, needs a device: its test lies in
+//! whose work it would wait. The cause `h2d` needs a device: its test lies in
 //! `tests/emulator/tests/loader.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
@@ -20,8 +20,12 @@ use std::time::{Duration, Instant};
 
 use forebay_client::{Batch, Loader, LoaderConfig, Next};
 use forebay_decode::{FieldKind, FieldSpec, ImageSpec};
+use forebay_source::Rules;
 use forebay_testkit::{Fault, FaultProxy, When};
-use forebay_tests::{Daemon, FRAMES, Origin, config, eventually, job, loader, next, play, png};
+use forebay_tests::{
+    ClusterFiles, Daemon, FRAMES, Origin, config, eventually, job, job_with, loader, next, play,
+    png,
+};
 use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
 use forebay_wire::message::Begin;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -123,6 +127,38 @@ fn late_origin_is_charged_to_origin() {
     let without = cold();
     proxy.set([(When::any(), Fault::Delay(LATE))]);
     assert_booked("origin", &without, &cold(), LATE);
+}
+
+/// Nodes whose origin answers late: a wait for a shard of another owner is a wait for that node,
+/// whatever it waits for itself, and a wait for an own shard one for the origin.
+#[test]
+fn late_node_is_charged_to_peer() {
+    const LATE: Duration = Duration::from_secs(2);
+    const ALL: u64 = 16;
+    let _alone = alone();
+    let origin = Origin::with_shards(ALL, SAMPLES, &SIZES);
+    let proxy = FaultProxy::start(origin.server.address()).unwrap();
+    let files = ClusterFiles::new(2);
+    let cold = |owner: &str| {
+        let disks = [Daemon::disk(), Daemon::disk()];
+        let start = |number: usize| {
+            let mut config = files.config(number, disks[number].path(), 1 << 30, &origin);
+            config.sources = Rules::new(vec![ClusterFiles::rule(proxy.endpoint())]).unwrap();
+            Daemon::try_start(config).unwrap()
+        };
+        let nodes = [start(0), start(1)];
+        let store = nodes[0].node().store();
+        let is_owned =
+            |url: &String| store.owner(url).unwrap().owner.is_some_and(|name| name == owner);
+        let urls: Vec<_> = Origin::urls(ALL).into_iter().filter(is_owned).take(2).collect();
+        assert_eq!(urls.len(), 2);
+        let open = job_with(BTreeMap::new(), urls);
+        waited(&Loader::open(config(nodes[0].address(), open)).unwrap(), drop)
+    };
+    let [own, others] = ["node0", "node1"].map(cold);
+    proxy.set([(When::any(), Fault::Delay(LATE))]);
+    assert_booked("origin", &own, &cold("node0"), LATE);
+    assert_booked("peer", &others, &cold("node1"), LATE);
 }
 
 /// Delays every read of a device.

@@ -506,7 +506,7 @@ def test_stats_account_for_every_wait(make):
         assert (plain.stats()["samples"], plain.stats()["decoders"]) == (60, {})
     wait = stats["wait"]
     assert sum(wait["by_cause"].values()) == pytest.approx(wait["total_seconds"])
-    causes = {"origin", "index", "tier_read", "ring_empty", "decode", "h2d", "slab"}
+    causes = {"origin", "index", "tier_read", "ring_empty", "decode", "h2d", "slab", "peer"}
     assert set(wait["by_cause"]) == causes
     assert sum(stats["bytes"].values()) > 0
 

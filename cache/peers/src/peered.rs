@@ -16,7 +16,8 @@ use async_trait::async_trait;
 use forebay_cluster::ObjectKey;
 use forebay_error::{Error, Result};
 use forebay_source::{
-    Begun, Binding, Comparison, Listing, RangeRead, Rank, Source, Stat, Turn, object_of,
+    AtPeer, Begun, Binding, Comparison, Listing, PeerTimes, RangeRead, Rank, Source, Stat, Turn,
+    object_of,
 };
 use forebay_uring::Span;
 
@@ -38,13 +39,14 @@ pub struct Peered {
     origin: Arc<dyn Source>,
     peers: Arc<Peers>,
     hop: Hop,
+    times: PeerTimes,
 }
 
 impl Peered {
     /// Wraps an origin.
     #[must_use]
     pub fn new(origin: Arc<dyn Source>, peers: Arc<Peers>, hop: Hop) -> Self {
-        Self { origin, peers, hop }
+        Self { origin, peers, hop, times: PeerTimes::default() }
     }
 
     /// Returns the nodes to ask for a shard.
@@ -111,6 +113,7 @@ impl Peered {
         for (peer, only_cached) in [(owner, false), (next, true)] {
             let Some(peer) = peer else { continue };
             let request = self.request(url, Some(stat), only_cached, rank);
+            let _asked = self.times.begin();
             match self.read_at(&peer, request, false, offset, into).await {
                 Ok(filled) => return Ok(filled),
                 Err(failure) => last = Some(peer.noted(failure)),
@@ -126,6 +129,7 @@ impl Peered {
             return self.stat_at_owner(url, rank).await;
         };
         let request = self.request(url, None, true, rank);
+        let _asked = self.times.begin();
         match self.peers.stat(&next, &request).await {
             Ok(stat) => Some(stat),
             Err(failure) => {
@@ -138,6 +142,7 @@ impl Peered {
     async fn stat_at_owner(&self, url: &str, rank: &Rank) -> Option<Stat> {
         let owner = self.route(url).owner?;
         let request = self.request(url, None, false, rank);
+        let _asked = self.times.begin();
         match self.peers.stat(&owner, &request).await {
             Ok(stat) => Some(stat),
             Err(failure) => {
@@ -181,7 +186,7 @@ impl Source for Peered {
             return self.origin.range_read(url, stat, range, rank).await;
         };
         let Range { start, end } = range;
-        let from = ReadFrom::Copy(next);
+        let from = ReadFrom::Copy(next, self.times.begin());
         Ok(Box::new(PeeredRead { peered: self, url, stat, at: start, end, rank, from }))
     }
 
@@ -242,6 +247,10 @@ impl Source for Peered {
         true
     }
 
+    fn peer_times(&self) -> Option<&PeerTimes> {
+        Some(&self.times)
+    }
+
     fn scope(&self) -> &str {
         self.origin.scope()
     }
@@ -264,7 +273,7 @@ struct PeeredRead<'a> {
 
 enum ReadFrom<'a> {
     /// A copy on another node.
-    Copy(Arc<Peer>),
+    Copy(Arc<Peer>, #[expect(dead_code, reason = "it ends the time at the node")] AtPeer),
     Origin(Box<dyn RangeRead + 'a>),
 }
 
@@ -273,7 +282,7 @@ impl RangeRead for PeeredRead<'_> {
     async fn fill(&mut self, mut into: Span) -> Result<Span> {
         let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
         let wanted = left.min(into.len());
-        if let ReadFrom::Copy(peer) = &self.from {
+        if let ReadFrom::Copy(peer, _) = &self.from {
             let request = self.peered.request(self.url, Some(self.stat), true, self.rank);
             let peered = self.peered;
             let read = peered.read_at(peer, request, true, self.at, &mut into[..wanted]).await;
@@ -287,6 +296,7 @@ impl RangeRead for PeeredRead<'_> {
             };
             peer.noted(failure);
             let (origin, rest) = (&peered.origin, self.at..self.end);
+            // It asks for nothing yet.
             let read = origin.range_read(self.url, self.stat, rest, self.rank).await?;
             self.from = ReadFrom::Origin(read);
         }
@@ -298,7 +308,7 @@ impl RangeRead for PeeredRead<'_> {
 
     fn ends_at(&self) -> Option<u64> {
         match &self.from {
-            ReadFrom::Copy(_) => None,
+            ReadFrom::Copy(..) => None,
             ReadFrom::Origin(read) => read.ends_at(),
         }
     }

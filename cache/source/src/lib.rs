@@ -19,6 +19,7 @@ mod listing;
 mod network;
 mod options;
 mod origin_checksum;
+mod peer_times;
 mod posix;
 mod queue;
 mod rate;
@@ -44,6 +45,7 @@ pub use limits::{Limits, RateLimits};
 pub use listing::{LeftOut, Listing};
 pub use options::Options;
 pub use origin_checksum::{Checksums, Comparison};
+pub use peer_times::{AtPeer, PeerTimes};
 pub use queue::{Awaited, Queue, QueuePermit, Rank};
 pub use rate::Rate;
 pub use readers::{
@@ -174,6 +176,11 @@ pub trait Source: Send + Sync {
     /// Returns true if other nodes may have its shards.
     fn is_shared(&self) -> bool {
         false
+    }
+
+    /// Returns the times in which other nodes were asked, if they may have its shards.
+    fn peer_times(&self) -> Option<&PeerTimes> {
+        None
     }
 
     /// Among whom what this source says of a shard may be shared: everybody who asks the same

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use forebay_error::{Error, Result};
-use forebay_source::{Bill, RangeRead, Rank, Source, Stat};
+use forebay_source::{Bill, PeerTimes, RangeRead, Rank, Source, Stat};
 use forebay_uring::Span;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
@@ -60,6 +60,8 @@ pub(crate) struct Identity {
     pub(crate) asked: Instant,
     /// Urgency of the request, if first bytes were requested.
     pub(crate) rank: Option<Rank>,
+    /// Times in which another node was asked.
+    pub(crate) peer_times: Option<PeerTimes>,
 }
 
 impl Identity {
@@ -77,8 +79,13 @@ impl Identity {
         if source.is_remote() {
             bill.asked();
         }
-        let (source, url) = (source.clone(), url.to_owned());
-        Self::of(async move { Ok(Begun { stat: source.stat(&url).await?, head: Head::default() }) })
+        let (source, url, peer_times) =
+            (source.clone(), url.to_owned(), source.peer_times().cloned());
+        let begun =
+            Self::of(
+                async move { Ok(Begun { stat: source.stat(&url).await?, head: Head::default() }) },
+            );
+        Self { peer_times, ..begun }
     }
 
     /// Requests the first bytes.
@@ -89,13 +96,14 @@ impl Identity {
         right: OwnedSemaphorePermit,
     ) -> Self {
         let (source, url, of) = (source.clone(), url.to_owned(), rank.clone());
+        let peer_times = source.peer_times().cloned();
         let begun = Self::of(async move {
             let begun = source.begin(&url, &of).await?;
             let first = |stretch| Box::new(First { stretch, _right: right }) as Box<dyn RangeRead>;
             let head = Head(Arc::new(Mutex::new(begun.head.map(first))));
             Ok(Begun { stat: begun.stat, head })
         });
-        Self { rank: Some(rank.clone()), ..begun }
+        Self { rank: Some(rank.clone()), peer_times, ..begun }
     }
 
     /// The same question, with its answer passed through `then`.
@@ -103,10 +111,10 @@ impl Identity {
     where
         F: Future<Output = Result<Begun>> + Send + 'static,
     {
-        Self { rank: self.rank, ..Self::of(then(self.begun)) }
+        Self { rank: self.rank, peer_times: self.peer_times, ..Self::of(then(self.begun)) }
     }
 
     fn of(begun: impl Future<Output = Result<Begun>> + Send + 'static) -> Self {
-        Self { begun: begun.boxed().shared(), asked: Instant::now(), rank: None }
+        Self { begun: begun.boxed().shared(), asked: Instant::now(), rank: None, peer_times: None }
     }
 }

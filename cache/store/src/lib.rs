@@ -61,7 +61,7 @@ pub use fsck::{Checkup, Fault, FaultKind, fsck};
 pub use journal::{FetchEvent, FetchStep, Listener};
 pub use ledger::{BillKey, NO_JOB, OTHERS};
 pub use open_shards::OPEN_SHARDS;
-pub use shard::{Placed, Progress, Shard, ShardHandle, Verdict};
+pub use shard::{Placed, Progress, Shard, ShardHandle, Verdict, Waited};
 pub use shares::check_promises;
 pub use sizes::{FILLS, FRAME_BYTES, PART_BYTES, SMALL_BYTES, SMALL_FILLS};
 pub use store::{

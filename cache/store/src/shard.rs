@@ -29,7 +29,7 @@ use crate::parts::Parts;
 use crate::traffic::Traffic;
 pub(crate) use growth::Growth;
 pub use growth::Progress;
-pub use handle::ShardHandle;
+pub use handle::{ShardHandle, Waited};
 pub use placed::Placed;
 pub use verdict::Verdict;
 
@@ -139,6 +139,12 @@ impl Shard {
             self.traffic.waits.since(*began);
         }
         progress
+    }
+
+    /// Returns the time since `start`, and the part of it in which another node was asked.
+    #[must_use]
+    pub fn waited_since(&self, start: Instant) -> Waited {
+        Waited::since(start, self.source.peer_times())
     }
 
     /// Verdict on its bytes, which may come after samples were handed out.

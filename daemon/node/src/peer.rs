@@ -528,8 +528,12 @@ async fn forward(
             }
             Event::Batch { mut batch, .. } => {
                 // As that client knows it.
-                for stage in batch.stages.iter_mut().filter(|stage| stage.cause == Cause::Slab) {
-                    stage.cause = Cause::RingEmpty;
+                for stage in &mut batch.stages {
+                    stage.cause = match stage.cause {
+                        Cause::Slab => Cause::RingEmpty,
+                        Cause::Peer => Cause::Origin,
+                        known => known,
+                    };
                 }
                 (Reply::Batch(batch), None)
             }

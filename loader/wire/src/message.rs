@@ -624,11 +624,13 @@ pub enum Cause {
     H2d,
     /// The job waited for slab memory that other jobs held.
     Slab,
+    /// Bytes were in flight from another node of the cluster, which may wait for the origin itself.
+    Peer,
 }
 
 impl Cause {
     /// Every cause, in the order reports show them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Origin,
         Self::Index,
         Self::TierRead,
@@ -636,7 +638,14 @@ impl Cause {
         Self::Decode,
         Self::H2d,
         Self::Slab,
+        Self::Peer,
     ];
+
+    /// Returns true for a wait for bytes that are not on the node.
+    #[must_use]
+    pub fn is_arrival(self) -> bool {
+        matches!(self, Self::Origin | Self::Peer)
+    }
 
     /// Returns the cause's name in reports and metric labels.
     #[must_use]
@@ -649,6 +658,7 @@ impl Cause {
             Self::Decode => "decode",
             Self::H2d => "h2d",
             Self::Slab => "slab",
+            Self::Peer => "peer",
         }
     }
 }
@@ -657,7 +667,7 @@ impl Cause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stage {
     /// The stage at work. Clients older than [`crate::PROTOCOL_POSITIONS`] get
-    /// [`Cause::RingEmpty`] for [`Cause::Slab`].
+    /// [`Cause::RingEmpty`] for [`Cause::Slab`], and [`Cause::Origin`] for [`Cause::Peer`].
     pub cause: Cause,
     /// Start.
     pub start_ns: u64,

@@ -2,8 +2,9 @@
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use forebay_source::PeerTimes;
 use forebay_uring::Span;
 
 use super::{Placed, Shard};
@@ -16,11 +17,29 @@ pub struct ShardHandle {
     // Dropped in this order: the count is down when waiting tasks look again.
     shard: Arc<Shard>,
     _end: RoomWaker,
-    asked: Duration,
+    asked: Waited,
+    opened: Waited,
     /// Payer of reads from the origin.
     pub(super) payer: Option<Payer>,
     /// True if the handle is for a move to another tier, not for a batch.
     pub(super) is_for_move: bool,
+}
+
+/// Time waited for a shard: all of it, and the part in which another node was asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Waited {
+    /// All of it.
+    pub time: Duration,
+    /// Time of it in which another node was asked.
+    pub at_peer: Duration,
+}
+
+impl Waited {
+    /// Returns the time since `start`.
+    pub(crate) fn since(start: Instant, peer_times: Option<&PeerTimes>) -> Self {
+        let at_peer = peer_times.map_or(Duration::ZERO, |times| times.since(start));
+        Self { time: start.elapsed(), at_peer }
+    }
 }
 
 /// Wakes the tasks that wait for room on the shard's tier, on drop.
@@ -38,7 +57,8 @@ impl Drop for RoomWaker {
 impl ShardHandle {
     pub(crate) fn new(shard: Arc<Shard>) -> Self {
         let end = RoomWaker(shard.home.as_ref().map(|home| home.budget.clone()));
-        Self { shard, _end: end, asked: Duration::ZERO, payer: None, is_for_move: false }
+        let (asked, opened) = (Waited::default(), Waited::default());
+        Self { shard, _end: end, asked, opened, payer: None, is_for_move: false }
     }
 
     /// Sets the payer of reads from the origin.
@@ -55,22 +75,28 @@ impl ShardHandle {
     pub(crate) fn to(self, shard: Arc<Shard>) -> Self {
         Self {
             asked: self.asked,
+            opened: self.opened,
             payer: self.payer,
             is_for_move: self.is_for_move,
             ..Self::new(shard)
         }
     }
 
-    /// Sets the time waited for the origin's version.
-    pub(crate) fn asked_for(self, asked: Duration) -> Self {
-        Self { asked, ..self }
+    /// Sets the time waited for the shard's version, and then for its opening.
+    pub(crate) fn opened_in(self, asked: Waited, opened: Waited) -> Self {
+        Self { asked, opened, ..self }
     }
 
-    /// Time waited for the origin to report its version of the shard. The rest of the opening was
-    /// spent on its tier, or on the start of its fill.
+    /// Time waited for the shard's version.
     #[must_use]
-    pub fn asked(&self) -> Duration {
+    pub fn asked(&self) -> Waited {
         self.asked
+    }
+
+    /// Rest of the time in which it was opened: its tier was read, or its fill started.
+    #[must_use]
+    pub fn opened(&self) -> Waited {
+        self.opened
     }
 
     /// Reads ranges, each into a span as long as its footprint. An error shows when a member of its

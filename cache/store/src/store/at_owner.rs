@@ -13,7 +13,7 @@ use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_peers::message::{Reply, ShardRequest};
 use forebay_peers::{Hop, IndexStream, OwnerReport, Peered, Peers};
 use forebay_shard::UNKNOWN;
-use forebay_source::{Binding, Options, Source, Stat, object_of};
+use forebay_source::{AtPeer, Binding, Options, PeerTimes, Source, Stat, object_of};
 use forebay_uring::Span;
 use lru::LruCache;
 
@@ -156,6 +156,7 @@ impl Store {
             is_awaited: urgency == Urgency::Needed,
             ..ShardRequest::of(wanted.origin.clone())
         };
+        let at_owner = wanted.source.peer_times().map(PeerTimes::begin);
         let index = match peers.index(&owner, &request).await {
             Ok(index) => index,
             Err(error) => {
@@ -168,7 +169,7 @@ impl Store {
         let shard = self.through(wanted, growth.clone(), None, None);
         self.keep_elsewhere(&shard);
         let (store, wanted, opened) = (self.clone(), wanted.clone(), shard.clone());
-        tokio::spawn(async move { store.follow(&wanted, opened, growth, index).await });
+        tokio::spawn(async move { store.follow(&wanted, opened, growth, index, at_owner).await });
         Some(shard)
     }
 
@@ -220,6 +221,7 @@ impl Store {
         shard: Arc<Shard>,
         growth: Growth,
         mut index: IndexStream,
+        at_owner: Option<AtPeer>,
     ) {
         let stored = wanted.stat.len;
         let is_sized = wanted.stat.binding != Binding::Stream;
@@ -253,6 +255,7 @@ impl Store {
                 break error;
             }
         };
+        drop(at_owner);
         let (url, node) = (shown(shard.url()), index.peer().name());
         let what = "the index of a shard broke off: this node reads the shard's origin";
         tracing::warn!(url, node, error = %broke, "{what}");

@@ -20,16 +20,18 @@ use super::Store;
 use super::snapshot::RENEWAL_WAIT;
 use crate::directory::ShardName;
 use crate::identity::{Asked, Begun, Head, IDENTITY_TTL, Identity};
+use crate::shard::Waited;
 
 impl Store {
     /// Returns length and version of the object at `url`, with its first bytes if this is its first
-    /// request.
+    /// request, and the time waited for the answer.
     pub(super) async fn identity(
         &self,
         source: &Arc<dyn Source>,
         url: &str,
         rank: &Rank,
-    ) -> Result<Begun> {
+    ) -> Result<(Begun, Waited)> {
+        let asking = Instant::now();
         let ask = || match self.first_of(source.endpoint(), url) {
             Some(right) => {
                 rank.bill_to(|| self.bill(url));
@@ -37,7 +39,7 @@ impl Store {
             }
             None => Identity::ask(source, url, &self.bill(url)),
         };
-        let (key, (begun, refresh, _awaited)) = self.known(source, url, ask, |known| {
+        let (key, (begun, refresh, peer_times, _awaited)) = self.known(source, url, ask, |known| {
             // The first request may still wait for its turn.
             let awaited = known.rank.as_ref().and_then(|before| {
                 before.lift(rank);
@@ -49,12 +51,13 @@ impl Store {
                 // One refresh at a time: the next is due when this one is as old.
                 known.asked = Instant::now();
             }
-            (known.begun.clone(), old, awaited)
+            (known.begun.clone(), old, known.peer_times.clone(), awaited)
         });
         if refresh {
             tokio::spawn(self.clone().refresh(key.clone(), source.clone()));
         }
-        self.answer(key, begun).await
+        let begun = self.answer(key, begun).await?;
+        Ok((begun, Waited::since(asking, peer_times.as_ref())))
     }
 
     /// Asks about a shard without requesting its first bytes.

@@ -60,15 +60,15 @@ impl Store {
             // Without a copy, an old answer is useless once the file has changed.
             self.inner.shared.forget_identity(&*source, url);
         }
-        let asking = Instant::now();
-        let Begun { stat, head } = self.identity(&source, url, &rank).await?;
-        let asked = asking.elapsed();
+        let (Begun { stat, head }, asked) = self.identity(&source, url, &rank).await?;
+        let opening = Instant::now();
         let shard = self.shard_of(url, source, stat, rank.clone(), head.clone(), urgency).await;
         // Releases the first bytes if nobody took them.
         drop(head.take());
         let shard = shard?;
         shard.rank.lift(&rank);
-        Ok(shard.asked_for(asked))
+        let opened = shard.waited_since(opening);
+        Ok(shard.opened_in(asked, opened))
     }
 
     pub(super) async fn shard_of(

@@ -95,7 +95,7 @@ impl Store {
         let source = self.source(url, options)?;
         let url = &*object_of(url);
         let rank = Rank::behind(self.owner).paced(self.pace.clone());
-        let Begun { stat, head } = self.identity(&source, url, &rank).await?;
+        let (Begun { stat, head }, _) = self.identity(&source, url, &rank).await?;
         let origin = Origin {
             endpoint: source.endpoint().to_owned(),
             url: url.to_owned(),

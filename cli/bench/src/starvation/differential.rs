@@ -30,7 +30,7 @@ pub struct Differential {
     pub prep_stall_seconds: f64,
     /// Time per step for fetching.
     pub fetch_stall_seconds: f64,
-    /// Waits of each cold step for `origin` and `index`: the same by another way.
+    /// Waits of each cold step for `origin`, `peer` and `index`: the same by another way.
     pub booked_fetch_seconds: f64,
 }
 
@@ -66,7 +66,8 @@ impl Differential {
                 .at("warm", cached.steps));
         }
         let (cold_step, cached_step) = (cold.step_wall(), cached.step_wall());
-        let booked = cold.wait.of_cause("origin") + cold.wait.of_cause("index");
+        let booked =
+            ["origin", "peer", "index"].map(|cause| cold.wait.of_cause(cause)).iter().sum::<f64>();
         Ok(Self {
             synthetic_step_seconds: synthetic,
             cached_step_seconds: cached_step,

@@ -174,7 +174,7 @@ fn parts(differential: &Differential) -> Markup {
                     (row("computing (synthetic)", differential.synthetic_step_seconds))
                     (row("prep stall (cached − synthetic)", differential.prep_stall_seconds))
                     (row("fetch stall (cold − cached)", differential.fetch_stall_seconds))
-                    (row("charged to origin and index", differential.booked_fetch_seconds))
+                    (row("charged to origin, peer and index", differential.booked_fetch_seconds))
                 }
             }
             p class="note" {

@@ -91,7 +91,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_consumer_wait_seconds_total",
         &["job", "session", "cause"],
-        "Time the trainer waited for batches, by cause: origin, index, tier_read, ring_empty, decode, h2d or slab.",
+        "Time the trainer waited for batches, by cause: origin, peer, index, tier_read, ring_empty, decode, h2d or slab.",
         |status| {
             let of = |job: &Job, told: &ProgressReport| {
                 let waits = told.waited_seconds.iter();

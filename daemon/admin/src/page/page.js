@@ -22,6 +22,7 @@ const MISSED = 5;
 // What a wait can be for, as the daemon names it, and what would help.
 const CAUSES = {
   origin: "origin: more link or more cache",
+  peer: "other nodes: their link, disks or origin",
   tier_read: "tier read: the cache's disks",
   index: "index: the cache's disks",
   ring_empty: "ring empty: on its way, or the trainer holds all slots",

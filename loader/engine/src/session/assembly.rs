@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Member;
@@ -16,7 +17,7 @@ use forebay_wire::message::{self, Batch, Bytes, Cause, Sample, Stage};
 
 use super::JobData;
 use super::awaited::Awaited;
-use super::gather::{REPLACED, WORTH_NOTING_NS, opening};
+use super::gather::{REPLACED, WORTH_NOTING_NS, arrival, opening};
 use super::slots::{Hold, Slot};
 
 /// Members this close on disk are read together: the gap (headers, padding, a small unneeded
@@ -355,13 +356,13 @@ impl Assembly {
             let runs: Vec<usize> = wanted.iter().map(|(run, ..)| *run).collect();
             let shard = self.open(number, &runs, &mut stages).await?;
             let spans = wanted.into_iter().map(|(_, range, span)| (range, span)).collect();
-            let (start_ns, is_through) = (now_ns(), shard.is_read_through());
+            let (start_ns, start, is_through) = (now_ns(), Instant::now(), shard.is_read_through());
             let awaited = if is_through { Awaited::Shard(number) } else { Awaited::Tier(number) };
             let listed = self.job.waits.begin(self.index, awaited);
             let read = runs.into_iter().zip(shard.read(spans).await);
             drop(listed);
             if is_through {
-                stages.push(origin_since(start_ns));
+                stages.extend(arrival(start_ns, shard.waited_since(start)));
             }
             let (good, bad): (Vec<Checked>, Vec<Checked>) = read
                 .map(|(run, placed)| self.check(run, placed))
@@ -433,18 +434,18 @@ impl Assembly {
             let start_ns = now_ns();
             let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await;
             stages.extend(opening(start_ns, &open));
-            let start_ns = now_ns();
+            let (start_ns, start) = (now_ns(), Instant::now());
             let error = match open {
                 Ok(open) => match open.wait(last + 1).await {
                     Ok(_) => {
-                        stages.push(origin_since(start_ns));
+                        stages.extend(arrival(start_ns, open.waited_since(start)));
                         self.job.store.check_version(&open)?;
                         // This may be another copy than the one the batch's facts are from.
                         self.job.verdicts.note(shard, &open, self.index);
                         return Ok(self.job.store.by_own_files(open));
                     }
                     Err(error) if self.job.is_anothers_fault(&open, &error, &mut others) => {
-                        stages.push(origin_since(start_ns));
+                        stages.extend(arrival(start_ns, open.waited_since(start)));
                         continue;
                     }
                     Err(error) => error,

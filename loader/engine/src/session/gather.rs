@@ -7,10 +7,10 @@
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_store::{Progress, ShardHandle, Urgency};
+use forebay_store::{Progress, ShardHandle, Urgency, Waited};
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{Cause, Stage};
 
@@ -145,9 +145,11 @@ impl Gatherer {
             if self.used.insert(shard) {
                 self.job.store.record_use(&open);
             }
-            let start_ns = now_ns();
+            let (start_ns, start) = (now_ns(), Instant::now());
             let progress = open.wait(samples).await;
-            stages.add(Cause::Origin, start_ns..now_ns());
+            for Stage { cause, start_ns, end_ns } in arrival(start_ns, open.waited_since(start)) {
+                stages.add(cause, start_ns..end_ns);
+            }
             match progress {
                 Err(error) if self.job.is_anothers_fault(&open, &error, &mut others) => {}
                 // The next attempt starts it again.
@@ -172,21 +174,43 @@ pub(super) fn samples_of(places: &[SamplePlace]) -> Vec<(u32, u64)> {
     samples_of
 }
 
-/// Divides the time from `start_ns` until now, in which a shard was opened: first its origin
-/// reports its version, then its index is read from its tier, or its fill starts.
-pub(super) fn opening(start_ns: u64, open: &Result<ShardHandle>) -> [Stage; 2] {
+/// Divides the time from `start_ns` until now, in which a shard was opened: first its origin or
+/// another node reports its version, then its index is read from its tier, or its fill starts.
+pub(super) fn opening(start_ns: u64, open: &Result<ShardHandle>) -> Vec<Stage> {
     let end_ns = now_ns();
-    let (asked, rest) = match open {
-        Ok(shard) if shard.came_whole() => (shard.asked(), Cause::Index),
-        Ok(shard) => (shard.asked(), Cause::Origin),
-        Err(_) => (Duration::ZERO, Cause::Origin),
-    };
-    let asked = u64::try_from(asked.as_nanos()).unwrap_or(u64::MAX);
-    let told_ns = start_ns.saturating_add(asked).min(end_ns);
+    let Ok(shard) = open else { return vec![Stage { cause: Cause::Origin, start_ns, end_ns }] };
+    let asked = shard.asked();
+    let told_ns = start_ns.saturating_add(ns(asked.time)).min(end_ns);
+    let mut stages = arrival_until(start_ns, told_ns, asked.at_peer).to_vec();
+    match shard.came_whole() {
+        true => stages.push(Stage { cause: Cause::Index, start_ns: told_ns, end_ns }),
+        false => stages.extend(arrival_until(told_ns, end_ns, shard.opened().at_peer)),
+    }
+    stages
+}
+
+/// Divides a wait for bytes of a shard that began at `start_ns` and ends now.
+pub(super) fn arrival(start_ns: u64, waited: Waited) -> [Stage; 2] {
+    arrival_until(start_ns, now_ns(), waited.at_peer)
+}
+
+/// Divides a wait for bytes of a shard: other nodes are asked first, then the origin.
+fn arrival_until(start_ns: u64, end_ns: u64, at_peer: Duration) -> [Stage; 2] {
+    let mut until_ns = start_ns.saturating_add(ns(at_peer)).min(end_ns);
+    // What is too short for a stage of its own belongs to its neighbour.
+    if until_ns - start_ns < WORTH_NOTING_NS {
+        until_ns = start_ns;
+    } else if end_ns - until_ns < WORTH_NOTING_NS {
+        until_ns = end_ns;
+    }
     [
-        Stage { cause: Cause::Origin, start_ns, end_ns: told_ns },
-        Stage { cause: rest, start_ns: told_ns, end_ns },
+        Stage { cause: Cause::Peer, start_ns, end_ns: until_ns },
+        Stage { cause: Cause::Origin, start_ns: until_ns, end_ns },
     ]
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Stages of one batch until it has a slot, without a gap: between waits its samples are looked up
@@ -266,6 +290,22 @@ mod tests {
         assert_eq!(told, expected);
         let last = stages.finish().pop().unwrap();
         assert_eq!((last.cause, last.start_ns), (Cause::Index, 95 * MS));
+    }
+
+    /// A wait is another node's as long as one was asked, and the origin's from then on.
+    #[test]
+    fn waits_are_divided_between_nodes_and_the_origin() {
+        let cut = |start: u64, end: u64, at_peer: u64| {
+            let parts = arrival_until(start, end, Duration::from_nanos(at_peer));
+            let [peer, origin] = parts.map(|part| (part.cause, part.start_ns..part.end_ns));
+            assert_eq!([peer.0, origin.0], [Cause::Peer, Cause::Origin]);
+            [peer.1, origin.1]
+        };
+        assert_eq!(cut(MS, 10 * MS, 4 * MS), [MS..5 * MS, 5 * MS..10 * MS]);
+        assert_eq!(cut(MS, 10 * MS, 0), [MS..MS, MS..10 * MS]);
+        assert_eq!(cut(MS, 10 * MS, 20 * MS), [MS..10 * MS, 10 * MS..10 * MS]);
+        assert_eq!(cut(MS, 10 * MS, 9 * MS - 1), [MS..10 * MS, 10 * MS..10 * MS]);
+        assert_eq!(cut(MS, 10 * MS, 1), [MS..MS, MS..10 * MS]);
     }
 
     /// The wait for a turn in a queue does not count as work.

@@ -224,7 +224,7 @@ struct SlotState {
     lent: HashMap<(u32, u64), Hold>,
     /// Time since which the trainer has no batch.
     empty_since_ns: Option<u64>,
-    /// Time the trainer had no batch because the next one waited for its origin.
+    /// Time the trainer had no batch because bytes of the next one were not on the node.
     missed: Duration,
 }
 
@@ -232,7 +232,7 @@ impl SlotState {
     /// Records that the trainer has a batch from now on.
     fn note_lent(&mut self, stages: &[Stage]) {
         if let Some(since_ns) = self.empty_since_ns.take() {
-            self.missed += origin_wait(stages, since_ns);
+            self.missed += arrival_wait(stages, since_ns);
         }
     }
 
@@ -244,9 +244,10 @@ impl SlotState {
     }
 }
 
-/// Returns the time since `since_ns` in which a batch with these stages waited for its origin.
-fn origin_wait(stages: &[Stage], since_ns: u64) -> Duration {
-    let waits = stages.iter().filter(|stage| stage.cause == Cause::Origin);
+/// Returns the time since `since_ns` in which a batch with these stages waited for its origin or for
+/// another node.
+fn arrival_wait(stages: &[Stage], since_ns: u64) -> Duration {
+    let waits = stages.iter().filter(|stage| stage.cause.is_arrival());
     Duration::from_nanos(
         waits.map(|wait| wait.end_ns.saturating_sub(wait.start_ns.max(since_ns))).sum(),
     )
@@ -330,7 +331,7 @@ impl Slots {
     }
 
     /// Returns the time since the last call in which the trainer had no batch because the next one
-    /// waited for its origin. Other waits (for a tier, decoding or memory) are part of the job's
+    /// waited for its origin or for another node. Other waits (for a tier, decoding or memory) are part of the job's
     /// pace: a shard that comes earlier does not shorten them.
     pub(super) fn missed(&self) -> Duration {
         std::mem::take(&mut self.state().missed)
@@ -565,10 +566,10 @@ mod tests {
         let stages = [
             stage(Cause::Origin, 0, 20),
             stage(Cause::TierRead, 20, 30),
-            stage(Cause::Origin, 30, 37),
+            stage(Cause::Peer, 30, 37),
             stage(Cause::Decode, 37, 90),
         ];
-        let waited = |since| origin_wait(&stages, since * MS).as_millis();
+        let waited = |since| arrival_wait(&stages, since * MS).as_millis();
         assert_eq!((waited(0), waited(15), waited(25), waited(37)), (27, 12, 7, 0));
         let mut state = SlotState::default();
         state.note_lent(&stages);

@@ -48,6 +48,7 @@ fn color(cause: Cause) -> RGBColor {
         Cause::Decode => RGBColor(230, 159, 0),
         Cause::H2d => RGBColor(86, 180, 233),
         Cause::Slab => RGBColor(110, 110, 110),
+        Cause::Peer => RGBColor(128, 0, 64),
     }
 }
 

@@ -117,7 +117,7 @@ impl fmt::Display for Differential {
         )?;
         writeln!(
             f,
-            "  from the difference between synthetic, cached and cold epochs; {:.1} ms were charged to origin and index",
+            "  from the difference between synthetic, cached and cold epochs; {:.1} ms were charged to origin, peer and index",
             self.booked_fetch_seconds * 1e3
         )
     }
