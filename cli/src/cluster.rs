@@ -1,6 +1,7 @@
 //! `forebay cluster`.
 
 use bytesize::ByteSize;
+use forebay_api::cluster::{differences, fallbacks, member_state, own_troubles};
 use forebay_peers::{ClusterReport, OwnerReport, PeerReport};
 
 use super::{Done, Query, path_part};
@@ -37,20 +38,16 @@ pub(super) fn run(verb: &Verb) -> Done {
 }
 
 fn list(cluster: &ClusterReport) -> String {
-    let ClusterReport { node, group, address, members, serving, source, .. } = cluster;
+    let ClusterReport { node, group, address, members, serving, .. } = cluster;
     let sent = ByteSize(serving.sent_bytes).display().iec();
     let mut lines = vec![format!(
         "{node} at {address}, cluster {group} of {} nodes; {sent} sent in {} requests",
         members.len(),
         serving.requests
     )];
-    if cluster.is_frozen {
-        let error = cluster.list_error.as_deref().unwrap_or("it gives no list");
-        let error = forebay_error::printable(error);
-        lines.push(format!("the member list is an older one: {source}: {error}"));
-    }
-    if !members.iter().any(|member| member.is_self) {
-        lines.push(format!("{node} is not in the member list: the others reject it"));
+    lines.extend(own_troubles(cluster));
+    if let Some(ends) = &cluster.certificate.ends {
+        lines.push(format!("its certificate is valid until {ends}"));
     }
     let width = members.iter().map(|member| member.name.len()).max().unwrap_or(0);
     lines.extend(members.iter().map(|found| member(found, width)));
@@ -60,18 +57,17 @@ fn list(cluster: &ClusterReport) -> String {
 /// A member, in a line.
 fn member(member: &PeerReport, width: usize) -> String {
     let PeerReport { name, address, slots, .. } = member;
-    let state = match (member.is_self, member.is_down) {
-        (true, _) => "this node",
-        (false, true) => "down",
-        (false, false) => "up",
-    };
+    let state = member_state(member);
     let received = ByteSize(member.received_bytes).display().iec().to_string();
     let mut line =
         format!("  {name:width$}  {state:9}  {slots:>3} slots  {received:>10} received  {address}");
-    let fallbacks: Vec<_> =
-        member.fallbacks.iter().map(|(why, count)| format!("{count} {}", why.name())).collect();
+    let fallbacks = fallbacks(member);
     if !fallbacks.is_empty() {
-        line += &format!("\n    fallbacks: {}", fallbacks.join(", "));
+        line += &format!("\n    fallbacks: {fallbacks}");
+    }
+    let differences = differences(member);
+    if !differences.is_empty() {
+        line += &format!("\n    {}", differences.join(", "));
     }
     if let Some(error) = member.error.as_ref().filter(|_| member.is_down) {
         line += &format!("\n    {}", forebay_error::printable(error));

@@ -20,8 +20,8 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::message::{
-    BYTES, BytesRequest, FRAME_HEAD, Greeting, HELLO, INDEX, MAX_FRAME, RANGE_HEAD, Reply, STAT,
-    SUSPECT, ShardRequest,
+    BYTES, BytesRequest, FRAME_HEAD, Greeting, HAS, HELLO, INDEX, MAX_FRAME, Presence, RANGE_HEAD,
+    Reply, STAT, SUSPECT, ShardRequest,
 };
 use crate::peer::{Asked, Failure, Fallback, Peer, PeerReport};
 use crate::tls::PeerTls;
@@ -143,6 +143,41 @@ impl Peers {
             PeerReport { is_self: true, ..Peer::new(member.clone()).report() }
         };
         ring.members().iter().map(report).collect()
+    }
+
+    /// Returns all members but this node.
+    #[must_use]
+    pub fn others(&self) -> Vec<Arc<Peer>> {
+        let ring = self.ring();
+        let others = ring.members().iter().filter(|member| member.name != self.own);
+        others.map(|member| self.peer(member)).collect()
+    }
+
+    /// Asks a member for its identity.
+    pub(crate) async fn greet_member(&self, peer: &Peer) -> Result<Greeting> {
+        let asked = async { document(self.post(peer, HELLO, Vec::new()).await?).await };
+        let body = asked.await.map_err(|failure| failure.error)?;
+        serde_json::from_slice(&body).map_err(|error| {
+            let what = format!("a node's greeting is malformed: {error}");
+            Error::new(ErrorKind::Invalid, what).at("node", peer.name())
+        })
+    }
+
+    /// Asks a member what it has of a shard. Its answer counts for nothing but a report.
+    ///
+    /// # Errors
+    /// The error of the node, or of the way to it.
+    pub async fn presence(&self, node: &str, request: &ShardRequest) -> Result<Presence> {
+        let unknown = || Error::new(ErrorKind::NotFound, "no member of the cluster");
+        let ring = self.ring();
+        let member = ring.member(node).ok_or_else(unknown).map_err(|error| error.at("node", node));
+        let peer = self.peer(member?);
+        let asked = async { document(self.post(&peer, HAS, json(request)?).await?).await };
+        let body = asked.await.map_err(|failure| failure.error)?;
+        serde_json::from_slice(&body).map_err(|error| {
+            let what = format!("a node's answer is malformed: {error}");
+            Error::new(ErrorKind::Invalid, what).at("node", node)
+        })
     }
 
     fn peer(&self, member: &Member) -> Arc<Peer> {

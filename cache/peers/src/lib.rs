@@ -6,20 +6,25 @@
 //! | [`message`] | requests and replies between nodes |
 //! | [`PeerTls`] | certificates by which nodes know each other |
 //! | [`Peers`] | the client: routes, connections, failures and their counts |
+//! | [`greet_members`] | clocks and rules of the members, compared with this node's |
 //! | [`Peered`] | an origin whose shards may come from other nodes |
 //!
 //! One hop: a node that serves another asks no third one, except for a copy that is there. So no
 //! request goes round in circles, whatever lists the nodes have.
 
+mod certificate;
 mod client;
+mod greetings;
 pub mod message;
 mod peer;
 mod peered;
 mod report;
 mod tls;
 
+pub use certificate::CertificateReport;
 pub use client::{IndexStream, Peers, Route};
-pub use peer::{Fallback, Peer, PeerReport};
+pub use greetings::{MAX_CLOCK_SKEW, greet_members};
+pub use peer::{Fallback, Greeted, Peer, PeerReport};
 pub use peered::{Hop, Peered};
-pub use report::{ClusterReport, OwnerReport, ServingReport};
+pub use report::{ClusterReport, HolderReport, OwnerReport, PlacementReport, ServingReport};
 pub use tls::{PeerPem, PeerTls, PeerTlsFiles};

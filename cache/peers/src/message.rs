@@ -8,6 +8,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::{IndexPart, Origin};
 use forebay_source::Stat;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Version of the protocol, in every path. A node serves this one and the one before.
 pub const PROTOCOL: u32 = 1;
@@ -23,6 +24,9 @@ pub const INDEX: &str = "/peer/1/index";
 
 /// Path of a report that a shard's bytes were wrong: a [`ShardRequest`].
 pub const SUSPECT: &str = "/peer/1/suspect";
+
+/// Path of a question about a node's copy: a [`ShardRequest`], answered by a [`Presence`] as JSON.
+pub const HAS: &str = "/peer/1/has";
 
 /// Path of bytes: a [`BytesRequest`], answered by the bytes of each range behind a head.
 pub const BYTES: &str = "/peer/1/bytes";
@@ -65,6 +69,9 @@ pub struct Greeting {
     pub unix_time: u64,
     /// Digest of the rules for data sets and sources: nodes of a ring should have the same.
     pub rules: String,
+    /// True if the node leaves the cluster in good order.
+    #[serde(default)]
+    pub is_draining: bool,
 }
 
 /// A question about a shard.
@@ -97,6 +104,18 @@ impl ShardRequest {
         let (endpoint, url) = (self.endpoint.clone(), self.url.clone());
         Some(Origin { endpoint, url, version: self.version.clone()? })
     }
+}
+
+/// Part of a shard that a node has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Presence {
+    /// None of it.
+    Absent,
+    /// A part: it is arriving, or its fetch was interrupted.
+    Part,
+    /// All of it.
+    Whole,
 }
 
 /// A request for bytes of a shard.

@@ -108,7 +108,33 @@ pub struct Peer {
     pub(crate) requests: AtomicU64,
     pub(crate) received: AtomicU64,
     fallbacks: Mutex<HashMap<Fallback, u64>>,
+    greeting: Mutex<LastGreeting>,
 }
+
+/// Facts from a node's greeting.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Greeted {
+    /// Seconds by which its clock is ahead of this node's; negative if it is behind.
+    pub clock_ahead_seconds: i64,
+    /// True if it has the rules of this node for data sets and sources.
+    pub has_same_rules: bool,
+    /// True if it leaves the cluster in good order.
+    pub is_draining: bool,
+}
+
+/// Outcome of a node's last greeting.
+#[derive(Debug, Default)]
+struct LastGreeting {
+    /// Time of the last greeting, answered or not.
+    at: Option<Instant>,
+    /// Facts of the last one that was answered.
+    greeted: Option<Greeted>,
+    /// Greetings in a row that were not answered.
+    unanswered: u32,
+}
+
+/// Unanswered greetings after which it is logged: a node that restarts misses one.
+const UNANSWERED_TOLD: u32 = 2;
 
 #[derive(Debug, Default)]
 struct Health {
@@ -140,6 +166,11 @@ pub struct PeerReport {
     /// Last error, if it is down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// True if it did not answer its last greeting.
+    pub is_silent: bool,
+    /// Facts from its last greeting; none before the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub greeted: Option<Greeted>,
     /// Requests to it.
     pub requests: u64,
     /// Bytes of shards received from it.
@@ -156,6 +187,62 @@ impl Peer {
             requests: AtomicU64::new(0),
             received: AtomicU64::new(0),
             fallbacks: Mutex::default(),
+            greeting: Mutex::default(),
+        }
+    }
+
+    fn greeting(&self) -> MutexGuard<'_, LastGreeting> {
+        self.greeting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the time since the last greeting, and true if it was not answered.
+    pub(crate) fn greeting_age(&self) -> (Duration, bool) {
+        let greeting = self.greeting();
+        let age = greeting.at.map_or(Duration::MAX, |at| at.elapsed());
+        (age, greeting.unanswered > 0)
+    }
+
+    /// Notes the outcome of a greeting; none: there was no answer in time. Each change is logged
+    /// once.
+    pub(crate) fn note_greeting(&self, answer: Option<forebay_error::Result<Greeted>>) {
+        let (node, address) = (self.name(), &self.member.address);
+        let mut greeting = self.greeting();
+        greeting.at = Some(Instant::now());
+        let greeted = match answer {
+            Some(Ok(greeted)) => greeted,
+            failed => {
+                greeting.unanswered = greeting.unanswered.saturating_add(1);
+                if greeting.unanswered == UNANSWERED_TOLD {
+                    let error = failed.and_then(Result::err).map(|error| error.to_string());
+                    tracing::warn!(
+                        node,
+                        address,
+                        error,
+                        "a node of the cluster answers no greeting"
+                    );
+                }
+                return;
+            }
+        };
+        greeting.unanswered = 0;
+        let before = greeting.greeted.replace(greeted.clone());
+        drop(greeting);
+        let had_same_rules = before.as_ref().is_none_or(|before| before.has_same_rules);
+        match (had_same_rules, greeted.has_same_rules) {
+            (true, false) => tracing::warn!(
+                node,
+                "a node has other rules for data sets and sources: shards of some are not shared"
+            ),
+            (false, true) => tracing::info!(node, "a node has the same rules again"),
+            _ => {}
+        }
+        let was_skewed = before.as_ref().is_some_and(Greeted::is_skewed);
+        if greeted.is_skewed() && !was_skewed {
+            let ahead = greeted.clock_ahead_seconds;
+            tracing::warn!(node, ahead, "the clock of a node differs by many seconds");
+        }
+        if greeted.is_draining != before.is_some_and(|before| before.is_draining) {
+            tracing::info!(node, is_draining = greeted.is_draining, "a node leaves or comes back");
         }
     }
 
@@ -224,6 +311,10 @@ impl Peer {
         let fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
         let mut fallbacks: Vec<_> = fallbacks.iter().map(|(why, count)| (*why, *count)).collect();
         fallbacks.sort_unstable();
+        let (is_silent, greeted) = {
+            let greeting = self.greeting();
+            (greeting.unanswered > 0, greeting.greeted.clone())
+        };
         PeerReport {
             name: self.member.name.clone(),
             address: self.member.address.clone(),
@@ -231,6 +322,8 @@ impl Peer {
             is_self: false,
             is_down,
             error,
+            is_silent,
+            greeted,
             requests: self.requests.load(Ordering::Relaxed),
             received_bytes: self.received.load(Ordering::Relaxed),
             fallbacks,

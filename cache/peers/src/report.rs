@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::certificate::CertificateReport;
+use crate::message::Presence;
 use crate::peer::PeerReport;
 
 /// A node's part in its cluster.
@@ -23,6 +25,18 @@ pub struct ClusterReport {
     /// Reason why the list is frozen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub list_error: Option<String>,
+    /// True if it leaves the cluster in good order.
+    #[serde(default)]
+    pub is_draining: bool,
+    /// True if it is in the member list.
+    #[serde(default)]
+    pub is_listed: bool,
+    /// Digest of its rules for data sets and sources.
+    #[serde(default)]
+    pub rules: String,
+    /// Its certificate.
+    #[serde(default)]
+    pub certificate: CertificateReport,
     /// Counts of its peer server.
     pub serving: ServingReport,
 }
@@ -40,6 +54,29 @@ pub struct ServingReport {
     pub failed: u64,
     /// Connections rejected for their certificate.
     pub rejected: u64,
+}
+
+/// Nodes that may have a shard, and what each has of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlacementReport {
+    /// Node that owns it; none if nodes do not share it.
+    pub owner: Option<HolderReport>,
+    /// Node that is asked for its copy if the owner has none.
+    pub next: Option<HolderReport>,
+}
+
+/// A node that may have a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HolderReport {
+    /// Name of the node.
+    pub node: String,
+    /// True if it is this node.
+    pub is_self: bool,
+    /// Part of the shard that it has; none if it did not say.
+    pub presence: Option<Presence>,
+    /// Reason why it did not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// Placement of a shard.

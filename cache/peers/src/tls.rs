@@ -14,6 +14,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
+use crate::certificate::CertificateReport;
+
 /// Protocol inside TLS.
 const HTTP: &[u8] = b"http/1.1";
 
@@ -47,6 +49,8 @@ pub struct PeerTls {
     pub client: Arc<rustls::ClientConfig>,
     /// Configuration of requests to nodes whose names are not known.
     pub any_name: Arc<rustls::ClientConfig>,
+    /// The node's own certificate.
+    pub certificate: CertificateReport,
 }
 
 impl std::fmt::Debug for PeerTls {
@@ -73,6 +77,7 @@ impl PeerTls {
             let error = Error::new(ErrorKind::Invalid, what).at("ca", files.ca.display());
             error.advise("name a PEM file of the authority that signs all nodes' certificates")
         };
+        let certificate = chain.first().map(CertificateReport::of).unwrap_or_default();
         let mut roots = RootCertStore::empty();
         for authority in authorities {
             roots.add(authority).map_err(|error| wrong_ca(&error))?;
@@ -95,7 +100,7 @@ impl PeerTls {
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         let [client, any_name] = [client, any_name].map(Arc::new);
-        Ok(Self { server: Arc::new(server), client, any_name })
+        Ok(Self { server: Arc::new(server), client, any_name, certificate })
     }
 }
 

@@ -293,6 +293,12 @@ impl Rules {
         Self { list: Vec::new(), guarded: true }
     }
 
+    /// Returns pattern and endpoint of each rule, in order: where shards come from, and by whose
+    /// name nodes know them.
+    pub fn places(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        self.list.iter().map(|rule| (rule.matches.text(), rule.endpoint.as_deref()))
+    }
+
     /// Adds the rule that comes next.
     ///
     /// # Errors

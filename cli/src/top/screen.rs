@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 
 use bytesize::ByteSize;
 use console::{Alignment, measure_text_width, pad_str, truncate_str};
+use forebay_api::cluster::{differences, fallbacks, is_well, member_state, own_troubles};
 use forebay_api::status::{Status, word};
 use forebay_error::printable;
 use forebay_store::{Cache, Condition, Counters, Holding, Mode, TierReport};
@@ -30,6 +31,9 @@ const STARVES: f64 = 0.05;
 
 /// Seconds above which a present wait is reported.
 const LONG: f64 = 1.0;
+
+/// Members of the cluster that are shown: a large one would fill the screen.
+const MEMBERS_SHOWN: usize = 16;
 
 /// Share of its capacity that a tier may lose to other data on its disk before that is reported.
 const LOST_SHARE: f64 = 0.1;
@@ -107,6 +111,7 @@ impl Screen<'_> {
         lines.extend(self.holdings(true, &holdings.datasets));
         lines.extend(self.holdings(false, &holdings.tenants));
         lines.extend(self.origins());
+        lines.extend(self.cluster());
         lines.extend(self.mounts());
         lines.extend(self.warm_ups());
         lines
@@ -160,6 +165,14 @@ impl Screen<'_> {
         let mut lines = jobs::waits(&jobs);
         for origin in sources.iter().filter(|origin| origin.down) {
             lines.push(format!("{} does not answer.", origin.endpoint));
+        }
+        if let Some(cluster) = &self.status.cluster {
+            lines.extend(own_troubles(cluster).into_iter().map(|trouble| format!("{trouble}.")));
+            let down = cluster.members.iter().filter(|member| member.is_down || member.is_silent);
+            match down.count() {
+                0 => {}
+                down => lines.push(format!("{down} nodes of the cluster do not answer.")),
+            }
         }
         for mount in mounts.iter().filter(|mount| mount.hangs) {
             let (path, stuck) = (mount.mount.display(), mount.stuck.len());
@@ -320,6 +333,29 @@ impl Screen<'_> {
             Row::new(cells, look(!origin.down))
         });
         let columns = [Left("ORIGIN"), Right("RECEIVED"), Right("REQUESTS"), Left("STATE")];
+        self.table(&columns, rows.collect())
+    }
+
+    /// Nodes of the cluster: those that are not well first.
+    fn cluster(&self) -> Vec<Line<'static>> {
+        let Some(cluster) = &self.status.cluster else { return Vec::new() };
+        let mut members: Vec<_> = cluster.members.iter().collect();
+        members.sort_by_key(|member| is_well(member));
+        let rows = members.into_iter().take(MEMBERS_SHOWN).map(|member| {
+            let sent = match member.is_self {
+                true => format!("{} sent", size(cluster.serving.sent_bytes)),
+                false => size(member.received_bytes),
+            };
+            let mut told: Vec<_> = differences(member);
+            let fallbacks = fallbacks(member);
+            if !fallbacks.is_empty() {
+                told.push(format!("fallbacks: {fallbacks}"));
+            }
+            let cells =
+                vec![member.name.clone(), member_state(member).to_owned(), sent, told.join(", ")];
+            Row::new(cells, look(is_well(member)))
+        });
+        let columns = [Left("NODE"), Left("STATE"), Right("RECEIVED"), Left("TROUBLE")];
         self.table(&columns, rows.collect())
     }
 

@@ -11,6 +11,8 @@ use bytesize::ByteSize;
 use forebay_api::requests::Explanation;
 use forebay_error::{Result, shown};
 use forebay_node::Node;
+use forebay_peers::message::Presence;
+use forebay_peers::{HolderReport, PlacementReport};
 use forebay_store::{CopyReport, CopyState, Explained, Mode, TierRoom};
 use serde::Deserialize;
 
@@ -35,9 +37,51 @@ pub(super) async fn explain(
     Extension(caller): Extension<Caller>,
     Query(Which { url }): Query<Which>,
 ) -> Result<Json<Explanation>, Refusal> {
-    let facts = caller.store(&node).explain(&url).await?;
-    let (why, next) = (why(&facts), next(&facts));
-    Ok(Json(Explanation { url: shown(&url), why, next, facts }))
+    let store = caller.store(&node);
+    let facts = store.explain(&url).await?;
+    let (mut why, next) = (why(&facts), next(&facts));
+    let placement = match store.placement(&url).await {
+        Ok(placement) => placement,
+        Err(error) => {
+            why.push(format!("its owner is unknown: {}", error.message()));
+            None
+        }
+    };
+    why.extend(placement.iter().flat_map(placed));
+    Ok(Json(Explanation { url: shown(&url), why, next, facts, placement }))
+}
+
+/// The nodes that may have a shard, a sentence each.
+fn placed(placement: &PlacementReport) -> Vec<String> {
+    let Some(owner) = &placement.owner else {
+        return vec!["nodes of the cluster do not share it: each fetches it for itself".to_owned()];
+    };
+    let mut sentences = vec![format!("node {} owns it{}", named(owner), has(owner))];
+    if let Some(next) = &placement.next {
+        let sentence = format!(
+            "node {} is asked for its copy if the owner has none, and owns it if the owner leaves{}",
+            named(next),
+            has(next)
+        );
+        sentences.push(sentence);
+    }
+    sentences
+}
+
+fn named(holder: &HolderReport) -> String {
+    let here = if holder.is_self { " (this one)" } else { "" };
+    format!("{}{here}", holder.node)
+}
+
+/// What a node has of a shard, as the end of a sentence.
+fn has(holder: &HolderReport) -> String {
+    match (holder.presence, &holder.error) {
+        (Some(Presence::Whole), _) => ": it has a whole copy".to_owned(),
+        (Some(Presence::Part), _) => ": it has a part of it".to_owned(),
+        (Some(Presence::Absent), _) => ": it has no copy".to_owned(),
+        (None, Some(error)) => format!(": it does not say if it has a copy: {error}"),
+        (None, None) => String::new(),
+    }
 }
 
 fn size(bytes: u64) -> String {

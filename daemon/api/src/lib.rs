@@ -3,6 +3,7 @@
 //! Types and their text; nothing here looks at a node.
 
 pub mod applied;
+pub mod cluster;
 pub mod configuration;
 pub mod costs;
 pub mod datasets;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay_error::{Error, Problem, Result};
+use forebay_peers::PlacementReport;
 use forebay_store::{Checked, CopyState, Explained, Mode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -16,6 +17,9 @@ pub struct Explanation {
     pub why: Vec<String>,
     /// Next steps.
     pub next: Vec<String>,
+    /// Nodes of the cluster that may have it; none outside of a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PlacementReport>,
     /// Facts behind the answer.
     #[serde(flatten)]
     pub facts: Explained,

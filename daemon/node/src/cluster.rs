@@ -12,7 +12,7 @@ use forebay_members as members;
 use forebay_members::{Greet, Members};
 use forebay_peer_server::{PeerServer, PeerServerConfig};
 use forebay_peers::message::{Greeting, PROTOCOL};
-use forebay_peers::{ClusterReport, PeerTls, PeerTlsFiles, Peers};
+use forebay_peers::{ClusterReport, PeerTls, PeerTlsFiles, Peers, greet_members};
 use forebay_store::Store;
 use forebay_uring::{Arena, Region};
 use tokio::sync::watch;
@@ -39,6 +39,9 @@ pub struct Cluster {
     /// True if nodes register themselves in the member list.
     registers: bool,
     group: String,
+    tls: watch::Receiver<PeerTls>,
+    greeting: watch::Sender<Greeting>,
+    rules: watch::Sender<String>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -83,9 +86,13 @@ impl Cluster {
             protocol: PROTOCOL,
             oldest_protocol: PROTOCOL,
             unix_time: 0,
-            rules,
+            rules: rules.clone(),
+            is_draining: false,
         };
-        let config = PeerServerConfig { listen, tls, greeting, serve, memory: Arena::new(region) };
+        let (greeting_sender, greeting) = watch::channel(greeting);
+        let (rules, own_rules) = watch::channel(rules);
+        let memory = Arena::new(region);
+        let config = PeerServerConfig { listen, tls: tls.clone(), greeting, serve, memory };
         let server = PeerServer::start(config, store, peers.clone()).await?;
         let greet = Arc::new(GreetByTls(peers.clone()));
         let registers = matches!(members, MembersSource::Redis(_));
@@ -95,8 +102,10 @@ impl Cluster {
         let tasks = vec![
             tokio::spawn(renew(files, tls_sender, peers.clone())),
             tokio::spawn(follow(members.changed(), ring_sender, store.clone())),
+            tokio::spawn(greet_members(peers.clone(), own_rules)),
         ];
-        Ok(Self { peers, server, members, registers, group, tasks })
+        let greeting = greeting_sender;
+        Ok(Self { peers, server, members, registers, group, tls, greeting, rules, tasks })
     }
 
     /// Takes the node off the member list, where nodes register themselves. Returns the time until
@@ -112,6 +121,12 @@ impl Cluster {
         Some(asked_until)
     }
 
+    /// Tells other nodes a new digest of this node's rules.
+    pub fn set_rules(&self, rules: String) {
+        self.greeting.send_modify(|greeting| greeting.rules.clone_from(&rules));
+        self.rules.send_replace(rules);
+    }
+
     /// Returns the node's part in its cluster.
     #[must_use]
     pub fn report(&self) -> ClusterReport {
@@ -124,6 +139,10 @@ impl Cluster {
             is_frozen: list.is_frozen,
             list_error: list.last_error,
             source: list.source,
+            is_draining: self.greeting.borrow().is_draining,
+            is_listed: list.is_listed,
+            rules: self.rules.borrow().clone(),
+            certificate: self.tls.borrow().certificate.clone(),
             serving: self.server.report(),
         }
     }

@@ -7,9 +7,8 @@ use forebay_config::settings::{NodeConfig, NodeTier};
 use forebay_engine::session::{Host, SlabMemory};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::{Readers, Sources, check_helper_process};
-use forebay_store::{Class, DiskConfig, FRAME_BYTES, Store, StoreConfig, TierConfig};
+use forebay_store::{Class, DiskConfig, FRAME_BYTES, Store, StoreConfig, TierConfig, rules_digest};
 use forebay_uring::{Arena, Engine, EngineConfig, Region};
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::access::{Access, Policy, Usage};
 use crate::audit::Audit;
@@ -85,8 +84,7 @@ impl Node {
             }
         }
         // Nodes of a cluster compare it: with other rules they would not share what they could.
-        let rules = format!("{:?}", config.datasets);
-        let rules = format!("{:016x}", xxh3_64(rules.as_bytes()));
+        let rules = rules_digest(&config.datasets, &config.sources);
         let frames = Arena::new(region.clone());
         let sources = Sources::new(config.reader, config.limits)?
             .lending(config.lender, config.own)

@@ -18,7 +18,7 @@ use forebay_config::embedded;
 use forebay_config::settings::NodeTier;
 use forebay_config::{Change, Config, Mistake, Prices, Told};
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_store::{Effects, StoreRules, TierLimits};
+use forebay_store::{Effects, StoreRules, TierLimits, rules_digest};
 
 use crate::Node;
 use crate::audit::{Entry, Outcome};
@@ -105,8 +105,12 @@ impl Node {
             tiers: tiers.into_iter().map(limits).collect(),
             sources: config.sources()?,
         };
+        let digest = rules_digest(&datasets, &rules.sources);
         let effects = self.store.reconfigure(rules, dry).await?;
         if !dry {
+            if let Some(cluster) = &self.cluster {
+                cluster.set_rules(digest);
+            }
             self.access.replace(tenants, &datasets, access);
         }
         Ok(effects)

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_peers::message::{
-    BYTES, BytesRequest, Greeting, HELLO, INDEX, MAX_REQUEST, PART_MEMBERS, RANGE_HEAD, Reply,
+    BYTES, BytesRequest, Greeting, HAS, HELLO, INDEX, MAX_REQUEST, PART_MEMBERS, RANGE_HEAD, Reply,
     STAT, SUSPECT, ShardRequest,
 };
 use forebay_shard::IndexPart;
@@ -25,7 +25,7 @@ use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::de::DeserializeOwned;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::server::Tally;
 
@@ -57,7 +57,7 @@ type Body = UnsyncBoxBody<Bytes, Error>;
 /// Answers of a node.
 pub(crate) struct Answers {
     pub(crate) store: Store,
-    pub(crate) greeting: Greeting,
+    pub(crate) greeting: watch::Receiver<Greeting>,
     pub(crate) memory: Arena,
     pub(crate) rate: Rate,
     /// Permits of shards that wait to be compared.
@@ -100,6 +100,7 @@ impl Answers {
             (&Method::POST, INDEX) => self.clone().index(request).await,
             (&Method::POST, BYTES) => self.clone().bytes(request).await,
             (&Method::POST, SUSPECT) => self.suspect(request, member).await,
+            (&Method::POST, HAS) => self.has(request).await,
             _ => Err(Error::new(ErrorKind::Invalid, "unknown request of another node")
                 .at("path", &path)
                 .advise("upgrade the nodes of a cluster one release at a time")),
@@ -116,7 +117,8 @@ impl Answers {
     fn greet(&self) -> Response<Body> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let unix_time = now.map_or(0, |now| now.as_secs());
-        document(StatusCode::OK, &Greeting { unix_time, ..self.greeting.clone() })
+        let greeting = self.greeting.borrow().clone();
+        document(StatusCode::OK, &Greeting { unix_time, ..greeting })
     }
 
     async fn stat(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>> {
@@ -135,6 +137,13 @@ impl Answers {
                 Err(error) => frames.reply(&Reply::Failed(error)).await,
             }
         }))
+    }
+
+    /// Answers what this node has of a shard. Nothing is fetched for it.
+    async fn has(&self, request: Request<Incoming>) -> Result<Response<Body>> {
+        let request: ShardRequest = read(request).await?;
+        let presence = self.store.presence_for_peer(&request).await?;
+        Ok(document(StatusCode::OK, &presence))
     }
 
     /// Takes notice of a shard whose bytes another node found wrong. It is compared later.

@@ -40,8 +40,8 @@ pub struct PeerServerConfig {
     pub listen: SocketAddr,
     /// Certificates, as they are renewed.
     pub tls: watch::Receiver<PeerTls>,
-    /// Introduction of this node.
-    pub greeting: Greeting,
+    /// Introduction of this node, as it changes.
+    pub greeting: watch::Receiver<Greeting>,
     /// Maximum bytes per second to all other nodes together.
     pub serve: Option<u64>,
     /// Memory of replies.

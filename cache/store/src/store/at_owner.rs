@@ -397,7 +397,7 @@ impl Store {
     }
 
     /// Returns the source that another node's request is about.
-    fn source_for_peer(&self, request: &ShardRequest) -> Result<Arc<dyn Source>> {
+    pub(super) fn source_for_peer(&self, request: &ShardRequest) -> Result<Arc<dyn Source>> {
         let url = &request.url;
         let options = Options::default();
         let by_rule = self.inner.sources.open(url, &options)?;

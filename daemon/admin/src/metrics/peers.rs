@@ -4,7 +4,7 @@
 //! ls` shows each node.
 
 use forebay_api::status::Status;
-use forebay_peers::{ClusterReport, Fallback};
+use forebay_peers::{ClusterReport, Fallback, Greeted, PeerReport};
 
 use super::family::{Family, Sample, Value};
 
@@ -15,13 +15,54 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_peer_down",
         &[],
-        "Members that did not answer and are left alone for now.",
+        "Members that did not answer the last request or greeting.",
         |status| {
             let down = |cluster: &ClusterReport| {
-                cluster.members.iter().filter(|member| member.is_down).count() as u64
+                let is_down = |member: &&PeerReport| member.is_down || member.is_silent;
+                cluster.members.iter().filter(is_down).count() as u64
             };
             one(status, |cluster| down(cluster).into())
         },
+    ),
+    Family::gauge(
+        "forebay_cluster_listed",
+        &[],
+        "1 if the member list has this node, and it can share; 0 if others reject it.",
+        |status| one(status, |cluster| u64::from(cluster.is_listed).into()),
+    ),
+    Family::gauge(
+        "forebay_cluster_draining",
+        &[],
+        "1 if this node leaves the cluster in good order.",
+        |status| one(status, |cluster| u64::from(cluster.is_draining).into()),
+    ),
+    Family::gauge(
+        "forebay_cluster_frozen",
+        &[],
+        "1 if the source of the member list gave no good list last, and an older one is in force.",
+        |status| one(status, |cluster| u64::from(cluster.is_frozen).into()),
+    ),
+    Family::gauge(
+        "forebay_cluster_certificate_end_seconds",
+        &[],
+        "End of the validity of this node's certificate, in seconds since 1970.",
+        |status| {
+            let end = |cluster: &ClusterReport| cluster.certificate.ends_unix;
+            let cluster = status.cluster.iter().filter_map(end);
+            cluster.map(|end| Sample::new([""; 0], end)).collect()
+        },
+    ),
+    Family::gauge(
+        "forebay_peer_other_rules",
+        &[],
+        "Members whose rules for data sets and sources differ from this node's.",
+        |status| one(status, |cluster| greeted(cluster, |greeted| !greeted.has_same_rules).into()),
+    ),
+    Family::gauge(
+        "forebay_peer_skewed_clocks",
+        &[],
+        "Members whose clock differs from this node's by more than 5 s.",
+        |status| one(status, |cluster| greeted(cluster, Greeted::is_skewed).into()),
     ),
     Family::counter("forebay_peer_requests_total", &[], "Requests to other nodes.", |status| {
         one(status, |cluster| sum(cluster, |member| member.requests).into())
@@ -83,6 +124,12 @@ fn one(status: &Status, of: impl Fn(&ClusterReport) -> Value) -> Vec<Sample> {
     status.cluster.iter().map(|cluster| Sample::new([""; 0], of(cluster))).collect()
 }
 
-fn sum(cluster: &ClusterReport, of: fn(&forebay_peers::PeerReport) -> u64) -> u64 {
+/// Members of which a greeting says so.
+fn greeted(cluster: &ClusterReport, is: impl Fn(&Greeted) -> bool) -> u64 {
+    let greeted = cluster.members.iter().filter_map(|member| member.greeted.as_ref());
+    greeted.filter(|greeted| is(greeted)).count() as u64
+}
+
+fn sum(cluster: &ClusterReport, of: fn(&PeerReport) -> u64) -> u64 {
     cluster.members.iter().map(of).sum()
 }

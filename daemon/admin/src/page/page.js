@@ -19,6 +19,10 @@ const GIVEN_UP = 0.1;
 const REMEMBERED = 150;
 const MISSED = 5;
 
+// Seconds by which the clock of another node may differ, and members that are shown.
+const SKEW = 5;
+const MEMBERS_SHOWN = 64;
+
 // What a wait can be for, as the daemon names it, and what would help.
 const CAUSES = {
   origin: "origin: more link or more cache",
@@ -261,6 +265,56 @@ function showSources(sources) {
   table("sources-table", ["Origin", "State", "Brought", "Requests", "Trouble"], rows, "");
 }
 
+/** The state of a member, as `forebay cluster ls` names it. */
+function memberState(member) {
+  if (member.is_self) return "this node";
+  if (member.is_down) return "down";
+  if (member.is_silent) return "silent";
+  return member.greeted?.is_draining ? "draining" : "up";
+}
+
+/** What is not as it should be about a member. */
+function memberTrouble(member) {
+  const { greeted } = member;
+  const said = [];
+  if (greeted && !greeted.has_same_rules) said.push("other rules for data sets and sources");
+  if (greeted && Math.abs(greeted.clock_ahead_seconds) > SKEW) {
+    said.push(`its clock is ${Math.abs(greeted.clock_ahead_seconds)} s ${greeted.clock_ahead_seconds > 0 ? "ahead" : "behind"}`);
+  }
+  return said;
+}
+
+const memberIsWell = (member) => !member.is_down && !member.is_silent && memberTrouble(member).length === 0;
+
+/** What is not in order about the node's own place in its cluster. */
+function clusterTroubles(cluster) {
+  const said = [];
+  if (cluster.is_frozen) said.push(`The member list is an older one: ${cluster.source}: ${cluster.list_error ?? "it gives no list"}.`);
+  if (cluster.is_draining) said.push(`${cluster.node} is draining${cluster.is_listed ? ", and still in the member list" : ""}.`);
+  else if (!cluster.is_listed) said.push(`${cluster.node} is not in the member list: the others reject it.`);
+  const down = cluster.members.filter((member) => member.is_down || member.is_silent).length;
+  if (down > 0) said.push(`${down} nodes of the cluster do not answer.`);
+  return said;
+}
+
+function showCluster(cluster) {
+  $("cluster").hidden = cluster === undefined;
+  if (cluster === undefined) return;
+  const members = [...cluster.members].sort((one, other) => memberIsWell(one) - memberIsWell(other)).slice(0, MEMBERS_SHOWN);
+  const rows = members.map((member) => {
+    const fallbacks = member.fallbacks.map(([reason, count]) => `${number(count)} ${reason}`).join(", ");
+    const trouble = [...memberTrouble(member), member.is_down ? member.error : null].filter(Boolean).join("; ");
+    return [
+      member.name,
+      [member.name, small(member.address)],
+      element("span", { class: memberIsWell(member) ? "" : "bad" }, memberState(member)),
+      member.is_self ? `${bytes(cluster.serving.sent_bytes)} sent to others` : `${bytes(member.received_bytes)} received`,
+      [fallbacks, trouble ? element("span", { class: "small bad" }, trouble) : null],
+    ];
+  });
+  table("cluster-table", ["Node", "State", "Bytes", "Fallbacks"], rows, "The member list is empty.");
+}
+
 function showMounts(mounts) {
   $("mounts").hidden = mounts.length === 0;
   const rows = mounts.map((one) => [
@@ -366,6 +420,7 @@ function verdict(status) {
     if (waitsNow(longest) > LONG) said.push([`${who(longest)} waits now, `, passing(time(waitsNow(longest))), " so far."]);
   }
   for (const source of status.sources.filter((one) => one.down)) said.push([`${source.endpoint} does not answer.`]);
+  if (status.cluster) said.push(...clusterTroubles(status.cluster).map((sentence) => [sentence]));
   for (const one of status.mounts.filter((mount) => mount.hangs)) said.push([`${one.mount} hangs; readers stuck there: ${one.stuck.length}.`]);
   const remedies = [
     lacks?.cache ? `${bytes(lacks.cache)} more of cache` : null,
@@ -407,6 +462,7 @@ function showAll(status) {
   showHoldings("datasets", "Data set", cache.datasets);
   showHoldings("tenants", "Tenant", cache.tenants.length > 1 ? cache.tenants : []);
   showSources(status.sources);
+  showCluster(status.cluster);
   showMounts(status.mounts);
   showWarmUps(status.warm_ups);
   showHistory();
@@ -414,7 +470,7 @@ function showAll(status) {
 
 /** What is shown to those who are no admins. */
 function showOverview(overview) {
-  for (const id of ["history", "jobs", "gpus", "datasets", "tenants", "sources", "mounts", "warm-ups"]) $(id).hidden = true;
+  for (const id of ["history", "jobs", "gpus", "datasets", "tenants", "sources", "cluster", "mounts", "warm-ups"]) $(id).hidden = true;
   fill($("verdict"));
   figures([["Ranks of jobs", number(overview.jobs)], ["Up", time(overview.uptime_seconds)]]);
   showTiers(overview.tiers);

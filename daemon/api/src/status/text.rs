@@ -6,6 +6,7 @@ use std::fmt;
 
 use bytesize::ByteSize;
 use forebay_error::{printable, printable_char};
+use forebay_peers::ClusterReport;
 use forebay_source::LinkReport;
 use forebay_store::{
     Cache, Condition, Expected, ForecastReport, ForeseenJob, Holding, Refusal, TierReport,
@@ -15,11 +16,15 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{AuditReport, Awaited, BadSamples, Job, Memory, Status};
+use crate::cluster::{differences, is_well, member_state, own_troubles};
 use crate::warm::Warming;
 
 /// Characters kept of each text from a trainer. Object names have at most a kilobyte in any store,
 /// and an error fits in as much.
 pub(super) const TEXT_MAX: usize = 1024;
+
+/// Members named that are not well: as many as a screen has room for.
+const MEMBERS_SHOWN: usize = 8;
 
 /// Reason for a shard that comes only when its job does.
 const NO_ROOM: &str =
@@ -315,6 +320,28 @@ fn write_audit(f: &mut fmt::Formatter<'_>, audit: &AuditReport) -> fmt::Result {
     }
 }
 
+fn write_cluster(f: &mut fmt::Formatter<'_>, cluster: &ClusterReport) -> fmt::Result {
+    let (members, group) = (&cluster.members, printable(&cluster.group));
+    let received = members.iter().map(|member| member.received_bytes).sum::<u64>();
+    writeln!(
+        f,
+        "cluster {group}  {} nodes, {} received from them, {} sent to them",
+        members.len(),
+        size(received),
+        size(cluster.serving.sent_bytes),
+    )?;
+    for trouble in own_troubles(cluster) {
+        writeln!(f, "        {trouble}")?;
+    }
+    // A large cluster has a thousand members that are well.
+    for member in members.iter().filter(|member| !is_well(member)).take(MEMBERS_SHOWN) {
+        let (name, state) = (printable(&member.name), member_state(member));
+        let told: Vec<_> = std::iter::once(state.to_owned()).chain(differences(member)).collect();
+        writeln!(f, "        {name}: {}", told.join(", "))?;
+    }
+    Ok(())
+}
+
 /// The whole status on one screen.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -326,6 +353,7 @@ impl fmt::Display for Status {
             writeln!(f, "tier    {}", TierLines(tier))?;
         }
         self.sources.iter().try_for_each(|source| write_source(f, source))?;
+        self.cluster.as_ref().map_or(Ok(()), |cluster| write_cluster(f, cluster))?;
         for mount in self.mounts.iter().filter(|mount| mount.hangs) {
             let (path, stuck) = (mount.mount.to_string_lossy(), mount.stuck.len());
             writeln!(f, "mount   {} hangs: {stuck} readers wait for it", printable(&path))?;
