@@ -12,6 +12,7 @@
 mod audit;
 mod cgroup;
 mod clock;
+mod cluster;
 mod descriptors;
 mod direct;
 mod directory;
@@ -174,6 +175,7 @@ fn look(arguments: &Arguments, launcher: &Launcher) -> Result<Vec<Finding>> {
     found.push(programs::check(&plan, launcher, user.as_ref()));
     found.extend(listen::check(&plan));
     found.extend(http::check(&machine, &plan));
+    found.extend(cluster::check(&plan, listener.and_then(Listener::cluster)));
     found.extend(audit::check(&plan, |folder| MountFacts::look(&machine, folder)));
     found.extend(clock::check(&machine, &Facts::since(began)));
     Ok(found)

@@ -9,6 +9,7 @@ use std::path::Path;
 use forebay_api::status::Status;
 use forebay_client::{Admin, Connection, Deadline};
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_peers::ClusterReport;
 use forebay_source::ProgramUser;
 use forebay_wire::socket::SocketPath;
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -41,6 +42,11 @@ pub(super) struct Listener {
 }
 
 impl Listener {
+    /// Returns the daemon's part in a cluster.
+    pub(super) fn cluster(&self) -> Option<&ClusterReport> {
+        self.told.as_ref()?.cluster.as_ref()
+    }
+
     /// Returns the listener's user if that is another one, with the groups of its process.
     pub(super) fn program_user(&self) -> Option<ProgramUser> {
         if self.uid == geteuid().as_raw() {
@@ -63,6 +69,8 @@ struct Told {
     release: String,
     /// Jobs connected to it.
     jobs: usize,
+    /// Its part in a cluster.
+    cluster: Option<ClusterReport>,
 }
 
 /// Returns the listener at `path`, if any.
@@ -105,8 +113,8 @@ fn peer(path: &Path) -> Result<Option<UnixCredentials>> {
 fn tell(path: &Path) -> Result<Told> {
     let deadline = Deadline::after(ANSWER_TIMEOUT);
     let admin = Admin::of(Connection::open(path, &deadline)?)?;
-    let Status { release, jobs, .. } = admin.get("/api/v1/status", &deadline)?;
-    Ok(Told { release, jobs: jobs.len() })
+    let Status { release, jobs, cluster, .. } = admin.get("/api/v1/status", &deadline)?;
+    Ok(Told { release, jobs: jobs.len(), cluster })
 }
 
 /// `asked`: what [`ask`] came to.
@@ -148,7 +156,7 @@ fn somebody(path: &Path, listener: &Listener) -> Finding {
             CHECK,
             format!("uid {uid}'s daemon listens at {shown}, {whose}; only that user gets details"),
         ),
-        Some(Told { release, jobs }) => {
+        Some(Told { release, jobs, .. }) => {
             let ours = env!("CARGO_PKG_VERSION");
             let found =
                 format!("a daemon answers at {shown}: release {release}, {whose}, {jobs} jobs");
@@ -267,7 +275,7 @@ mod tests {
         let listener = |release: Option<&str>| Listener {
             pid: Some(7),
             uid: 4242,
-            told: release.map(|release| Told { release: release.to_owned(), jobs: 2 }),
+            told: release.map(|release| Told { release: release.to_owned(), jobs: 2, cluster: None }),
         };
         let of = |release| check(&plan, Some(&Ok(Some(listener(release)))));
         let ours = of(Some(env!("CARGO_PKG_VERSION")));
