@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -83,7 +83,12 @@ pub struct Peers {
     /// Client of nodes whose names are not known.
     greeter: RwLock<reqwest::Client>,
     known: Mutex<HashMap<String, Arc<Peer>>>,
+    /// Hears of requests that a node rejected.
+    denied: OnceLock<Denied>,
 }
+
+/// Receiver of rejections: the node, and its error.
+pub type Denied = Box<dyn Fn(&str, &Error) + Send + Sync>;
 
 impl Peers {
     /// Creates the client of the node named `own`, for the members of `ring`.
@@ -93,7 +98,15 @@ impl Peers {
     pub fn new(own: &str, tls: &PeerTls, ring: watch::Receiver<Arc<Ring>>) -> Result<Self> {
         let client = RwLock::new(member_client(tls, ring.clone())?);
         let greeter = RwLock::new(build(any_client(&tls.any_name))?);
-        Ok(Self { own: own.to_owned(), ring, client, greeter, known: Mutex::default() })
+        let (known, denied) = (Mutex::default(), OnceLock::new());
+        Ok(Self { own: own.to_owned(), ring, client, greeter, known, denied })
+    }
+
+    /// Has `denied` hear of each request that a node rejected for want of rights. A second call has
+    /// no effect.
+    pub fn when_denied(&self, denied: Denied) {
+        // Set once, by the node that starts.
+        let _ = self.denied.set(denied);
     }
 
     /// Uses other certificates for new connections.
@@ -301,7 +314,15 @@ impl Peers {
                 StatusCode::SERVICE_UNAVAILABLE => {
                     pause(retry_after(&response)).await;
                 }
-                status => return Err(rejected(peer, status, response).await),
+                status => {
+                    let failure = rejected(peer, status, response).await;
+                    if failure.error.kind() == ErrorKind::PermissionDenied
+                        && let Some(denied) = self.denied.get()
+                    {
+                        denied(peer.name(), &failure.error);
+                    }
+                    return Err(failure);
+                }
             }
         }
         let error = Error::new(ErrorKind::Unavailable, "the node stayed busy");

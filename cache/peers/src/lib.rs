@@ -22,7 +22,7 @@ mod report;
 mod tls;
 
 pub use certificate::CertificateReport;
-pub use client::{IndexStream, Peers, Route};
+pub use client::{Denied, IndexStream, Peers, Route};
 pub use greetings::{MAX_CLOCK_SKEW, greet_members};
 pub use peer::{Fallback, Greeted, Peer, PeerReport};
 pub use peered::{Hop, Peered};

@@ -87,6 +87,10 @@ pub struct ShardRequest {
     pub only_cached: bool,
     /// True if a trainer waits.
     pub is_awaited: bool,
+    /// Tenant for whose job the node asks; none if the job has none, if an admin's job asks, or if
+    /// no job does.
+    #[serde(default)]
+    pub tenant: Option<String>,
 }
 
 impl ShardRequest {
@@ -95,7 +99,7 @@ impl ShardRequest {
     pub fn of(origin: Origin) -> Self {
         let Origin { endpoint, url, version } = origin;
         let version = Some(version);
-        Self { endpoint, url, version, only_cached: false, is_awaited: false }
+        Self { endpoint, url, version, only_cached: false, is_awaited: false, tenant: None }
     }
 
     /// Returns the shard in the version that the asker reads, if it names one.
@@ -215,6 +219,7 @@ mod tests {
             version: None,
             only_cached: false,
             is_awaited: true,
+            tenant: None,
         };
         BytesRequest { shard, of_object: false, ranges }
     }

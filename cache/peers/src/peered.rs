@@ -39,14 +39,21 @@ pub struct Peered {
     origin: Arc<dyn Source>,
     peers: Arc<Peers>,
     hop: Hop,
+    /// Tenant for whose job it reads.
+    tenant: Option<String>,
     times: PeerTimes,
 }
 
 impl Peered {
-    /// Wraps an origin.
+    /// Wraps an origin, for a job of `tenant`.
     #[must_use]
-    pub fn new(origin: Arc<dyn Source>, peers: Arc<Peers>, hop: Hop) -> Self {
-        Self { origin, peers, hop, times: PeerTimes::default() }
+    pub fn new(
+        origin: Arc<dyn Source>,
+        peers: Arc<Peers>,
+        hop: Hop,
+        tenant: Option<String>,
+    ) -> Self {
+        Self { origin, peers, hop, tenant, times: PeerTimes::default() }
     }
 
     /// Returns the nodes to ask for a shard.
@@ -72,6 +79,7 @@ impl Peered {
             version: stat.map(|stat| stat.version.clone()),
             only_cached,
             is_awaited: rank.is_awaited(),
+            tenant: self.tenant.clone(),
         }
     }
 

@@ -54,6 +54,12 @@ impl ByClient {
         same.next().map_or(source, |own| &own.lasting).clone()
     }
 
+    /// Returns the tenant by which other nodes judge what this one reads there.
+    #[must_use]
+    pub fn tenant(&self) -> Option<String> {
+        self.permit.as_ref()?.tenant()
+    }
+
     /// This one's source, if `source` is the same of another client.
     #[must_use]
     pub fn instead_of(&self, source: &Arc<dyn Source>) -> Option<Arc<dyn Source>> {

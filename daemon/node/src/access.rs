@@ -5,11 +5,13 @@
 //! ```text
 //!   datasets    data set of a URL, and the peers that may read it
 //!   limits      limits on jobs and opens of a tenant or a user
+//!   nodes       the same for the jobs of other nodes
 //!   permit      the same checks, as a connection's sources ask them
 //! ```
 
 mod datasets;
 mod limits;
+mod nodes;
 mod permit;
 #[cfg(test)]
 mod tests;
@@ -27,6 +29,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use datasets::Datasets;
 pub use limits::{Holder, SessionPermit, Usage};
+pub use nodes::NodeGuard;
 pub use permit::Rights;
 
 /// A peer that may come in.
@@ -135,6 +138,19 @@ impl Policy {
             true => Ok(()),
             false => self.datasets.may_read(&peer.who, url),
         }
+    }
+
+    /// Refuses a URL that jobs of this tenant may not have read here. Another node asks, whose users
+    /// and groups have other numbers: the name of the tenant and its groups on this node count.
+    pub fn tenant_may_read(&self, name: &str, url: &str) -> Result<()> {
+        let tenant = self.tenant(name).ok_or_else(|| {
+            Error::new(ErrorKind::PermissionDenied, "this node has no tenant of this name")
+                .at("tenant", name)
+                .at("url", url)
+                .advise("give all nodes of a cluster the same [[tenant]] rules")
+        })?;
+        let (groups, tenant) = (tenant.groups.clone(), Some(name.to_owned()));
+        self.datasets.may_read(&Who { uid: None, groups, tenant }, url)
     }
 
     /// Refuses a pattern that can mean nothing that this peer may have read.

@@ -19,6 +19,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::access::NodeGuard;
+
 /// Memory of replies to other nodes: 16 blocks, which is more than a link of 100 Gbit/s has on its
 /// way.
 pub const SERVING_BYTES: usize = 64 << 20;
@@ -54,7 +56,7 @@ impl Drop for Cluster {
 impl Cluster {
     /// Joins the cluster: reads the certificates and the member list, opens the port for other
     /// nodes, and has the store read shards from their owners. `capacity`: bytes of the node's
-    /// tiers. `rules`: digest of its rules.
+    /// tiers. `rules`: digest of its rules. `guard`: judge of what other nodes ask for.
     ///
     /// # Errors
     /// If a certificate, the member list or the port is invalid.
@@ -63,6 +65,7 @@ impl Cluster {
         store: &Store,
         capacity: u64,
         rules: String,
+        guard: NodeGuard,
     ) -> Result<Self> {
         let ClusterConfig { name, listen, address, tls, group, weight, serve, members } = config;
         let slots = weight.unwrap_or_else(|| slots_of(capacity));
@@ -92,7 +95,10 @@ impl Cluster {
         let (greeting_sender, greeting) = watch::channel(greeting);
         let (rules, own_rules) = watch::channel(rules);
         let memory = Arena::new(region);
-        let config = PeerServerConfig { listen, tls: tls.clone(), greeting, serve, memory };
+        let guard = Arc::new(guard);
+        let hears = guard.clone();
+        peers.when_denied(Box::new(move |node, error| hears.note_ask(node, error)));
+        let config = PeerServerConfig { listen, tls: tls.clone(), greeting, serve, memory, guard };
         let server = PeerServer::start(config, store, peers.clone()).await?;
         let greet = Arc::new(GreetByTls(peers.clone()));
         let registers = matches!(members, MembersSource::Redis(_));

@@ -10,7 +10,7 @@ use forebay_source::{Readers, Sources, check_helper_process};
 use forebay_store::{Class, DiskConfig, FRAME_BYTES, Store, StoreConfig, TierConfig, rules_digest};
 use forebay_uring::{Arena, Engine, EngineConfig, Region};
 
-use crate::access::{Access, Policy, Usage};
+use crate::access::{Access, NodeGuard, Policy, Usage};
 use crate::audit::Audit;
 use crate::cluster::{Cluster, SERVING_BYTES};
 use crate::costs::Costs;
@@ -92,8 +92,10 @@ impl Node {
         let sources = if config.opens_named { sources } else { sources.opening_by_rule() };
         let readers = sources.readers().clone();
         let (datasets, look_after) = (config.datasets, config.look_after);
-        let audit = Audit::open(config.audit)?;
+        let audit = Arc::new(Audit::open(config.audit)?);
         let policy = Policy::new(config.own, config.tenants.clone(), &datasets, config.access);
+        let access = Arc::new(Access::new(policy));
+        let guard = NodeGuard::new(&access, &audit);
         let tenants: Vec<_> = config.tenants.into_iter().map(|tenant| tenant.rule).collect();
         let store = StoreConfig { tiers, datasets, tenants, look_after, state: config.state };
         let store = Store::open(store, sources, frames.clone()).await?;
@@ -104,15 +106,15 @@ impl Node {
         let in_memory = in_memory.map(|tier| tier.counters.capacity_bytes).sum();
         let capacity = store.tiers().iter().map(|tier| tier.counters.capacity_bytes).sum();
         let cluster = match config.cluster {
-            Some(cluster) => Some(Cluster::start(cluster, &store, capacity, rules).await?),
+            Some(cluster) => Some(Cluster::start(cluster, &store, capacity, rules, guard).await?),
             None => None,
         };
         let slab_bytes = memory.left(in_memory)?;
         Ok(Arc::new(Self {
             store,
-            access: Arc::new(Access::new(policy)),
+            access,
             usage: Usage::default(),
-            audit: Arc::new(audit),
+            audit,
             readers,
             frames,
             slabs: SlabMemory::new(slab_bytes),

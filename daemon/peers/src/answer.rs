@@ -27,7 +27,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, mpsc, watch};
 
-use crate::server::Tally;
+use crate::server::{Guard, Tally};
 
 /// Wait for serving memory: some blocks at a gigabit.
 const MEMORY_WAIT: Duration = Duration::from_millis(500);
@@ -60,6 +60,8 @@ pub(crate) struct Answers {
     pub(crate) greeting: watch::Receiver<Greeting>,
     pub(crate) memory: Arena,
     pub(crate) rate: Rate,
+    /// Judge of requests.
+    pub(crate) guard: Arc<dyn Guard>,
     /// Permits of shards that wait to be compared.
     pub(crate) suspects: Arc<Semaphore>,
     pub(crate) tally: Arc<Tally>,
@@ -96,11 +98,11 @@ impl Answers {
             return failed(&error.advise("add the node to the member list of all nodes"));
         };
         let answered = match (request.method(), path.as_str()) {
-            (&Method::POST, STAT) => self.clone().stat(request).await,
-            (&Method::POST, INDEX) => self.clone().index(request).await,
-            (&Method::POST, BYTES) => self.clone().bytes(request).await,
+            (&Method::POST, STAT) => self.clone().stat(request, member).await,
+            (&Method::POST, INDEX) => self.clone().index(request, member).await,
+            (&Method::POST, BYTES) => self.clone().bytes(request, member).await,
             (&Method::POST, SUSPECT) => self.suspect(request, member).await,
-            (&Method::POST, HAS) => self.has(request).await,
+            (&Method::POST, HAS) => self.has(request, member).await,
             _ => Err(Error::new(ErrorKind::Invalid, "unknown request of another node")
                 .at("path", &path)
                 .advise("upgrade the nodes of a cluster one release at a time")),
@@ -121,16 +123,31 @@ impl Answers {
         document(StatusCode::OK, &Greeting { unix_time, ..greeting })
     }
 
-    async fn stat(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>> {
+    /// Reads a request about a shard, which the asking node's tenant must be allowed to read.
+    async fn asked(&self, request: Request<Incoming>, member: &str) -> Result<ShardRequest> {
         let request: ShardRequest = read(request).await?;
+        self.guard.may_read(member, request.tenant.as_deref(), &request.url)?;
+        Ok(request)
+    }
+
+    async fn stat(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        member: &str,
+    ) -> Result<Response<Body>> {
+        let request = self.asked(request, member).await?;
         Ok(frames(move |frames| async move {
             let stat = alive(&frames, self.store.stat_for_peer(&request)).await?;
             frames.reply(&stat.map_or_else(Reply::Failed, Reply::Stat)).await
         }))
     }
 
-    async fn index(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>> {
-        let request: ShardRequest = read(request).await?;
+    async fn index(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        member: &str,
+    ) -> Result<Response<Body>> {
+        let request = self.asked(request, member).await?;
         Ok(frames(move |frames| async move {
             match alive(&frames, self.store.shard_for_peer(&request)).await? {
                 Ok(shard) => send_index(&shard, request.is_awaited, &frames).await,
@@ -140,15 +157,15 @@ impl Answers {
     }
 
     /// Answers what this node has of a shard. Nothing is fetched for it.
-    async fn has(&self, request: Request<Incoming>) -> Result<Response<Body>> {
-        let request: ShardRequest = read(request).await?;
+    async fn has(&self, request: Request<Incoming>, member: &str) -> Result<Response<Body>> {
+        let request = self.asked(request, member).await?;
         let presence = self.store.presence_for_peer(&request).await?;
         Ok(document(StatusCode::OK, &presence))
     }
 
     /// Takes notice of a shard whose bytes another node found wrong. It is compared later.
     async fn suspect(&self, request: Request<Incoming>, member: &str) -> Result<Response<Body>> {
-        let request: ShardRequest = read(request).await?;
+        let request = self.asked(request, member).await?;
         let (store, node) = (self.store.clone(), member.to_owned());
         let Ok(permit) = self.suspects.clone().try_acquire_owned() else { return Ok(busy()) };
         tokio::spawn(async move {
@@ -162,9 +179,14 @@ impl Answers {
         Ok(document(StatusCode::OK, &true))
     }
 
-    async fn bytes(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>> {
+    async fn bytes(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        member: &str,
+    ) -> Result<Response<Body>> {
         let request: BytesRequest = read(request).await?;
         request.check()?;
+        self.guard.may_read(member, request.shard.tenant.as_deref(), &request.shard.url)?;
         let shard = self.store.shard_for_peer(&request.shard).await?;
         if request.of_object && shard.is_unpacked() {
             let error = Error::new(ErrorKind::NotFound, "this node has only the unpacked shard");

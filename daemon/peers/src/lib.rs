@@ -10,4 +10,4 @@ mod answer;
 mod pace;
 mod server;
 
-pub use server::{PeerServer, PeerServerConfig};
+pub use server::{Guard, PeerServer, PeerServerConfig};

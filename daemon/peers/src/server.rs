@@ -34,6 +34,18 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause after a failed accept: the limit of open files, which others must close.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Judge of what other nodes ask for.
+pub trait Guard: Send + Sync {
+    /// Rejects a shard that the tenant for whose job another node asks may not read here.
+    ///
+    /// # Errors
+    /// `PermissionDenied` naming the URL.
+    fn may_read(&self, node: &str, tenant: Option<&str>, url: &str) -> Result<()>;
+
+    /// Notes that a connection from this address was rejected.
+    fn note_rejected(&self, from: &str, error: &Error);
+}
+
 /// Settings of a peer server.
 pub struct PeerServerConfig {
     /// Address and port.
@@ -46,6 +58,8 @@ pub struct PeerServerConfig {
     pub serve: Option<u64>,
     /// Memory of replies.
     pub memory: Arena,
+    /// Judge of requests.
+    pub guard: Arc<dyn Guard>,
 }
 
 #[derive(Default)]
@@ -85,6 +99,7 @@ impl PeerServer {
             store: store.for_peer(),
             greeting: config.greeting,
             memory: config.memory,
+            guard: config.guard,
             rate: Rate::of(config.serve),
             suspects: Arc::new(Semaphore::new(SUSPECTS)),
             tally: tally.clone(),
@@ -156,7 +171,7 @@ async fn serve(
     }
     let rejected = |error: &Error| {
         answers.tally.rejected.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(target: "forebay::audit", from, %error, "rejected a node's connection");
+        answers.guard.note_rejected(&from, error);
     };
     let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(Paced::new(stream)));
     let stream = match handshake.await {

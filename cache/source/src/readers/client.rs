@@ -70,6 +70,12 @@ pub trait Permit: Send + Sync {
 
     /// Returns true if a list may name a URL to the client.
     fn shows(&self, url: &str) -> bool;
+
+    /// Returns the tenant by which other nodes judge what the client's job reads there; none if it
+    /// has none, or may read everything.
+    fn tenant(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A client that opens files for the daemon, and runs commands.

@@ -13,7 +13,9 @@ use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_peers::message::{Reply, ShardRequest};
 use forebay_peers::{Hop, IndexStream, OwnerReport, Peered, Peers};
 use forebay_shard::UNKNOWN;
-use forebay_source::{AtPeer, Binding, Options, PeerTimes, Source, Stat, object_of};
+use forebay_source::{
+    AtPeer, Binding, ByClient, Options, PeerTimes, Source, Stat, object_of,
+};
 use forebay_uring::Span;
 use lru::LruCache;
 
@@ -72,10 +74,15 @@ impl Store {
         let source = self.inner.sources.open_for(url, options, self.client.as_ref())?;
         match self.peers() {
             Some(peers) if self.is_shared(&source, url, options) => {
-                Ok(Arc::new(Peered::new(source, peers.clone(), self.hop)))
+                Ok(Arc::new(Peered::new(source, peers.clone(), self.hop, self.asking_tenant())))
             }
             _ => Ok(source),
         }
+    }
+
+    /// Returns the tenant by which other nodes judge what they are asked for.
+    fn asking_tenant(&self) -> Option<String> {
+        self.client.as_ref().and_then(ByClient::tenant)
     }
 
     /// Returns true if nodes share copies of this shard: its data set allows it, and every node
@@ -154,6 +161,7 @@ impl Store {
         }
         let request = ShardRequest {
             is_awaited: urgency == Urgency::Needed,
+            tenant: self.asking_tenant(),
             ..ShardRequest::of(wanted.origin.clone())
         };
         let at_owner = wanted.source.peer_times().map(PeerTimes::begin);

@@ -49,6 +49,7 @@ impl Store {
             version: None,
             only_cached: true,
             is_awaited: false,
+            tenant: None,
         };
         let (owner, next) = tokio::join!(
             self.holder(peers, placed.owner, &request),

@@ -115,4 +115,9 @@ impl Permit for Rights {
     fn shows(&self, url: &str) -> bool {
         self.now().is_ok_and(|(policy, admitted)| policy.may_read(&admitted, url).is_ok())
     }
+
+    fn tenant(&self) -> Option<String> {
+        let (_, admitted) = self.now().ok()?;
+        admitted.tenant.clone().filter(|_| !admitted.is_admin)
+    }
 }
