@@ -52,7 +52,7 @@ pub struct ServingReport {
     pub busy: u64,
     /// Requests that failed on a shard.
     pub failed: u64,
-    /// Connections rejected for their certificate.
+    /// Connections and requests rejected for their certificate.
     pub rejected: u64,
 }
 

@@ -27,7 +27,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, mpsc, watch};
 
-use crate::server::{Guard, Tally};
+use crate::server::{Asker, Guard, Tally};
 
 /// Wait for serving memory: some blocks at a gigabit.
 const MEMORY_WAIT: Duration = Duration::from_millis(500);
@@ -84,6 +84,7 @@ impl Answers {
     pub(crate) async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
+        asker: &Asker,
         member: Option<&str>,
     ) -> Response<Body> {
         self.tally.requests.fetch_add(1, Ordering::Relaxed);
@@ -95,7 +96,11 @@ impl Answers {
         let Some(member) = member else {
             let what = "the certificate of the asking node names no member of the cluster";
             let error = Error::new(ErrorKind::PermissionDenied, what);
-            return failed(&error.advise("add the node to the member list of all nodes"));
+            let error = error.at("names", asker.names.join(", "));
+            let error = error.advise("add the node to the member list of all nodes");
+            self.tally.rejected.fetch_add(1, Ordering::Relaxed);
+            self.guard.note_rejected(&asker.from, &error);
+            return failed(&error);
         };
         let answered = match (request.method(), path.as_str()) {
             (&Method::POST, STAT) => self.clone().stat(request, member).await,

@@ -68,7 +68,7 @@ pub(crate) struct Tally {
     pub(crate) sent_bytes: AtomicU64,
     pub(crate) busy: AtomicU64,
     pub(crate) failed: AtomicU64,
-    rejected: AtomicU64,
+    pub(crate) rejected: AtomicU64,
 }
 
 /// A running peer server, until dropped.
@@ -157,6 +157,14 @@ async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
+/// Other end of a connection.
+pub(crate) struct Asker {
+    /// Address.
+    pub(crate) from: String,
+    /// Names in its certificate.
+    pub(crate) names: Vec<String>,
+}
+
 /// Serves one connection to its end.
 async fn serve(
     stream: TcpStream,
@@ -182,17 +190,15 @@ async fn serve(
         }
     };
     let names = names(stream.get_ref().1.peer_certificates().and_then(<[_]>::first));
-    let ring = peers.ring();
-    let member = names.iter().find(|name| ring.member(name).is_some());
-    if member.is_none() {
-        let error = Error::new(ErrorKind::PermissionDenied, "the certificate names no member");
-        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        rejected(&error.at("names", names).advise("add the node to the member list"));
-    }
-    let member = member.cloned();
+    let asker = Arc::new(Asker { from: from.clone(), names });
     let service = service_fn(move |request| {
-        let (answers, member) = (answers.clone(), member.clone());
-        async move { Ok::<_, Infallible>(answers.answer(request, member.as_deref()).await) }
+        let (answers, asker, ring) = (answers.clone(), asker.clone(), peers.ring());
+        // The list may change while the connection lasts.
+        let member = asker.names.iter().find(|name| ring.member(name).is_some()).cloned();
+        async move {
+            let answer = answers.answer(request, &asker, member.as_deref()).await;
+            Ok::<_, Infallible>(answer)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

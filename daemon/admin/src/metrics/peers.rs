@@ -114,7 +114,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_peer_rejected_total",
         &[],
-        "Connections rejected for their certificate.",
+        "Connections and requests rejected for their certificate.",
         |status| one(status, |cluster| cluster.serving.rejected.into()),
     ),
 ];
