@@ -4,19 +4,22 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 
 use forebay_client::{Loader, Next};
-use forebay_config::settings::NodeConfig;
+use forebay_config::settings::{Allow, AuditConfig, NodeConfig, NodeTenant, TenantLimits};
 use forebay_error::ErrorKind;
+use forebay_peers::message::{Presence, ShardRequest};
 use forebay_peers::{Fallback, PeerReport};
 use forebay_source::{Options, Rule, Rules};
-use forebay_store::{Dataset, Evict, TierReport};
+use forebay_store::{Dataset, Evict, Tenant, TierReport};
 use forebay_testkit::shard;
 use forebay_tests::{
-    ClusterFiles, Daemon, Epoch, Flaw, Origin, cached_file, config, epoch, eventually, flip,
-    job_with, next,
+    Answer, ClusterFiles, Daemon, Epoch, Flaw, Origin, cached_file, config, epoch, eventually,
+    flip, job_with, next,
 };
 use forebay_wire::message::{Begin, Open};
+use serde_json::Value;
 use tempfile::TempDir;
 
 const NODES: usize = 4;
@@ -352,4 +355,158 @@ fn key_that_others_may_read_is_rejected() {
     }
     std::fs::set_permissions(&key, Permissions::from_mode(0o400)).unwrap();
     drop(start().unwrap());
+}
+
+/// Each node tells a digest of its rules; another one is told, and not for ever.
+#[test]
+fn nodes_with_other_rules_are_told() {
+    let bench = Bench::make(
+        |_| {},
+        |config, _| {
+            if config.cluster.as_ref().is_some_and(|cluster| cluster.name == "node1") {
+                config.datasets = vec![Dataset::new("all", "**", Evict::Clairvoyant).unwrap()];
+            }
+        },
+    );
+    let greeted = |number: usize| {
+        let members = bench.members(0).into_iter();
+        members.filter(|member| !member.is_self).map(|member| member.greeted).nth(number).unwrap()
+    };
+    eventually("all nodes are greeted", || (0..NODES - 1).all(|other| greeted(other).is_some()));
+    let same = |number| greeted(number).is_some_and(|greeted| greeted.has_same_rules);
+    assert_eq!([same(0), same(1), same(2)], [false, true, true]);
+    assert!((0..NODES - 1).all(|other| greeted(other).is_some_and(|one| !one.is_skewed())));
+    // Both digests are shown.
+    let rules = |number: usize| bench.node(number).node().cluster.as_ref().unwrap().report().rules;
+    assert!(rules(0) != rules(1) && rules(0) == rules(2));
+}
+
+/// A node is ready for its jobs whatever becomes of the others.
+#[test]
+fn readiness_does_not_depend_on_other_nodes() {
+    let mut bench = Bench::new();
+    (1..NODES).for_each(|number| bench.nodes[number] = None);
+    std::fs::write(bench.files.member_list(), "").unwrap();
+    eventually("the list is frozen", || {
+        bench.node(0).node().cluster.as_ref().unwrap().report().is_frozen
+    });
+    // Each of them is asked, and does not answer.
+    bench.read_all(0);
+    assert_eq!(bench.members(0).iter().filter(|member| member.is_down).count(), NODES - 1);
+    assert_eq!(ask(bench.node(0), "GET", "/readyz", "").status, 200);
+}
+
+/// Sends a request to a node's API.
+fn ask(node: &Daemon, method: &str, path: &str, body: &str) -> Answer {
+    let socket = UnixStream::connect(node.socket()).unwrap();
+    let json = "host: localhost\r\ncontent-type: application/json\r\n";
+    Answer::to(socket, (method, path), json, body)
+}
+
+/// An explanation names the owner of a shard and the next candidate, and what each has of it.
+#[test]
+fn explanation_names_the_nodes_that_have_a_shard() {
+    let mut bench = Bench::new();
+    let shard = bench.owned(1)[0];
+    let explained = |bench: &Bench, number: usize| {
+        let path = format!("/api/v1/shards?url={}", Origin::url(&format!("{shard}.tar")));
+        let answer = ask(bench.node(number), "GET", &path, "");
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let Value::Object(placement) = answer.document()["placement"].take() else {
+            panic!("no placement: {}", answer.body)
+        };
+        placement
+    };
+    let before = explained(&bench, 0);
+    assert_eq!(before["owner"]["node"], "node1");
+    assert_eq!([&before["owner"]["presence"], &before["next"]["presence"]], ["absent", "absent"]);
+    bench.read_all(0);
+    bench.node(1).settle();
+    for number in [0, 1] {
+        let after = explained(&bench, number);
+        assert_eq!(after["owner"]["presence"], "whole", "node{number}");
+        assert_eq!(after["owner"]["is_self"], number == 1);
+        assert_eq!(after["next"]["presence"], "absent");
+    }
+    assert_eq!(bench.served(), bench.data_bytes, "nothing was fetched to explain");
+    bench.nodes[1] = None;
+    let gone = explained(&bench, 0);
+    assert!(gone["owner"]["presence"].is_null() && gone["owner"]["error"].is_string(), "{gone:?}");
+}
+
+/// The owner of a shard judges the tenant of another node's job by its own rules, and both nodes
+/// note what it rejects.
+#[test]
+fn owner_judges_the_tenants_of_other_nodes() {
+    let logs = TempDir::new().unwrap();
+    let log = |name: &str| logs.path().join(format!("{name}.jsonl"));
+    let bench = Bench::with(|config, _| {
+        let name = config.cluster.as_ref().unwrap().name.clone();
+        config.audit = Some(AuditConfig { path: log(&name), max_bytes: 1 << 20, keep: 1 });
+        config.datasets = vec![Dataset::new("photos", "**", Evict::Clairvoyant).unwrap()];
+        let allow = Allow { tenants: vec!["vision".to_owned()], ..Allow::default() };
+        config.access.allow.insert("photos".to_owned(), allow);
+        config.tenants = ["vision", "speech"].map(tenant).into();
+    });
+    let foreign = bench.owned(1)[0];
+    let peers = bench.node(0).node().store().peers().unwrap().clone();
+    let request = |tenant: Option<&str>| ShardRequest {
+        endpoint: bench.origin.server.endpoint(),
+        url: Origin::url(&format!("{foreign}.tar")),
+        version: None,
+        only_cached: true,
+        is_awaited: false,
+        tenant: tenant.map(str::to_owned),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let asked = |tenant| runtime.block_on(peers.presence("node1", &request(tenant)));
+    // A node of an older release names no tenant.
+    for tenant in [None, Some("vision")] {
+        assert_eq!(asked(tenant), Ok(Presence::Absent), "{tenant:?}");
+    }
+    for tenant in ["speech", "unknown"] {
+        let error = asked(Some(tenant)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        assert_eq!((error.place("tenant"), error.place("node")), (Some(tenant), Some("node1")));
+    }
+    let noted = |name: &str, event: &str| {
+        let text = std::fs::read_to_string(log(name)).unwrap_or_default();
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let lines = lines.filter(|line| line["event"] == event && line["outcome"] == "denied");
+        lines.map(|line| (line["tenant"].clone(), line["by"].clone())).collect::<Vec<_>>()
+    };
+    let wanted = |by: &str| ["speech", "unknown"].map(|name| (Value::from(name), Value::from(by)));
+    eventually("the owner noted both", || noted("node1", "peer_read") == wanted("node0"));
+    eventually("the asker noted both", || noted("node0", "peer_ask") == wanted("node1"));
+    // The node is not at fault.
+    assert!(bench.members(0).iter().all(|member| !member.is_down));
+}
+
+fn tenant(name: &str) -> NodeTenant {
+    NodeTenant {
+        rule: Tenant { name: name.to_owned(), min_bytes: 0, max_bytes: None },
+        groups: Vec::new(),
+        limits: TenantLimits::default(),
+    }
+}
+
+/// A connection that is rejected is in the audit log.
+#[test]
+fn rejected_connections_are_audited() {
+    let logs = TempDir::new().unwrap();
+    let log = logs.path().join("audit.jsonl");
+    let bench = Bench::make(
+        |files| files.sign("node1", "node1", Flaw::Stranger),
+        |config, _| {
+            if config.cluster.as_ref().is_some_and(|cluster| cluster.name == "node0") {
+                let path = log.clone();
+                config.audit = Some(AuditConfig { path, max_bytes: 1 << 20, keep: 1 });
+            }
+        },
+    );
+    bench.read_all(1);
+    eventually("it is noted", || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        text.contains("\"peer_connect\"")
+    });
 }

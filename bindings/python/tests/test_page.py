@@ -377,6 +377,40 @@ JOB: dict[str, Any] = {
         },
     },
 }
+MEMBER: dict[str, Any] = {
+    "name": "node1",
+    "address": "10.0.0.2:9481",
+    "slots": 16,
+    "is_self": False,
+    "is_down": False,
+    "is_silent": False,
+    "greeted": {"clock_ahead_seconds": 0, "has_same_rules": True, "is_draining": True},
+    "requests": 10,
+    "received_bytes": 3 << 20,
+    "fallbacks": [],
+}
+
+CLUSTER: dict[str, Any] = {
+    "node": "node0",
+    "group": "default",
+    "address": "10.0.0.1:9481",
+    "members": [
+        MEMBER,
+        MEMBER
+        | {
+            "name": "node2",
+            "is_down": True,
+            "error": "connection refused",
+            "fallbacks": [["silence", 7]],
+        },
+    ],
+    "source": "/etc/forebay/members",
+    "is_frozen": False,
+    "is_draining": False,
+    "is_listed": True,
+    "serving": {"requests": 0, "sent_bytes": 0, "busy": 0, "failed": 0, "rejected": 0},
+}
+
 MOUNT: dict[str, Any] = {"mount": "/lustre", "hangs": True, "readers": [7, 8], "stuck": [8]}
 GPUS: dict[str, Any] = {
     "host": "node7",
@@ -571,6 +605,20 @@ def test_page_shows_each_state_of_a_node(node: Node, browser: webdriver.Chrome) 
             True,
             set(),
             "/lustre answers",
+        ),
+        (
+            {"cluster": CLUSTER},
+            "1 nodes of the cluster do not answer.",
+            False,
+            {"down", "connection refused"},
+            "3.0 MiB received",
+        ),
+        (
+            {"cluster": CLUSTER | {"members": [MEMBER], "is_listed": False}},
+            "node0 is not in the member list: the others reject it.",
+            False,
+            set(),
+            "draining",
         ),
     ]
     for over, verdict, is_well, trouble, words in states:

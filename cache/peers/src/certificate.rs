@@ -79,7 +79,8 @@ fn time(der: &[u8]) -> Option<(SystemTime, &[u8])> {
     Some((time, rest))
 }
 
-/// Returns the content of the element at the start of `der`, which must have this tag, and the rest.
+/// Returns the content of the element at the start of `der`, which must have this tag, and the
+/// rest.
 fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (&found, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;

@@ -21,8 +21,9 @@ pub const MAX_CLOCK_SKEW: Duration = Duration::from_secs(5);
 /// Interval at which members are looked through for those that are due.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Age at which the greeting of a node that answered is repeated.
-const REPEATED_AFTER: Duration = Duration::from_secs(60);
+/// Age at which the greeting of a node that answered is repeated: an admin who has a node drain, or
+/// changes its rules, waits for the others to know.
+const REPEATED_AFTER: Duration = Duration::from_secs(20);
 
 /// Maximum number of greetings of one look: the largest cluster is greeted within ten minutes.
 const MAX_GREETINGS: usize = 64;

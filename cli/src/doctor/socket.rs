@@ -275,7 +275,11 @@ mod tests {
         let listener = |release: Option<&str>| Listener {
             pid: Some(7),
             uid: 4242,
-            told: release.map(|release| Told { release: release.to_owned(), jobs: 2, cluster: None }),
+            told: release.map(|release| Told {
+                release: release.to_owned(),
+                jobs: 2,
+                cluster: None,
+            }),
         };
         let of = |release| check(&plan, Some(&Ok(Some(listener(release)))));
         let ours = of(Some(env!("CARGO_PKG_VERSION")));

@@ -140,8 +140,9 @@ impl Policy {
         }
     }
 
-    /// Refuses a URL that jobs of this tenant may not have read here. Another node asks, whose users
-    /// and groups have other numbers: the name of the tenant and its groups on this node count.
+    /// Refuses a URL that jobs of this tenant may not have read here. Another node asks, whose
+    /// users and groups have other numbers: the name of the tenant and its groups on this node
+    /// count.
     pub fn tenant_may_read(&self, name: &str, url: &str) -> Result<()> {
         let tenant = self.tenant(name).ok_or_else(|| {
             Error::new(ErrorKind::PermissionDenied, "this node has no tenant of this name")

@@ -34,8 +34,8 @@ pub fn rules_digest(datasets: &[Dataset], sources: &Rules) -> String {
 }
 
 impl Store {
-    /// Returns the owner of a shard and the next candidate, and what each has of it; none outside of
-    /// a cluster. Both are asked, for two seconds at most; the origin is not.
+    /// Returns the owner of a shard and the next candidate, and what each has of it; none outside
+    /// of a cluster. Both are asked, for two seconds at most; the origin is not.
     ///
     /// # Errors
     /// As [`Store::owner`].

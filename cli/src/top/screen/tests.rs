@@ -3,6 +3,7 @@
 use forebay_api::gpus::{Activity, Gpu, GpuJob, GpuReport, Identity};
 use forebay_api::progress::{Lately, ProgressReport};
 use forebay_api::status::Job;
+use forebay_peers::{ClusterReport, Fallback, Greeted, PeerReport};
 use forebay_policy::Remedy;
 use forebay_source::{LinkReport, MountReport};
 use forebay_store::{Class, Evict, Expected, ForeseenJob, Refusal};
@@ -380,4 +381,69 @@ fn rates_cover_the_time_between_two_looks() {
     let shown = rates(&now, &before).unwrap();
     assert!(shown.starts_with("2.0 KiB/s fetched, 0 B/s"), "{shown}");
     assert_eq!(rates(&at(1.0, 0), &at(9.0, 5000)), None);
+}
+
+fn member(name: &str) -> PeerReport {
+    PeerReport {
+        name: name.to_owned(),
+        address: format!("{name}:9481"),
+        slots: 16,
+        is_self: false,
+        is_down: false,
+        error: None,
+        is_silent: false,
+        greeted: None,
+        requests: 10,
+        received_bytes: 3 << 20,
+        fallbacks: Vec::new(),
+    }
+}
+
+#[test]
+fn nodes_of_a_cluster_in_trouble_come_first() {
+    let greeted = Greeted { clock_ahead_seconds: -60, has_same_rules: false, is_draining: false };
+    let members = vec![
+        PeerReport { is_self: true, ..member("node0") },
+        member("node1"),
+        PeerReport { greeted: Some(greeted), ..member("node2") },
+        PeerReport { is_down: true, fallbacks: vec![(Fallback::Silence, 7)], ..member("node3") },
+        PeerReport {
+            greeted: Some(Greeted {
+                is_draining: true,
+                has_same_rules: true,
+                clock_ahead_seconds: 2,
+            }),
+            ..member("node4")
+        },
+    ];
+    let cluster = ClusterReport {
+        node: "node0".to_owned(),
+        members,
+        is_listed: true,
+        is_frozen: true,
+        source: "/etc/members".to_owned(),
+        list_error: Some("line 3 is malformed".to_owned()),
+        ..ClusterReport::default()
+    };
+    let status = Status { cluster: Some(cluster), ..Status::default() };
+    let screen = Screen { status: &status, before: None, width: 120 };
+    let told = screen.verdict();
+    assert_eq!(
+        told.0,
+        [
+            "the member list is an older one: /etc/members: line 3 is malformed.",
+            "1 nodes of the cluster do not answer."
+        ]
+    );
+    let shown = lines(&status, 120);
+    let at = |name: &str| shown.iter().position(|line| line.to_string().contains(name)).unwrap();
+    assert!(at("node2") < at("node3") && at("node3") < at("node0") && at("node1") < at("node4"));
+    let line = |name: &str| shown[at(name)].to_string();
+    assert!(line("node2").contains("other rules") && line("node2").contains("60 s behind"));
+    assert!(line("node3").contains("down") && line("node3").contains("7 silence"));
+    assert!(line("node4").contains("draining") && line("node1").contains("3.0 MiB"));
+    assert_eq!(shown[at("node3")].style.fg, Some(Color::Red));
+    let text = status.to_string();
+    assert!(text.contains("node2: up, other rules") && text.contains("node3: down"), "{text}");
+    assert!(!text.contains("node1:"), "{text}");
 }

@@ -202,3 +202,44 @@ fn rights_of_a_connected_peer_follow_the_policy() {
     let error = member.read("/data/0.tar").unwrap_err();
     assert!(error.to_string().contains("does not serve this user"), "{error}");
 }
+
+/// Another node's users and groups say nothing here: the name of the tenant counts, and its groups
+/// on this node.
+#[test]
+fn tenant_of_another_node_is_judged_by_name() {
+    let policy = policy(false);
+    for (name, url, may) in [
+        ("vision", "s3://images/0.tar", true),
+        ("vision", "s3://texts/0.tar", false),
+        ("speech", "s3://texts/0.tar", true),
+        ("speech", "s3://images/0.tar", false),
+        ("pods", "s3://images/0.tar", false),
+        // Data sets without `allow`, and URLs of none, are the admins'.
+        ("vision", "s3://kept/0.tar", false),
+        ("vision", "s3://elsewhere/0.tar", false),
+        ("nobody", "s3://images/0.tar", false),
+    ] {
+        let judged = policy.tenant_may_read(name, url);
+        assert_eq!(judged.is_ok(), may, "{name} {url}");
+        if let Err(error) = judged {
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+            assert_eq!(error.place("tenant"), (url != "s3://elsewhere/0.tar").then_some(name));
+        }
+    }
+}
+
+/// Other nodes hear of the tenant of a job; of an admin's they do not, who may read everything.
+#[test]
+fn other_nodes_hear_of_the_tenant_of_a_job() {
+    let access = Arc::new(Access::new(policy(false)));
+    let audit = Arc::new(Audit::open(None).unwrap());
+    let main = Arc::new(door(None, true));
+    for (who, tenant) in [
+        (peer(9, &[VISION, MEMBER]), Some("vision")),
+        (peer(9, &[MEMBER]), None),
+        (peer(9, &[VISION, ADMINS]), None),
+    ] {
+        let rights = Rights::of(&access, &audit, who, &main).unwrap();
+        assert_eq!(rights.tenant().as_deref(), tenant);
+    }
+}
