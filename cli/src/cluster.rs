@@ -2,9 +2,11 @@
 
 use bytesize::ByteSize;
 use forebay_api::cluster::{differences, fallbacks, member_state, own_troubles};
-use forebay_peers::{ClusterReport, OwnerReport, PeerReport};
+use forebay_api::requests::ClusterUse;
+use forebay_client::Deadline;
+use forebay_peers::{ClusterReport, DrainReport, OwnerReport, PeerReport};
 
-use super::{Done, Query, path_part};
+use super::{ANSWER_TIMEOUT, Change, Done, Failure, Query, path_part};
 
 /// Show the nodes that share their caches, or the node that owns a shard.
 #[derive(Debug, clap::Subcommand)]
@@ -13,6 +15,21 @@ pub(super) enum Verb {
     Ls(Query),
     /// Name the node that owns a shard: it fetches the shard once for all, and keeps it.
     Owner(Owner),
+    /// Have this node leave the cluster in good order: new shards are placed on other nodes.
+    ///
+    /// It serves the other nodes on. With a list in Redis it leaves the list; a list in a file or
+    /// in DNS is changed by its administrator, and the answer says how. A restart of the daemon
+    /// undoes it.
+    Drain(Drain),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Drain {
+    /// Come back instead.
+    #[arg(long)]
+    undo: bool,
+    #[command(flatten)]
+    change: Change,
 }
 
 #[derive(Debug, clap::Args)]
@@ -29,12 +46,28 @@ pub(super) fn run(verb: &Verb) -> Done {
             let admin = query.target.admin_if_running()?;
             query.show(&admin, "/api/v1/cluster", list)
         }
+        Verb::Drain(Drain { undo, change }) => {
+            let admin = change.target.admin_if_running()?;
+            let path = format!("/api/v1/cluster?dry_run={}", change.dry_run);
+            let deadline = Deadline::after(ANSWER_TIMEOUT);
+            let drained = admin.put(&path, &ClusterUse { draining: !undo }, &deadline);
+            let drained: DrainReport = drained.map_err(Failure::of_request)?;
+            change.output.print(&drained, departure)
+        }
         Verb::Owner(Owner { url, query }) => {
             let admin = query.target.admin_if_running()?;
             let path = format!("/api/v1/cluster/owner?url={}", path_part(url));
             query.show(&admin, &path, owner)
         }
     }
+}
+
+fn departure(report: &DrainReport) -> String {
+    let DrainReport { node, is_draining, is_listed, advice } = report;
+    let state = if *is_draining { "draining" } else { "in use" };
+    let listed = if *is_listed { "in the member list" } else { "not in the member list" };
+    let advice = advice.as_ref().map_or(String::new(), |advice| format!("\n{advice}"));
+    format!("{node} is {state}, {listed}{advice}")
 }
 
 fn list(cluster: &ClusterReport) -> String {

@@ -510,3 +510,43 @@ fn rejected_connections_are_audited() {
         text.contains("\"peer_connect\"")
     });
 }
+
+/// A node whose list is a file learns what to change; it says that it leaves, and serves on.
+#[test]
+fn draining_node_serves_on_and_says_what_to_do() {
+    let bench = Bench::new();
+    bench.read_all(0);
+    (0..NODES).for_each(|number| bench.node(number).settle());
+    let put = |draining: bool, query: &str| {
+        let path = format!("/api/v1/cluster{query}");
+        let answer = ask(bench.node(1), "PUT", &path, &format!("{{\"draining\": {draining}}}"));
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.document()
+    };
+    assert_eq!(put(true, "?dry_run=true")["is_draining"], false);
+    let told = put(true, "");
+    assert_eq!((&told["is_draining"], &told["is_listed"]), (&true.into(), &true.into()));
+    let list = bench.files.member_list();
+    assert!(told["advice"].as_str().unwrap().contains(list.to_str().unwrap()), "{told}");
+    let seen = || {
+        let node = bench.members(0).into_iter().find(|member| member.name == "node1").unwrap();
+        node.greeted.is_some_and(|greeted| greeted.is_draining)
+    };
+    // It is listed until an administrator changes the list, and serves what it owns.
+    bench.read_all(2);
+    assert_eq!(bench.served(), bench.data_bytes);
+    let others: Vec<_> =
+        bench.files.members().iter().filter(|member| member.name != "node1").cloned().collect();
+    bench.files.list(&others);
+    eventually("all nodes have the new list", || {
+        (0..NODES).all(|number| bench.members(number).len() == NODES - 1)
+    });
+    assert_eq!(put(true, "")["advice"], Value::Null);
+    // A node that is not listed asks nobody, and nobody is blamed.
+    bench.read_all(1);
+    assert!(bench.members(1).iter().all(|member| !member.is_down));
+    bench.files.list(bench.files.members());
+    eventually("it is listed again", || bench.members(0).len() == NODES);
+    eventually("the others know that it drains", seen);
+    assert_eq!(put(false, "")["advice"], Value::Null);
+}

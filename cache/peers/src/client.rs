@@ -54,7 +54,7 @@ const MAX_DOCUMENT: usize = 64 << 10;
 /// Nodes that may have a shard.
 #[derive(Debug, Clone)]
 pub struct Route {
-    /// The owner; none if it is this node, or if there are no members.
+    /// The owner; none if it is this node, or if the list does not have this node.
     pub owner: Option<Arc<Peer>>,
     /// The next candidate that is another node.
     pub next: Option<Arc<Peer>>,
@@ -137,6 +137,10 @@ impl Peers {
     #[must_use]
     pub fn route(&self, key: ObjectKey) -> Route {
         let ring = self.ring();
+        if ring.member(&self.own).is_none() {
+            // The others reject a node that is not in the list.
+            return Route { owner: None, next: None };
+        }
         let candidates = ring.candidates(key, 2);
         let other = |at: usize| {
             let member = candidates.get(at).filter(|member| member.name != self.own)?;

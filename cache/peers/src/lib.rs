@@ -26,5 +26,7 @@ pub use client::{Denied, IndexStream, Peers, Route};
 pub use greetings::{MAX_CLOCK_SKEW, greet_members};
 pub use peer::{Fallback, Greeted, Peer, PeerReport};
 pub use peered::{Hop, Peered};
-pub use report::{ClusterReport, HolderReport, OwnerReport, PlacementReport, ServingReport};
+pub use report::{
+    ClusterReport, DrainReport, HolderReport, OwnerReport, PlacementReport, ServingReport,
+};
 pub use tls::{PeerPem, PeerTls, PeerTlsFiles};

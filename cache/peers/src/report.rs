@@ -56,6 +56,20 @@ pub struct ServingReport {
     pub rejected: u64,
 }
 
+/// Departure of a node from its cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DrainReport {
+    /// Name of the node.
+    pub node: String,
+    /// True if it leaves in good order.
+    pub is_draining: bool,
+    /// True if the member list, as this node sees it, has it.
+    pub is_listed: bool,
+    /// Change that an administrator has to make; none if there is nothing to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
 /// Nodes that may have a shard, and what each has of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PlacementReport {

@@ -2,14 +2,19 @@
 
 use std::sync::Arc;
 
-use axum::Json as Answer;
 use axum::extract::State;
+use axum::{Extension, Json as Answer};
+use forebay_api::requests::ClusterUse;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_node::Node;
-use forebay_peers::{ClusterReport, OwnerReport};
+use forebay_node::audit::Entry;
+use forebay_node::cluster::Cluster;
+use forebay_peers::{ClusterReport, DrainReport, OwnerReport};
 use serde::Deserialize;
 
-use super::body::Query;
+use super::Rehearsal;
+use super::access::Caller;
+use super::body::{Json, Query};
 use super::refusal::Refusal;
 
 /// The shard.
@@ -24,11 +29,37 @@ pub(super) struct Which {
 #[utoipa::path(get, path = "/api/v1/cluster", tag = "cluster",
     responses((status = 200, body = ClusterReport)))]
 pub(super) async fn show(State(node): State<Arc<Node>>) -> Result<Answer<ClusterReport>, Refusal> {
-    let cluster = node.cluster.as_ref().ok_or_else(|| {
+    Ok(Answer(cluster(&node)?.report()))
+}
+
+/// Has the node leave its cluster in good order, or come back; answered with its place then. It
+/// serves the other nodes on.
+#[utoipa::path(put, path = "/api/v1/cluster", tag = "cluster",
+    params(Rehearsal),
+    request_body = ClusterUse,
+    responses((status = 200, body = DrainReport)))]
+pub(super) async fn change(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+    Query(Rehearsal { dry_run }): Query<Rehearsal>,
+    Json(ClusterUse { draining }): Json<ClusterUse>,
+) -> Result<Answer<DrainReport>, Refusal> {
+    let cluster = cluster(&node)?;
+    if dry_run {
+        return Ok(Answer(cluster.drain_report()));
+    }
+    let changed = cluster.set_draining(draining).await;
+    let what = if draining { "drain" } else { "undo drain" };
+    caller.note(&node, Entry::of("cluster", &changed).what(what));
+    Ok(Answer(changed?))
+}
+
+/// Returns the node's cluster.
+fn cluster(node: &Node) -> Result<&Cluster> {
+    node.cluster.as_ref().ok_or_else(|| {
         Error::new(ErrorKind::NotFound, "this node is in no cluster")
             .advise("add [cluster] to its configuration")
-    })?;
-    Ok(Answer(cluster.report()))
+    })
 }
 
 /// The node that owns a shard.

@@ -136,7 +136,7 @@ fn declared(node: &Arc<Node>) -> (Router<Arc<Node>>, Document) {
         .routes(routes!(datasets::list))
         .routes(routes!(datasets::show))
         .routes(routes!(explain::explain))
-        .routes(routes!(cluster::show))
+        .routes(routes!(cluster::show, cluster::change))
         .routes(routes!(cluster::owner))
         .routes(routes!(shards::evict))
         .routes(routes!(shards::check))

@@ -169,6 +169,14 @@ pub struct WarmUp {
     pub bandwidth: Option<u64>,
 }
 
+/// Place of the node in its cluster from now on.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterUse {
+    /// True if it leaves in good order; false if it comes back.
+    pub draining: bool,
+}
+
 /// The use of a tier from now on.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

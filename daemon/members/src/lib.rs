@@ -71,7 +71,13 @@ pub struct MembersReport {
 /// Member list that follows its source until it is dropped.
 pub struct Members {
     list: Arc<List>,
-    leaves: mpsc::Sender<oneshot::Sender<Result<()>>>,
+    asks: mpsc::Sender<Ask>,
+}
+
+/// A wish of this node: to leave the list, or to be on it again.
+struct Ask {
+    leaves: bool,
+    answer: oneshot::Sender<Result<()>>,
 }
 
 impl Members {
@@ -99,9 +105,9 @@ impl Members {
         if must_answer {
             taken?;
         }
-        let (leaves, asked) = mpsc::channel(1);
+        let (asks, asked) = mpsc::channel(1);
         tokio::spawn(follow(list.clone(), source, asked));
-        Ok(Self { list, leaves })
+        Ok(Self { list, asks })
     }
 
     /// Returns the ring of the members in force.
@@ -128,36 +134,46 @@ impl Members {
     /// # Errors
     /// The server's. The node's entry then expires by itself, for it is not renewed any more.
     pub async fn leave(&self) -> Result<()> {
+        self.ask(true).await
+    }
+
+    /// Puts this node back on the list, where nodes register themselves.
+    ///
+    /// # Errors
+    /// The server's. The node registers as soon as it answers.
+    pub async fn join(&self) -> Result<()> {
+        self.ask(false).await
+    }
+
+    async fn ask(&self, leaves: bool) -> Result<()> {
         let closed = || Error::new(ErrorKind::Closed, "nothing follows the member list any more");
-        let (answer, left) = oneshot::channel();
-        self.leaves.send(answer).await.map_err(|_| closed())?;
-        left.await.map_err(|_| closed())?
+        let (answer, done) = oneshot::channel();
+        self.asks.send(Ask { leaves, answer }).await.map_err(|_| closed())?;
+        done.await.map_err(|_| closed())?
     }
 }
 
-/// Reads the source at its interval, and when the node leaves, until nobody holds the list.
-async fn follow(
-    list: Arc<List>,
-    mut source: Box<dyn Source>,
-    mut leaves: mpsc::Receiver<oneshot::Sender<Result<()>>>,
-) {
+/// Reads the source at its interval, and when the node leaves or comes back, until nobody holds the
+/// list.
+async fn follow(list: Arc<List>, mut source: Box<dyn Source>, mut asks: mpsc::Receiver<Ask>) {
     loop {
         let varies = 1.0 + JITTER * (2.0 * fastrand::f64() - 1.0);
         let next = Instant::now() + source.interval().mul_f64(varies);
-        let left = tokio::select! {
+        let done = tokio::select! {
             () = sleep_until(next) => None,
-            asked = leaves.recv() => match asked {
+            asked = asks.recv() => match asked {
                 None => return,
-                Some(answer) => {
-                    list.note_leave();
-                    Some((answer, source.leave().await))
+                Some(Ask { leaves, answer }) => {
+                    list.note_left(leaves);
+                    let done = if leaves { source.leave().await } else { source.join().await };
+                    Some((answer, done))
                 }
             },
         };
         let known = list.ring();
         // The list keeps the error.
         let _ = list.take(source.read(known.members()).await);
-        if let Some((answer, result)) = left {
+        if let Some((answer, result)) = done {
             // Nobody may wait for it any more.
             let _ = answer.send(result);
         }

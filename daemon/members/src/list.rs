@@ -46,9 +46,9 @@ impl List {
         self.ring.subscribe()
     }
 
-    /// Notes that this node is not listed because it left.
-    pub(super) fn note_leave(&self) {
-        self.state().has_left = true;
+    /// Notes that this node is not listed because it left, or that it is back.
+    pub(super) fn note_left(&self, has_left: bool) {
+        self.state().has_left = has_left;
     }
 
     /// Puts an answer in force if it is good; otherwise the list in force stays.

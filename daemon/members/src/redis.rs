@@ -226,6 +226,11 @@ impl Source for Redis {
         self.exchange().await
     }
 
+    async fn join(&mut self) -> Result<()> {
+        self.is_registered = true;
+        self.exchange().await
+    }
+
     fn interval(&self) -> Duration {
         EVERY
     }

@@ -44,6 +44,11 @@ pub(super) trait Source: Send {
         Ok(())
     }
 
+    /// Puts this node back on the list, after [`Source::leave`].
+    async fn join(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Interval between two readings.
     fn interval(&self) -> Duration;
 

@@ -12,7 +12,7 @@ use forebay_members as members;
 use forebay_members::{Greet, Members};
 use forebay_peer_server::{PeerServer, PeerServerConfig};
 use forebay_peers::message::{Greeting, PROTOCOL};
-use forebay_peers::{ClusterReport, PeerTls, PeerTlsFiles, Peers, greet_members};
+use forebay_peers::{ClusterReport, DrainReport, PeerTls, PeerTlsFiles, Peers, greet_members};
 use forebay_store::Store;
 use forebay_uring::{Arena, Region};
 use tokio::sync::watch;
@@ -38,8 +38,8 @@ pub struct Cluster {
     peers: Arc<Peers>,
     server: PeerServer,
     members: Members,
-    /// True if nodes register themselves in the member list.
-    registers: bool,
+    /// Source of the member list.
+    source: MembersSource,
     group: String,
     tls: watch::Receiver<PeerTls>,
     greeting: watch::Sender<Greeting>,
@@ -101,7 +101,7 @@ impl Cluster {
         let config = PeerServerConfig { listen, tls: tls.clone(), greeting, serve, memory, guard };
         let server = PeerServer::start(config, store, peers.clone()).await?;
         let greet = Arc::new(GreetByTls(peers.clone()));
-        let registers = matches!(members, MembersSource::Redis(_));
+        let source = members.clone();
         let members = Members::start(members, own, &group, greet).await?;
         ring_sender.send_replace(members.ring());
         store.join(peers.clone());
@@ -111,13 +111,13 @@ impl Cluster {
             tokio::spawn(greet_members(peers.clone(), own_rules)),
         ];
         let greeting = greeting_sender;
-        Ok(Self { peers, server, members, registers, group, tls, greeting, rules, tasks })
+        Ok(Self { peers, server, members, source, group, tls, greeting, rules, tasks })
     }
 
     /// Takes the node off the member list, where nodes register themselves. Returns the time until
     /// which the others may still ask it.
     pub async fn leave(&self) -> Option<Instant> {
-        if !self.registers {
+        if !matches!(self.source, MembersSource::Redis(_)) {
             return None;
         }
         let asked_until = Instant::now() + SERVES_ON;
@@ -125,6 +125,42 @@ impl Cluster {
             tracing::warn!(%error, "cannot leave the member list: the node's entry expires");
         }
         Some(asked_until)
+    }
+
+    /// Takes the node off the member list, or puts it back, and tells the other nodes. It serves
+    /// them on, and new shards are placed on the others. Where nodes do not register themselves,
+    /// the report says what to change.
+    ///
+    /// # Errors
+    /// The error of the server where nodes register.
+    pub async fn set_draining(&self, drains: bool) -> Result<DrainReport> {
+        self.greeting.send_modify(|greeting| greeting.is_draining = drains);
+        tracing::info!(drains, "the node leaves its cluster, or comes back");
+        match drains {
+            true => self.members.leave().await?,
+            false => self.members.join().await?,
+        }
+        Ok(self.drain_report())
+    }
+
+    /// Returns the state of the node's departure.
+    #[must_use]
+    pub fn drain_report(&self) -> DrainReport {
+        let is_draining = self.greeting.borrow().is_draining;
+        let is_listed = self.members.report().is_listed;
+        let node = self.peers.own();
+        let advice = match (&self.source, is_draining == is_listed) {
+            (MembersSource::Redis(_), _) | (_, false) => None,
+            (MembersSource::File(path), true) => Some(match is_draining {
+                true => format!("remove {node} from {} on all nodes", path.display()),
+                false => format!("add {node} to {} on all nodes", path.display()),
+            }),
+            (MembersSource::Dns { name, .. }, true) => Some(match is_draining {
+                true => format!("remove the address of {node} from the DNS name {name}"),
+                false => format!("add the address of {node} to the DNS name {name}"),
+            }),
+        };
+        DrainReport { node: node.to_owned(), is_draining, is_listed, advice }
     }
 
     /// Tells other nodes a new digest of this node's rules.

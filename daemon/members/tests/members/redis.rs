@@ -98,6 +98,11 @@ async fn nodes_find_each_other(server: Redis) {
     // Who leaves follows the list on.
     has(&b, &["a"]).await;
     assert!(!b.report().is_listed && a.report().is_listed);
+    // And may come back.
+    b.join().await.unwrap();
+    has(&a, &["a", "b"]).await;
+    has(&b, &["a", "b"]).await;
+    assert!(b.report().is_listed);
 }
 
 async fn silent_node_is_forgotten(server: Redis) {

@@ -244,8 +244,8 @@ impl SlotState {
     }
 }
 
-/// Returns the time since `since_ns` in which a batch with these stages waited for its origin or for
-/// another node.
+/// Returns the time since `since_ns` in which a batch with these stages waited for its origin or
+/// for another node.
 fn arrival_wait(stages: &[Stage], since_ns: u64) -> Duration {
     let waits = stages.iter().filter(|stage| stage.cause.is_arrival());
     Duration::from_nanos(
@@ -331,8 +331,8 @@ impl Slots {
     }
 
     /// Returns the time since the last call in which the trainer had no batch because the next one
-    /// waited for its origin or for another node. Other waits (for a tier, decoding or memory) are part of the job's
-    /// pace: a shard that comes earlier does not shorten them.
+    /// waited for its origin or for another node. Other waits (for a tier, decoding or memory) are
+    /// part of the job's pace: a shard that comes earlier does not shorten them.
     pub(super) fn missed(&self) -> Duration {
         std::mem::take(&mut self.state().missed)
     }
