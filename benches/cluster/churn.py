@@ -16,6 +16,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -32,8 +33,9 @@ SIZE = Size(shards=48, samples=40, sample=40_000)
 BETWEEN, LASTING = (1.0, 5.0), (1.0, 8.0)
 # Node on which a job plays that no strike hits: its jobs must succeed.
 SPARED = 0
-# Errors of a job that say what changed or broke under it.
-ALLOWED = {"Unavailable", "Closed", "Corrupt"}
+# Errors of a job whose object changed, and of one whose daemon was struck: it may be gone.
+CHANGED = {"Unavailable"}
+GONE = {"Unavailable", "Closed", "NotFound"}
 
 
 class Struck:
@@ -137,11 +139,11 @@ class Player:
     """Epoch after epoch of a job on one node, each compared with the model."""
 
     def __init__(self, cluster: Cluster, node: int, dice: random.Random) -> None:
-        """Start the first epoch."""
+        """Begin without an epoch."""
         self.cluster, self.node, self.dice = cluster, node, dice
         self.record = cluster.folder / f"record{node}"
         self.epochs, self.failed = 0, 0
-        self.begin()
+        self.process: subprocess.Popen[str] | None = None
 
     def begin(self) -> None:
         """Start an epoch."""
@@ -151,7 +153,12 @@ class Player:
         self.process = self.cluster.play(Job(self.node, 0, 1, seed), self.record)
 
     def check(self, struck: Struck) -> list[str]:
-        """Compare an epoch that ended, and start the next one; returns what is wrong."""
+        """Compare an epoch that ended, or start the next one; returns what is wrong."""
+        if self.process is None:
+            # Nobody starts a job on a node that is down.
+            if self.node not in struck.busy():
+                self.begin()
+            return []
         if self.process.poll() is None:
             return []
         told = self.process.communicate()[0].strip()
@@ -162,23 +169,31 @@ class Player:
         else:
             self.failed += 1
             ended = json.loads(told) if told.startswith("{") else {"error": "none", "text": told}
-            # Identities count for a minute, and files of nodes that were struck take a moment.
-            was_replaced = struck.replaced_at > self.since - 60
-            was_struck = struck.hit[self.node] > self.since - 30
-            is_struck = self.node in struck.busy()
-            if ended["error"] not in ALLOWED or not (was_replaced or was_struck or is_struck):
+            # Identities count for a minute, and a daemon that was struck takes a moment.
+            allowed = CHANGED if struck.replaced_at > self.since - 60 else set()
+            if self.node in struck.busy() or struck.hit[self.node] > self.since - 30:
+                allowed = allowed | GONE
+            if ended["error"] not in allowed:
                 wrong = [f"node{self.node}: {ended}"]
-        self.begin()
+        self.process = None
         return wrong
 
     def compare(self) -> list[str]:
         """Compare the samples of an epoch with the model."""
-        sums = self.cluster.site.sums
+        known = self.cluster.site.versions
         lines = [line.split() for line in self.record.read_text().splitlines()]
         seen = Counter(key for key, _ in lines)
         wrong = [f"{key} came {count} times" for key, count in seen.items() if count != 1]
-        wrong += [f"{key} is missing" for key in sums if key not in seen]
-        wrong += [f"{key} has wrong bytes" for key, crc in lines if int(crc) not in sums[key]]
+        wrong += [f"{key} is missing" for key in known if key not in seen]
+        versions: dict[str, set[int]] = {}
+        for key, crc in lines:
+            version = known[key].get(int(crc))
+            if version is None:
+                wrong.append(f"{key} has wrong bytes")
+            else:
+                versions.setdefault(key.split("-")[0], set()).add(version)
+        mixed = {shard: found for shard, found in versions.items() if len(found) > 1}
+        wrong += [f"shard {shard} has versions {found}" for shard, found in mixed.items()]
         return [f"node{self.node}: {what}" for what in wrong]
 
 
@@ -202,9 +217,9 @@ def torture(site: Site, seconds: int, seed: int) -> dict[str, object]:
                 wrong += player.check(struck)
             time.sleep(0.1)
         struck.end(everything=True)
-        for player in players:
-            player.process.kill()
-            player.process.wait()
+        for playing in [player.process for player in players if player.process]:
+            playing.kill()
+            playing.wait()
         return {
             "seed": seed,
             "seconds": seconds,

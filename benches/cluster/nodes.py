@@ -101,7 +101,8 @@ class Site:
         self.folder, self.size = folder, size
         self.data = folder / "store" / "data"
         self.data.mkdir(parents=True)
-        self.sums: dict[str, set[int]] = {}
+        # Version of a sample by the CRC-32 of its bytes, for each key.
+        self.versions: dict[str, dict[int, int]] = {}
         for shard in range(size.shards):
             self.replace(shard, 0)
         self.bytes = sum(path.stat().st_size for path in self.data.iterdir())
@@ -121,7 +122,7 @@ class Site:
         """Put another version of a shard into the store."""
         sums = make_shard(self.data / f"{shard:03d}.tar", shard, version, self.size)
         for key, crc in sums.items():
-            self.sums.setdefault(key, set()).add(crc)
+            self.versions.setdefault(key, {})[crc] = version
 
     def stop(self) -> None:
         """End the store."""

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use forebay_config::read_peer_tls;
 use forebay_peers::message::{
     BYTES, BytesRequest, FRAME_HEAD, Greeting, HELLO, INDEX, MAX_BYTES, MAX_REQUEST, Reply, STAT,
     ShardRequest,
@@ -46,7 +47,7 @@ impl Bench {
     }
 
     fn tls(&self) -> PeerTls {
-        PeerTls::read(&self.files.settings(1).tls).unwrap()
+        read_peer_tls(&self.files.settings(1).tls).unwrap()
     }
 
     /// Starts the other node, which tells this lie.
@@ -82,6 +83,7 @@ impl Bench {
             version: None,
             only_cached: false,
             is_awaited: true,
+            tenant: None,
         }
     }
 

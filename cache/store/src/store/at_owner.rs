@@ -13,9 +13,7 @@ use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_peers::message::{Reply, ShardRequest};
 use forebay_peers::{Hop, IndexStream, OwnerReport, Peered, Peers};
 use forebay_shard::UNKNOWN;
-use forebay_source::{
-    AtPeer, Binding, ByClient, Options, PeerTimes, Source, Stat, object_of,
-};
+use forebay_source::{AtPeer, Binding, ByClient, Options, PeerTimes, Source, Stat, object_of};
 use forebay_uring::Span;
 use lru::LruCache;
 
