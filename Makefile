@@ -19,7 +19,7 @@ SEED ?= 1
 python := .venv/bin/python
 # Folders that hold Python code, and those that hold Python tests.
 python_code := $(wildcard bindings/python cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/foresight benches/overhead examples scripts tests/python)
-python_tests := $(wildcard bindings/python/tests tests/python examples/tests cli/bench/contest/tests scripts/tests)
+python_tests := $(wildcard bindings/python/tests tests/python examples/tests cli/bench/contest/tests benches/cluster/tests scripts/tests)
 # Engine that tests and benchmarks compare the others with.
 cross_check := forebay-benches/tokio-uring
 heading = @printf '\n==> %s\n' "$(1)"
@@ -52,8 +52,9 @@ run: setup ## Train one cold and one warm epoch, then print the starvation repor
 test: setup-tests check start-skips rust-test python-test list-skips ## Every check and every test
 
 # Requirements of tests that may be missing: a GPU, for which there is `make gpu-test`, a second
-# name of this machine in its hosts file, and the contest's loaders that setup does not install.
-export FOREBAY_TESTS_MAY_SKIP ?= gpu,second-name,mosaic,litdata,spdl,dali
+# name of this machine in its hosts file, network namespaces, and the contest's loaders that setup does
+# not install.
+export FOREBAY_TESTS_MAY_SKIP ?= gpu,second-name,namespaces,mosaic,litdata,spdl,dali
 export FOREBAY_SKIPS ?= $(CURDIR)/target/skips
 
 .PHONY: start-skips
@@ -150,6 +151,13 @@ cluster: setup-tests ## Measure four nodes that share their caches, behind links
 	$(call heading,cluster)
 	@cargo build --release --locked --workspace --bin forebay-origin
 	@$(python) benches/cluster/measure.py --forebay .venv/bin/forebay --origin target/release/forebay-origin
+
+.PHONY: churn
+churn: setup-tests ## Strike four nodes for ten minutes, and hold each sample against a model: SECONDS=600 SEED=1; needs root
+	$(call heading,churn)
+	@cargo build --release --locked --workspace --bin forebay-origin
+	@$(python) benches/cluster/churn.py --forebay .venv/bin/forebay --origin target/release/forebay-origin \
+		--seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
 .PHONY: gpu-test
 gpu-test: ## Run the tests that need a GPU; FOREBAY_WHEEL=… replaces make setup

@@ -23,7 +23,8 @@ use crate::patience::{PATIENCE, eventually};
 use crate::process::actor;
 
 /// Memory of a node for frames and requests; the rest of its memory is for slabs.
-pub const FRAMES: usize = forebay_store::FRAME_BYTES + forebay_node::peer::RequestMemory::BYTES;
+pub const FRAMES: usize =
+    forebay_store::FRAME_BYTES + forebay_node::connection::RequestMemory::BYTES;
 
 /// Slab memory of [`Daemon::start`].
 const SLABS: usize = 128 << 20;

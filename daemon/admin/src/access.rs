@@ -24,7 +24,7 @@ use super::refusal::Refusal;
 #[derive(Clone)]
 pub enum Caller {
     /// A process of this machine, by the kernel's word and the socket that it came by.
-    Peer(Arc<Rights>),
+    Client(Arc<Rights>),
     /// Somebody over TCP who showed the token.
     Bearer(SocketAddr),
     /// Somebody over TCP who showed an admin's certificate.
@@ -37,7 +37,7 @@ impl Caller {
     /// Notes what the caller did, or failed to do, or was refused.
     pub(super) fn note(&self, node: &Node, entry: Entry) {
         match self {
-            Self::Peer(rights) => rights.note(entry),
+            Self::Client(rights) => rights.note(entry),
             Self::Bearer(from) | Self::Anybody(from) => {
                 node.audit.note(entry.by(&Whom::from(*from)));
             }
@@ -51,7 +51,7 @@ impl Caller {
     /// The cache as the caller uses it: what it brings in is charged to its tenant.
     pub(super) fn store(&self, node: &Node) -> Store {
         match self {
-            Self::Peer(rights) => node.store_for(rights.last().tenant.as_deref()),
+            Self::Client(rights) => node.store_for(rights.last().tenant.as_deref()),
             Self::Bearer(_) | Self::Certified(..) | Self::Anybody(_) => node.store_for(None),
         }
     }
@@ -61,7 +61,7 @@ impl Caller {
 /// noted.
 fn administers(node: &Node, caller: &Caller, event: &'static str, what: &str) -> Result<()> {
     match caller {
-        Caller::Peer(rights) => rights.administers(event, what),
+        Caller::Client(rights) => rights.administers(event, what),
         Caller::Bearer(_) | Caller::Certified(..) => Ok(()),
         Caller::Anybody(_) => {
             let what_it_takes = "this request needs the daemon's token, or an admin's certificate";
@@ -77,7 +77,7 @@ fn administers(node: &Node, caller: &Caller, event: &'static str, what: &str) ->
 /// logged.
 pub(super) fn sees_names(caller: &Caller) -> bool {
     match caller {
-        Caller::Peer(rights) => rights.now().is_ok_and(|(_, admitted)| admitted.is_admin),
+        Caller::Client(rights) => rights.now().is_ok_and(|(_, admitted)| admitted.is_admin),
         Caller::Bearer(_) | Caller::Certified(..) => true,
         Caller::Anybody(_) => false,
     }
@@ -113,7 +113,7 @@ pub(super) async fn admins_only(
         return next.run(request).await;
     };
     match caller {
-        Caller::Peer(_) => Refusal::from(error).into_response(),
+        Caller::Client(_) => Refusal::from(error).into_response(),
         Caller::Bearer(_) | Caller::Certified(..) | Caller::Anybody(_) => {
             let refusal = Refusal::with_status(&error, StatusCode::UNAUTHORIZED);
             let challenge = HeaderValue::from_static("Bearer realm=\"forebay\"");

@@ -1,9 +1,9 @@
-//! Access control, from the kernel's credentials of a peer and the socket that it came by.
-//! A peer that no rule names has no rights. Users and groups are numbers here; names were looked up
+//! Access control, from the kernel's credentials of a client and the socket that it came by.
+//! A client that no rule names has no rights. Users and groups are numbers here; names were looked up
 //! when the
 //! configuration was read, so no connection waits for a name service.
 //! ```text
-//!   datasets    data set of a URL, and the peers that may read it
+//!   datasets    data set of a URL, and the clients that may read it
 //!   limits      limits on jobs and opens of a tenant or a user
 //!   nodes       the same for the jobs of other nodes
 //!   permit      the same checks, as a connection's sources ask them
@@ -23,7 +23,7 @@ use forebay_config::settings::{
 };
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_store::Dataset;
-use forebay_wire::peer::Credentials;
+use forebay_wire::credentials::Credentials;
 use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -32,10 +32,10 @@ pub use limits::{Holder, SessionPermit, Usage};
 pub use nodes::NodeGuard;
 pub use permit::Rights;
 
-/// A peer that may come in.
+/// A client that may come in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
-    /// True if the peer may administer, and read all that the daemon may.
+    /// True if the client may administer, and read all that the daemon may.
     pub is_admin: bool,
     /// The tenant whose jobs its jobs are.
     pub tenant: Option<String>,
@@ -89,7 +89,7 @@ impl Policy {
         self.tenants.iter().find(|tenant| tenant.rule.name == name)
     }
 
-    fn admits(&self, peer: &Credentials, door: &Door) -> Result<Admitted> {
+    fn admits(&self, client: &Credentials, door: &Door) -> Result<Admitted> {
         if let Some(name) = &door.tenant {
             let tenant = self.tenant(name).ok_or_else(|| {
                 let what =
@@ -97,28 +97,28 @@ impl Policy {
                 Error::new(ErrorKind::PermissionDenied, what).at("tenant", name)
             })?;
             let (tenant, groups) = (Some(name.clone()), tenant.groups.clone());
-            let owner = owner_behind(name, peer.uid);
+            let owner = owner_behind(name, client.uid);
             let who = Who { uid: None, groups, tenant: tenant.clone() };
             return Ok(Admitted { is_admin: false, tenant, owner, who });
         }
-        let is_own = peer.uid == rustix::process::geteuid().as_raw();
-        let is_named =
-            !self.private && (peer.uid == 0 || self.admin_group.is_some_and(|gid| peer.is_in(gid)));
+        let is_own = client.uid == rustix::process::geteuid().as_raw();
+        let is_named = !self.private
+            && (client.uid == 0 || self.admin_group.is_some_and(|gid| client.is_in(gid)));
         let is_admin = door.admin && (is_own || is_named);
-        let is_its = |tenant: &&NodeTenant| tenant.groups.iter().any(|gid| peer.is_in(*gid));
+        let is_its = |tenant: &&NodeTenant| tenant.groups.iter().any(|gid| client.is_in(*gid));
         let tenant = self.tenants.iter().find(is_its).map(|tenant| tenant.rule.name.clone());
-        let groups = std::iter::once(peer.gid).chain(peer.groups.iter().copied()).collect();
-        let who = Who { uid: Some(peer.uid), groups, tenant: tenant.clone() };
+        let groups = std::iter::once(client.gid).chain(client.groups.iter().copied()).collect();
+        let who = Who { uid: Some(client.uid), groups, tenant: tenant.clone() };
         let is_served = !self.private
-            && (self.groups.iter().any(|gid| peer.is_in(*gid))
+            && (self.groups.iter().any(|gid| client.is_in(*gid))
                 || self.datasets.allows().any(|allow| allow.names(&who)));
         if !is_admin && !is_served {
             let what = "this daemon does not serve this user";
-            return Err(Error::new(ErrorKind::PermissionDenied, what).at("uid", peer.uid).advise(
+            return Err(Error::new(ErrorKind::PermissionDenied, what).at("uid", client.uid).advise(
                 "have one of its groups named in [daemon] groups, or in the `allow` of a [[dataset]]",
             ));
         }
-        Ok(Admitted { is_admin, tenant, owner: u64::from(peer.uid), who })
+        Ok(Admitted { is_admin, tenant, owner: u64::from(client.uid), who })
     }
 
     /// Returns the limits on the jobs and opens of a tenant, or of a user without one.
@@ -132,11 +132,11 @@ impl Policy {
         self.limits
     }
 
-    /// Refuses a URL that this peer may not have read.
-    pub fn may_read(&self, peer: &Admitted, url: &str) -> Result<()> {
-        match peer.is_admin {
+    /// Refuses a URL that this client may not have read.
+    pub fn may_read(&self, client: &Admitted, url: &str) -> Result<()> {
+        match client.is_admin {
             true => Ok(()),
-            false => self.datasets.may_read(&peer.who, url),
+            false => self.datasets.may_read(&client.who, url),
         }
     }
 
@@ -154,11 +154,11 @@ impl Policy {
         self.datasets.may_read(&Who { uid: None, groups, tenant }, url)
     }
 
-    /// Refuses a pattern that can mean nothing that this peer may have read.
-    pub fn may_list(&self, peer: &Admitted, pattern: &str) -> Result<()> {
-        match peer.is_admin {
+    /// Refuses a pattern that can mean nothing that this client may have read.
+    pub fn may_list(&self, client: &Admitted, pattern: &str) -> Result<()> {
+        match client.is_admin {
             true => Ok(()),
-            false => self.datasets.may_list(&peer.who, pattern),
+            false => self.datasets.may_list(&client.who, pattern),
         }
     }
 }
@@ -201,17 +201,17 @@ impl Access {
         self.policy.send_replace(Arc::new(Policy::new(private, tenants, datasets, config)));
     }
 
-    /// As whom a peer may come in.
+    /// As whom a client may come in.
     ///
     /// # Errors
     /// `PermissionDenied` for one that may not.
-    pub fn admit(&self, peer: &Credentials, door: &Door) -> Result<Admitted> {
-        if peer.uid == self.overflow_uid {
+    pub fn admit(&self, client: &Credentials, door: &Door) -> Result<Admitted> {
+        if client.uid == self.overflow_uid {
             let what = "this machine does not know the user";
             return Err(Error::new(ErrorKind::PermissionDenied, what)
-                .at("uid", peer.uid)
+                .at("uid", client.uid)
                 .advise("run the job as a user that the daemon's namespace knows, too"));
         }
-        self.policy().admits(peer, door)
+        self.policy().admits(client, door)
     }
 }

@@ -3,12 +3,12 @@
 pub mod access;
 pub mod audit;
 pub mod cluster;
+pub mod connection;
 pub mod costs;
 pub mod gpus;
 pub mod leases;
 mod node;
 mod pace;
-pub mod peer;
 pub mod reload;
 pub mod report;
 pub mod scrubs;

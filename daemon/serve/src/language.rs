@@ -1,4 +1,4 @@
-//! Detects a peer's protocol: messages of trainers, or HTTP.
+//! Detects a client's protocol: messages of trainers, or HTTP.
 //!
 //! The bytes are peeked at, not consumed. A frame begins with its length, which is at most
 //! [`MAX_FRAME`]; an HTTP request begins with letters, which always make a larger length.
@@ -17,10 +17,10 @@ const FIRST: usize = 4;
 // The smallest length that a method's bytes can make is still too large for a frame.
 const _: () = assert!(u32::from_le_bytes([b'A', b' ', b' ', b' ']) as usize > MAX_FRAME);
 
-/// Time for a peer's first bytes: both kinds speak first, and at once.
+/// Time for a client's first bytes: both kinds speak first, and at once.
 const SPEAKS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Protocol of a peer.
+/// Protocol of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Language {
     /// Frames of messages.
@@ -29,14 +29,14 @@ pub(crate) enum Language {
     Http,
 }
 
-/// Listens for the first word; none if the peer says too little, or nothing in time.
+/// Listens for the first word; none if the client says too little, or nothing in time.
 pub(crate) async fn spoken(stream: &UnixStream) -> Option<Language> {
     tokio::time::timeout(SPEAKS_WITHIN, first_word(stream)).await.ok().flatten()
 }
 
 async fn first_word(stream: &UnixStream) -> Option<Language> {
     loop {
-        // An error is the peer's end.
+        // An error is the client's end.
         let ready = stream.ready(Interest::READABLE).await.ok()?;
         let mut first = [0; FIRST];
         let seen = stream.try_io(Interest::READABLE, || {

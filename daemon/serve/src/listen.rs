@@ -20,10 +20,10 @@ use forebay_node::Node;
 use forebay_node::access::Rights;
 use forebay_node::audit;
 use forebay_node::audit::{Outcome, Whom};
-use forebay_node::peer;
+use forebay_node::connection;
+use forebay_wire::credentials::Credentials;
 use forebay_wire::frame;
 use forebay_wire::message::Reply;
-use forebay_wire::peer::Credentials;
 use forebay_wire::socket::SocketPath;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
@@ -188,7 +188,7 @@ pub async fn serve(
     idle: Option<Duration>,
     stop: impl Future<Output = ()>,
 ) {
-    let mut peers = JoinSet::new();
+    let mut clients = JoinSet::new();
     let mut count = node.sessions.watch_users();
     let mut policy = node.access.subscribe();
     // Seen at once.
@@ -198,7 +198,7 @@ pub async fn serve(
     let api = Api::new(&node);
     tokio::pin!(stop);
     loop {
-        while peers.try_join_next().is_some() {}
+        while clients.try_join_next().is_some() {}
         let quiet = idle_for(&mut count, idle);
         let limit = node.access.policy().user_limits().connections;
         tokio::select! {
@@ -213,41 +213,41 @@ pub async fn serve(
                 tracing::info!("no client uses this daemon any more");
                 break;
             }
-            (accepted, door) = accept(&listeners, &mut next), if peers.len() < limit => {
+            (accepted, door) = accept(&listeners, &mut next), if clients.len() < limit => {
                 match accepted {
                     Ok(stream) => {
                         if let Some((rights, place)) = admit(&node, &users, &stream, &door) {
                             let (node, api, greeting) = (node.clone(), api.clone(), greetings.begin());
                             let number = greeting.number();
-                            let task = peers.spawn(async move {
+                            let task = clients.spawn(async move {
                                 talk(node, &api, stream, rights, greeting).await;
                                 drop(place);
                             });
                             greetings.serve_by(number, task);
                         }
                     }
-                    // One peer's connection: the jobs that run are not to suffer for it.
+                    // One client's connection: the jobs that run are not to suffer for it.
                     Err(error) => {
                         tracing::error!(%error, "failed to accept a connection");
-                        // A peer that leaves gives some back.
+                        // A client that leaves gives some back.
                         let mut left = node.sessions.watch_users();
                         let _ = tokio::time::timeout(ACCEPT_PAUSE, left.changed()).await;
                     }
                 }
             }
             // Room for one more connection.
-            _ = peers.join_next(), if peers.len() >= limit => {}
+            _ = clients.join_next(), if clients.len() >= limit => {}
         }
     }
     // New trainers must not find a socket that nobody serves.
     drop(listeners);
-    peers.shutdown().await;
+    clients.shutdown().await;
     node.store.close().await;
     node.audit.note(audit::Entry::new("stop", Outcome::Done));
     node.audit.close().await;
 }
 
-/// Serves a peer in its own language, to its end.
+/// Serves a client in its own language, to its end.
 async fn talk(
     node: Arc<Node>,
     api: &Api,
@@ -258,11 +258,11 @@ async fn talk(
     let present = node.sessions.enter();
     match language::spoken(&stream).await {
         Some(Language::Frames) => {
-            peer::serve(node, Arc::new(stream), rights, || drop(greeting)).await;
+            connection::serve(node, Arc::new(stream), rights, || drop(greeting)).await;
         }
         Some(Language::Http) => {
             drop(greeting);
-            api.serve(stream, admin::Caller::Peer(rights)).await;
+            api.serve(stream, admin::Caller::Client(rights)).await;
         }
         None => {}
     }
@@ -274,8 +274,8 @@ async fn idle_for(count: &mut tokio::sync::watch::Receiver<usize>, idle: Option<
     let Some(idle) = idle else { return std::future::pending().await };
     loop {
         // The sender lives in the node: the waits cannot fail.
-        let _ = count.wait_for(|peers| *peers == 0).await;
-        if tokio::time::timeout(idle, count.wait_for(|peers| *peers > 0)).await.is_err() {
+        let _ = count.wait_for(|clients| *clients == 0).await;
+        if tokio::time::timeout(idle, count.wait_for(|clients| *clients > 0)).await.is_err() {
             return;
         }
     }
@@ -289,7 +289,7 @@ type Users = Arc<Mutex<HashMap<Caller, usize>>>;
 enum Caller {
     /// A user of this machine's.
     User(u32),
-    /// Peers that connect through this tenant's socket.
+    /// Clients that connect through this tenant's socket.
     Tenant(String),
 }
 
@@ -311,15 +311,15 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Tells a peer why it is not served, if it can be told at once.
+/// Tells a client why it is not served, if it can be told at once.
 fn turn_away<T>(stream: &UnixStream, error: Error) -> Option<T> {
     let refusal = frame::encode(&Reply::Failed { run: None, error });
-    // A peer that is gone, or that asks no questions, needs no answer.
+    // A client that is gone, or that asks no questions, needs no answer.
     refusal.ok().and_then(|refusal| stream.try_write(&refusal).ok());
     None
 }
 
-/// The rights and the place of a peer, if it is served: who it is, the kernel says.
+/// The rights and the place of a client, if it is served: who it is, the kernel says.
 fn admit(
     node: &Node,
     users: &Users,
@@ -327,15 +327,15 @@ fn admit(
     door: &Arc<Door>,
 ) -> Option<(Arc<Rights>, Option<ConnectionPermit>)> {
     let turned_away = |error: Error| turn_away(stream, error);
-    let peer = match Credentials::of(stream.as_fd()) {
-        Ok(peer) => peer,
+    let client = match Credentials::of(stream.as_fd()) {
+        Ok(client) => client,
         Err(error) => {
             node.audit.note(audit::Entry::denied("connect", &error));
             return turned_away(error);
         }
     };
-    let (uid, whom) = (peer.uid, Whom::of(&peer, door.tenant.as_deref(), &door.path));
-    let rights = match Rights::of(&node.access, &node.audit, peer, door) {
+    let (uid, whom) = (client.uid, Whom::of(&client, door.tenant.as_deref(), &door.path));
+    let rights = match Rights::of(&node.access, &node.audit, client, door) {
         Ok(rights) => Arc::new(rights),
         Err(error) => return turned_away(error),
     };

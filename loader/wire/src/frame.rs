@@ -76,7 +76,7 @@ fn decode<T: DeserializeOwned>(
         metered::Wrong::Refused(error) => error,
         metered::Wrong::Message(error) => Error::new(
             ErrorKind::Invalid,
-            format!("the peer sent a message outside this protocol: {error}"),
+            format!("the other end sent a message outside this protocol: {error}"),
         ),
     })
 }
@@ -88,8 +88,10 @@ pub fn within(limit: usize) -> impl FnMut(usize) -> Result<()> {
         taken = taken.saturating_add(bytes);
         match taken > limit {
             false => Ok(()),
-            true => Err(Error::new(ErrorKind::Invalid, "the peer's message takes too much memory")
-                .at("limit", limit)),
+            true => {
+                Err(Error::new(ErrorKind::Invalid, "the received message takes too much memory")
+                    .at("limit", limit))
+            }
         }
     }
 }
@@ -101,9 +103,12 @@ pub fn within(limit: usize) -> impl FnMut(usize) -> Result<()> {
 fn body_len(prefix: [u8; PREFIX], limit: usize) -> Result<usize> {
     let len = u32::from_le_bytes(prefix) as usize;
     if len > limit {
-        return Err(Error::new(ErrorKind::Invalid, "the peer announced a frame beyond the limit")
-            .at("bytes", len)
-            .at("limit", limit));
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            "the other end announced a frame beyond the limit",
+        )
+        .at("bytes", len)
+        .at("limit", limit));
     }
     Ok(len)
 }
@@ -125,7 +130,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], riders: &[BorrowedFd<'_>]) -> io::R
 /// Sends one message over a blocking socket; `doing` names the operation in errors.
 ///
 /// # Errors
-/// As [`encode`]; `Closed` if the peer is gone.
+/// As [`encode`]; `Closed` if the other end is gone.
 pub fn send_whole<T: Serialize>(
     socket: impl AsFd,
     message: &T,
@@ -198,7 +203,7 @@ impl Receiver {
         let late = || {
             Error::new(
                 ErrorKind::Unavailable,
-                "the peer sent no complete message in \
+                "the other end sent no complete message in \
                                                           time",
             )
         };
@@ -241,10 +246,10 @@ impl Receiver {
     /// Takes the oldest descriptor received.
     ///
     /// # Errors
-    /// `Invalid` if the peer sent none.
+    /// `Invalid` if the other end sent none.
     pub fn take_descriptor(&mut self) -> Result<OwnedFd> {
         self.descriptors.pop_front().ok_or_else(|| {
-            Error::new(ErrorKind::Invalid, "the peer announced a descriptor and sent none")
+            Error::new(ErrorKind::Invalid, "the other end announced a descriptor and sent none")
         })
     }
 
@@ -257,18 +262,21 @@ impl Receiver {
     fn fill(&mut self, socket: impl AsFd, wanted: usize) -> Result<bool> {
         while self.buffer.len() < wanted {
             let have = self.buffer.len();
-            // Grows by the bytes already received, not by the announced length: a peer has to send
+            // Grows by the bytes already received, not by the announced length: the other end has to send
             // bytes to make memory grow.
             self.buffer.resize(have + (wanted - have).clamp(RECEIVE, RECEIVE.max(have)), 0);
             let received = self.receive_some(&socket, have);
             self.buffer.truncate(have + *received.as_ref().unwrap_or(&0));
             match received {
                 Ok(0) => {
-                    return Err(Error::new(ErrorKind::Closed, "the peer closed the connection"));
+                    return Err(Error::new(
+                        ErrorKind::Closed,
+                        "the other end closed the connection",
+                    ));
                 }
                 Ok(_) if self.descriptors.len() > DESCRIPTORS_KEPT => {
                     self.descriptors.clear();
-                    let message = "the peer sent unexpected descriptors";
+                    let message = "the other end sent unexpected descriptors";
                     return Err(Error::new(ErrorKind::Invalid, message));
                 }
                 Ok(_) => {}

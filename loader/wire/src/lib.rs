@@ -3,10 +3,11 @@
 //! Control travels over a Unix stream socket as length-prefixed [`frame`]s of [`message`]s; payload
 //! never does. Payload is in a [`slab`]: a sealed memfd that the daemon writes and the trainer maps
 //! read-only. The daemon acts on nothing it reads from the slab, and the trainer checks every range
-//! in a message before it touches the map. The kernel identifies a peer ([`peer`]).
+//! in a message before it touches the map. The kernel identifies a client ([`credentials`]).
 
 pub mod clock;
 pub mod commands;
+pub mod credentials;
 pub mod files;
 pub mod fork;
 pub mod frame;
@@ -14,13 +15,12 @@ pub mod leases;
 mod left_out;
 pub mod message;
 mod metered;
-pub mod peer;
 pub mod slab;
 pub mod socket;
 
 /// Protocol of both sides; each side also accepts its predecessor.
 ///
-/// Raised with every change of [`message`] that an older peer could not read.
+/// Raised with every change of [`message`] that an older release could not read.
 pub const PROTOCOL: u32 = 4;
 
 /// Oldest protocol that this build accepts.

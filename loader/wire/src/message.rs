@@ -679,7 +679,7 @@ pub struct Stage {
 mod tests {
     use super::*;
 
-    /// A peer of protocol 3 identifies messages by these indexes.
+    /// A client of protocol 3 identifies messages by these indexes.
     #[test]
     fn message_indexes_stay_fixed() {
         fn place<T: Serialize>(message: &T) -> u8 {

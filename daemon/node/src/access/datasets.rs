@@ -1,4 +1,4 @@
-//! Data set of a URL, and the peers that may read it.
+//! Data set of a URL, and the clients that may read it.
 //!
 //! The first data set that matches decides, as for placement. A URL without a data set, or in one
 //! without `allow`, is for admins. Files and commands that a job's own process opens or runs are
@@ -95,7 +95,7 @@ fn is_the_jobs_own(url: &str) -> bool {
     is_file() || forebay_error::command(url).is_some()
 }
 
-/// Returns the error for a peer that may not read the data set.
+/// Returns the error for a client that may not read the data set.
 fn denied(dataset: &str, allow: Option<&Allow>, who: &Who) -> Error {
     let (what, advice) = match allow {
         None => (

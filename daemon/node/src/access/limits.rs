@@ -20,7 +20,7 @@ const HOLDERS: usize = 1024;
 /// A tenant or user whose jobs are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Holder {
-    /// A tenant, however its peers came.
+    /// A tenant, however its clients came.
     Tenant(String),
     /// A user of none.
     User(u64),

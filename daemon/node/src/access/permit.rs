@@ -1,45 +1,45 @@
 //! Rights of one connection, checked again and again while it lasts.
 //!
-//! The peer's identity is fixed when it connects; its rights follow the policy in force now. Every
+//! The client's identity is fixed when it connects; its rights follow the policy in force now. Every
 //! denial is logged where it is decided.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Permit;
-use forebay_wire::peer::Credentials;
+use forebay_wire::credentials::Credentials;
 
 use super::{Access, Admitted, Door, Policy};
 use crate::audit::{Audit, Entry, Whom};
 
-/// The rights of a peer.
+/// The rights of a client.
 pub struct Rights {
     access: Arc<Access>,
     audit: Arc<Audit>,
-    peer: Credentials,
+    client: Credentials,
     door: Arc<Door>,
     /// As whom it came in by the policy that was asked last.
     standing: Mutex<(Arc<Policy>, Arc<Admitted>)>,
 }
 
 impl Rights {
-    /// A peer that may connect.
+    /// A client that may connect.
     pub fn of(
         access: &Arc<Access>,
         audit: &Arc<Audit>,
-        peer: Credentials,
+        client: Credentials,
         door: &Arc<Door>,
     ) -> Result<Self> {
-        let admitted = access.admit(&peer, door).inspect_err(|error| {
-            let whom = Whom::of(&peer, door.tenant.as_deref(), &door.path);
+        let admitted = access.admit(&client, door).inspect_err(|error| {
+            let whom = Whom::of(&client, door.tenant.as_deref(), &door.path);
             audit.note(Entry::denied("connect", error).by(&whom));
         })?;
         let standing = Mutex::new((access.policy(), Arc::new(admitted)));
         let (access, audit, door) = (access.clone(), audit.clone(), door.clone());
-        Ok(Self { access, audit, peer, door, standing })
+        Ok(Self { access, audit, client, door, standing })
     }
 
-    /// As whom the peer counts now.
+    /// As whom the client counts now.
     ///
     /// # Errors
     /// As [`Access::admit`], if it would not be let in any more.
@@ -47,7 +47,7 @@ impl Rights {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         let policy = self.access.policy();
         if !Arc::ptr_eq(&policy, &standing.0) {
-            *standing = (policy, Arc::new(self.access.admit(&self.peer, &self.door)?));
+            *standing = (policy, Arc::new(self.access.admit(&self.client, &self.door)?));
         }
         Ok(standing.clone())
     }
@@ -73,7 +73,7 @@ impl Rights {
         Err(refused)
     }
 
-    /// Refuses a job by the first of its URLs that this peer may not read.
+    /// Refuses a job by the first of its URLs that this client may not read.
     pub fn read_all(&self, urls: &[String]) -> Result<()> {
         let (policy, admitted) = self.now().map_err(|error| self.refused("open", error))?;
         let refused = urls.iter().find_map(|url| policy.may_read(&admitted, url).err());
@@ -86,18 +86,18 @@ impl Rights {
         error
     }
 
-    /// Notes what the peer did, or failed to do.
+    /// Notes what the client did, or failed to do.
     pub fn note(&self, entry: Entry) {
         self.audit.note(entry.by(&self.whom()));
     }
 
-    /// The peer's process, for people who look.
+    /// The client's process, for people who look.
     pub fn pid(&self) -> Option<u32> {
-        self.peer.pid
+        self.client.pid
     }
 
     fn whom(&self) -> Whom {
-        Whom::of(&self.peer, self.last().tenant.as_deref(), &self.door.path)
+        Whom::of(&self.client, self.last().tenant.as_deref(), &self.door.path)
     }
 }
 

@@ -11,7 +11,7 @@ const ADMINS: u32 = 4_200;
 const VISION: u32 = 4_300;
 const SPEECH: u32 = 4_400;
 
-fn peer(uid: u32, groups: &[u32]) -> Credentials {
+fn client(uid: u32, groups: &[u32]) -> Credentials {
     Credentials { uid, gid: uid, groups: groups.to_vec(), pid: None }
 }
 
@@ -57,24 +57,24 @@ fn peers_are_admitted_by_group_and_socket() {
     let (main, plain, admins) = (door(None, true), door(None, false), door(None, true));
     let pods = door(Some("pods"), false);
     for (who, at, admitted) in [
-        (peer(own(), &[]), &main, Some((true, None))),
-        (peer(own(), &[]), &pods, Some((false, Some("pods")))),
-        (peer(0, &[]), &main, Some((true, None))),
-        (peer(0, &[]), &admins, Some((true, None))),
-        (peer(0, &[]), &plain, None),
-        (peer(0, &[0, ADMINS]), &pods, Some((false, Some("pods")))),
-        (peer(9, &[1, ADMINS]), &main, Some((true, None))),
-        (peer(9, &[1, ADMINS]), &plain, None),
-        (peer(9, &[MEMBER]), &main, Some((false, None))),
-        (peer(9, &[VISION, MEMBER]), &plain, Some((false, Some("vision")))),
-        (peer(9, &[SPEECH, VISION]), &main, Some((false, Some("vision")))),
-        (peer(9, &[SPEECH]), &main, Some((false, Some("speech")))),
-        (peer(7, &[]), &main, Some((false, None))),
-        (peer(9, &[]), &main, None),
-        (peer(9, &[]), &pods, Some((false, Some("pods")))),
-        (peer(overflow(0), &[ADMINS, MEMBER, VISION]), &main, None),
-        (peer(overflow(0), &[]), &pods, None),
-        (peer(9, &[VISION]), &door(Some("gone"), false), None),
+        (client(own(), &[]), &main, Some((true, None))),
+        (client(own(), &[]), &pods, Some((false, Some("pods")))),
+        (client(0, &[]), &main, Some((true, None))),
+        (client(0, &[]), &admins, Some((true, None))),
+        (client(0, &[]), &plain, None),
+        (client(0, &[0, ADMINS]), &pods, Some((false, Some("pods")))),
+        (client(9, &[1, ADMINS]), &main, Some((true, None))),
+        (client(9, &[1, ADMINS]), &plain, None),
+        (client(9, &[MEMBER]), &main, Some((false, None))),
+        (client(9, &[VISION, MEMBER]), &plain, Some((false, Some("vision")))),
+        (client(9, &[SPEECH, VISION]), &main, Some((false, Some("vision")))),
+        (client(9, &[SPEECH]), &main, Some((false, Some("speech")))),
+        (client(7, &[]), &main, Some((false, None))),
+        (client(9, &[]), &main, None),
+        (client(9, &[]), &pods, Some((false, Some("pods")))),
+        (client(overflow(0), &[ADMINS, MEMBER, VISION]), &main, None),
+        (client(overflow(0), &[]), &pods, None),
+        (client(9, &[VISION]), &door(Some("gone"), false), None),
     ] {
         let came = access.admit(&who, at);
         let what = came.as_ref().ok().map(|one| (one.is_admin, one.tenant.as_deref()));
@@ -93,7 +93,7 @@ fn tenant_group_alone_grants_no_access() {
     let policy = Policy::new(false, tenants, &[], AccessConfig::default());
     assert!(!policy.serves_others());
     let access = Access::new(policy);
-    assert!(access.admit(&peer(9, &[VISION]), &door(None, true)).is_err());
+    assert!(access.admit(&client(9, &[VISION]), &door(None, true)).is_err());
     assert!(by_default.serves_others());
 }
 
@@ -111,8 +111,8 @@ fn private_daemon_admits_only_its_own_user() {
     assert!(!policy.serves_others());
     let access = Access::new(policy);
     let main = door(None, true);
-    assert!(access.admit(&peer(own(), &[]), &main).unwrap().is_admin);
-    for who in [peer(own() + 1, &[ADMINS, MEMBER, VISION]), peer(7, &[])] {
+    assert!(access.admit(&client(own(), &[]), &main).unwrap().is_admin);
+    for who in [client(own() + 1, &[ADMINS, MEMBER, VISION]), client(7, &[])] {
         assert!(access.admit(&who, &main).is_err(), "{who:?}");
     }
 }
@@ -127,17 +127,17 @@ fn readable_data_sets_follow_from_peer_and_socket() {
         policy.may_read(&admitted, &format!("s3://{set}/0.tar")).is_ok()
     };
     for (who, at, sets) in [
-        (peer(own(), &[]), &main, [true, true, true, true]),
-        (peer(9, &[VISION]), &main, [true, false, false, false]),
-        (peer(9, &[SPEECH]), &main, [false, true, false, false]),
+        (client(own(), &[]), &main, [true, true, true, true]),
+        (client(9, &[VISION]), &main, [true, false, false, false]),
+        (client(9, &[SPEECH]), &main, [false, true, false, false]),
         // The first tenant counts; all groups count.
-        (peer(9, &[SPEECH, VISION]), &main, [true, false, false, false]),
-        (peer(7, &[]), &main, [true, true, false, false]),
-        (peer(9, &[MEMBER]), &main, [false; 4]),
+        (client(9, &[SPEECH, VISION]), &main, [true, false, false, false]),
+        (client(7, &[]), &main, [true, true, false, false]),
+        (client(9, &[MEMBER]), &main, [false; 4]),
         // The kernel's user and groups do not count behind a tenant's socket.
-        (peer(7, &[VISION]), &door(Some("pods"), false), [false; 4]),
-        (peer(own(), &[ADMINS]), &door(Some("speech"), false), [false, true, false, false]),
-        (peer(9, &[]), &door(Some("vision"), false), [true, false, false, false]),
+        (client(7, &[VISION]), &door(Some("pods"), false), [false; 4]),
+        (client(own(), &[ADMINS]), &door(Some("speech"), false), [false, true, false, false]),
+        (client(9, &[]), &door(Some("vision"), false), [true, false, false, false]),
     ] {
         let may = ["images", "texts", "kept", "unknown"].map(|set| may(&who, at, set));
         assert_eq!(may, sets, "{who:?} at {at:?}");
@@ -149,7 +149,7 @@ fn readable_data_sets_follow_from_peer_and_socket() {
 #[test]
 fn same_uid_behind_another_socket_is_another_owner() {
     let access = Access::new(policy(false));
-    let owner = |uid, at: &Door| access.admit(&peer(uid, &[MEMBER]), at).unwrap().owner;
+    let owner = |uid, at: &Door| access.admit(&client(uid, &[MEMBER]), at).unwrap().owner;
     let owners = [
         owner(9, &door(None, true)),
         owner(9, &door(Some("pods"), false)),
@@ -165,19 +165,19 @@ fn same_uid_behind_another_socket_is_another_owner() {
 #[test]
 fn replaced_policy_applies_at_once() {
     let access = Access::new(policy(false));
-    let (main, who) = (door(None, true), peer(9, &[MEMBER]));
+    let (main, who) = (door(None, true), client(9, &[MEMBER]));
     assert!(access.admit(&who, &main).is_ok());
     access.replace(Vec::new(), &[], AccessConfig::default());
     assert!(access.admit(&who, &main).is_err());
 }
 
-/// A connected peer is judged by the policy in force when it asks.
+/// A connected client is judged by the policy in force when it asks.
 #[test]
 fn rights_of_a_connected_peer_follow_the_policy() {
     let audit = Arc::new(Audit::open(None).unwrap());
     let access = Arc::new(Access::new(policy(false)));
     let main = Arc::new(door(None, true));
-    let came = |groups: &[u32]| Rights::of(&access, &audit, peer(9, groups), &main).unwrap();
+    let came = |groups: &[u32]| Rights::of(&access, &audit, client(9, groups), &main).unwrap();
     let (member, admin) = (came(&[VISION]), came(&[ADMINS, VISION]));
     let url = "s3://images/0.tar";
     assert!(member.read(url).is_ok() && member.shows(url) && member.list("s3://images/*").is_ok());
@@ -235,9 +235,9 @@ fn other_nodes_hear_of_the_tenant_of_a_job() {
     let audit = Arc::new(Audit::open(None).unwrap());
     let main = Arc::new(door(None, true));
     for (who, tenant) in [
-        (peer(9, &[VISION, MEMBER]), Some("vision")),
-        (peer(9, &[MEMBER]), None),
-        (peer(9, &[VISION, ADMINS]), None),
+        (client(9, &[VISION, MEMBER]), Some("vision")),
+        (client(9, &[MEMBER]), None),
+        (client(9, &[VISION, ADMINS]), None),
     ] {
         let rights = Rights::of(&access, &audit, who, &main).unwrap();
         assert_eq!(rights.tenant().as_deref(), tenant);

@@ -1,13 +1,13 @@
 //! One line of the audit log.
 //!
-//! A peer's text is quoted, cut, and stripped of control characters for terminals; URLs are written
+//! A client's text is quoted, cut, and stripped of control characters for terminals; URLs are written
 //! without their secret parts.
 
 use std::net::SocketAddr;
 use std::time::SystemTime;
 
 use forebay_error::{Error, Result, printable_char, shown};
-use forebay_wire::peer::Credentials;
+use forebay_wire::credentials::Credentials;
 use serde::{Serialize, Serializer};
 
 /// Characters of one field, at most: a URL's worth.
@@ -60,12 +60,12 @@ impl Whom {
         Self { by: Some(address.to_string()), ..Self::default() }
     }
 
-    /// A peer of a socket.
-    pub fn of(peer: &Credentials, tenant: Option<&str>, by: &std::path::Path) -> Self {
+    /// A client of a socket.
+    pub fn of(client: &Credentials, tenant: Option<&str>, by: &std::path::Path) -> Self {
         Self {
-            uid: Some(peer.uid),
-            gid: Some(peer.gid),
-            pid: peer.pid,
+            uid: Some(client.uid),
+            gid: Some(client.gid),
+            pid: client.pid,
             tenant: tenant.map(str::to_owned),
             certificate: None,
             by: Some(by.display().to_string()),

@@ -1,6 +1,6 @@
-//! Requests of a peer on their way in: bounded in size, time and memory before they are received.
+//! Requests of a client on their way in: bounded in size, time and memory before they are received.
 //!
-//! Rule: a peer makes this process keep 64 KiB at most that are not reserved, and what they decode
+//! Rule: a client makes this process keep 64 KiB at most that are not reserved, and what they decode
 //! to, which is bounded. A greeting is small. Lists of a job take slab memory, as the job's batches
 //! do. Other long requests belong to jobs that run already, so they wait for a turn of memory set
 //! aside for them. A request counts twice: as its frame, and as the memory that it decodes to.
@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 /// Time for a greeting. A client sends it at once.
 const GREETS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Time for the rest of a request once it has begun. A local peer sends 256 MiB within a second;
+/// Time for the rest of a request once it has begun. A local client sends 256 MiB within a second;
 /// this leaves a stopped or busy one room.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
 
@@ -36,7 +36,7 @@ const LONG: usize = 32 << 20;
 /// largest, or hundreds of the usual ones.
 const LONG_PERMITS: usize = LONG / UNRESERVED;
 
-/// Memory set aside for long requests of all peers.
+/// Memory set aside for long requests of all clients.
 #[derive(Debug)]
 pub struct RequestMemory(Semaphore);
 
@@ -56,7 +56,7 @@ pub(super) struct Incoming {
     pub(super) list: Option<(RequestKind, Grant)>,
 }
 
-/// Receiving end of a peer's connection.
+/// Receiving end of a client's connection.
 pub(super) struct Intake {
     stream: Arc<UnixStream>,
     receiver: Receiver,
@@ -76,7 +76,7 @@ impl Intake {
         let greeting = received(stream, || receiver.try_receive(stream.as_fd()));
         let greeting = tokio::time::timeout(GREETS_WITHIN, greeting).await;
         receiver.limit(MAX_FRAME);
-        greeting.map_err(|_| late("the peer sent no greeting in time", GREETS_WITHIN))?
+        greeting.map_err(|_| late("the client sent no greeting in time", GREETS_WITHIN))?
     }
 
     /// Receives the next request.
@@ -115,7 +115,7 @@ impl Intake {
             return Ok(Incoming { request, list: Some((kind, list)) });
         }
         if len > LONG {
-            return Err(Error::new(ErrorKind::Invalid, "the peer announced too long a request")
+            return Err(Error::new(ErrorKind::Invalid, "the client announced too long a request")
                 .at("bytes", len)
                 .at("limit", LONG));
         }
@@ -165,7 +165,7 @@ pub(super) async fn received<T>(
         if let Some(received) = received? {
             return Ok(received);
         }
-        socket.readable().await.doing("wait for the peer")?;
+        socket.readable().await.doing("wait for the client")?;
         let mut tried = Ok(None);
         // Reports the socket as empty, so that `readable` waits again.
         let _ = socket.try_io(Interest::READABLE, || {

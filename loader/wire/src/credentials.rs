@@ -1,6 +1,6 @@
-//! Identity of the peer at the other end of a Unix socket, as the kernel reports it.
+//! Identity of the process at the other end of a Unix socket, as the kernel reports it.
 //!
-//! Nothing the peer sends counts. The kernel notes user and groups when the peer connects.
+//! Nothing that it sends counts. The kernel notes user and groups when it connects.
 //! Later changes of the process, or of the socket's holder, have no effect.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -15,7 +15,7 @@ const GROUPS_USUAL: usize = 32;
 /// Largest number of groups of a process: Linux's `NGROUPS_MAX`.
 const GROUPS_MAX: usize = 65_536;
 
-/// User and groups of a peer.
+/// User and groups of a connected process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// Effective user.
@@ -29,26 +29,26 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Returns the credentials of the peer that connected `socket`.
+    /// Returns the credentials of the process that connected `socket`.
     ///
     /// # Errors
     /// The system call's error if the socket is not a Unix socket, or the kernel is older than
     /// 4.13.
     pub fn of(socket: BorrowedFd<'_>) -> Result<Self> {
         // Not rustix's call: its process ids are never zero, and the kernel's may be.
-        let peer = getsockopt(&socket, PeerCredentials).map_err(std::io::Error::from);
-        let peer = peer.doing("read the peer's credentials")?;
+        let client = getsockopt(&socket, PeerCredentials).map_err(std::io::Error::from);
+        let client = client.doing("read a client's credentials")?;
         let groups = groups(socket)?;
         Ok(Self {
-            uid: peer.uid(),
-            gid: peer.gid(),
+            uid: client.uid(),
+            gid: client.gid(),
             groups,
             // Zero: the process is in a namespace that this one does not see.
-            pid: u32::try_from(peer.pid()).ok().filter(|pid| *pid != 0),
+            pid: u32::try_from(client.pid()).ok().filter(|pid| *pid != 0),
         })
     }
 
-    /// True if the peer is in a group, primary or supplementary.
+    /// True if the process is in a group, primary or supplementary.
     #[must_use]
     pub fn is_in(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
@@ -81,7 +81,7 @@ fn groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>> {
         }
         let error = std::io::Error::last_os_error();
         if error.raw_os_error() != Some(libc::ERANGE) {
-            return Err(error).doing("read the peer's groups");
+            return Err(error).doing("read a client's groups");
         }
         if told <= room || told > GROUPS_MAX {
             let what = "the kernel reports more groups than a process may have";
@@ -101,14 +101,14 @@ mod tests {
     #[test]
     fn kernel_reports_credentials_of_this_process() {
         let (near, _far) = UnixStream::pair().unwrap();
-        let peer = Credentials::of(near.as_fd()).unwrap();
-        assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
-        assert_eq!(peer.gid, rustix::process::getegid().as_raw());
-        assert_eq!(peer.pid, Some(std::process::id()));
+        let client = Credentials::of(near.as_fd()).unwrap();
+        assert_eq!(client.uid, rustix::process::geteuid().as_raw());
+        assert_eq!(client.gid, rustix::process::getegid().as_raw());
+        assert_eq!(client.pid, Some(std::process::id()));
         let own = rustix::process::getgroups().unwrap();
-        assert_eq!(peer.groups, own.iter().map(|gid| gid.as_raw()).collect::<Vec<_>>());
-        assert!(peer.is_in(peer.gid) && peer.groups.iter().all(|gid| peer.is_in(*gid)));
-        assert!(!peer.is_in(u32::MAX), "nobody is in the group that is none");
+        assert_eq!(client.groups, own.iter().map(|gid| gid.as_raw()).collect::<Vec<_>>());
+        assert!(client.is_in(client.gid) && client.groups.iter().all(|gid| client.is_in(*gid)));
+        assert!(!client.is_in(u32::MAX), "nobody is in the group that is none");
     }
 
     /// More groups than the first call has room for, set in this thread alone.
@@ -122,9 +122,9 @@ mod tests {
         std::thread::spawn(move || {
             rustix::thread::set_thread_groups(&gids).unwrap();
             let (near, _far) = UnixStream::pair().unwrap();
-            let peer = Credentials::of(near.as_fd()).unwrap();
-            assert_eq!(peer.groups, many);
-            assert!(peer.is_in(7000) && !peer.is_in(7001));
+            let client = Credentials::of(near.as_fd()).unwrap();
+            assert_eq!(client.groups, many);
+            assert!(client.is_in(7000) && !client.is_in(7001));
         })
         .join()
         .unwrap();

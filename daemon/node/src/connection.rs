@@ -1,6 +1,6 @@
 //! One connection: greet, register a job, carry events out and releases in.
 //!
-//! The peer can end only its own session. Whatever it sends, the worst that follows is
+//! The client can end only its own session. Whatever it sends, the worst that follows is
 //! an error to it and the end of its connection.
 
 mod incoming;
@@ -38,10 +38,10 @@ use crate::access::{Holder, Rights, SessionPermit};
 use crate::sessions::RegisteredSession;
 use incoming::{Incoming, Intake, received};
 
-/// Frames queued for a peer that reads slowly. Batches are bounded by slots before that.
+/// Frames queued for a client that reads slowly. Batches are bounded by slots before that.
 const OUTGOING: usize = 8;
 
-/// Shards indexed at once for one peer; more requests wait in the socket.
+/// Shards indexed at once for one client; more requests wait in the socket.
 const INDEXING: usize = 8;
 
 /// URLs in one piece of a list: keys have at most a kilobyte, so a piece has some megabytes.
@@ -54,7 +54,7 @@ const OTHERS: u32 = 8;
 /// wait.
 const LONG_LIST: usize = 10_000;
 
-/// Time to flush the queue of a departing peer: eight frames take milliseconds for a peer that
+/// Time to flush the queue of a departing client: eight frames take milliseconds for a client that
 /// reads.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -115,7 +115,7 @@ impl Handover for ToClient {
     }
 }
 
-/// Serves one peer to its end; calls `greeted` once the peer has sent its greeting.
+/// Serves one client to its end; calls `greeted` once the client has sent its greeting.
 pub async fn serve(
     node: Arc<Node>,
     stream: Arc<UnixStream>,
@@ -125,7 +125,7 @@ pub async fn serve(
     let (outgoing, queue) = mpsc::channel(OUTGOING);
     let mut tasks = JoinSet::new();
     tasks.spawn(send_all(stream.clone(), queue));
-    let mut peer = Peer {
+    let mut connection = Connection {
         // Before a word is heard: what it asks for is charged.
         store: node.store_for(rights.last().tenant.as_deref()),
         rights,
@@ -145,23 +145,23 @@ pub async fn serve(
         on_change: OnChange::default(),
         telling: None,
     };
-    if let Err(error) = peer.run(greeted).await
+    if let Err(error) = connection.run(greeted).await
         && error.kind() != ErrorKind::Closed
     {
-        let session = peer.session.as_ref();
-        let (number, tenant) = (session.map(|of| of.number), peer.store.tenant());
+        let session = connection.session.as_ref();
+        let (number, tenant) = (session.map(|of| of.number), connection.store.tenant());
         let job = session.map(|of| status::cut(of.lock().name()));
         let dataset = session.map(|of| &*of.datasets);
         tracing::warn!(session = number, job, tenant, dataset, %error, "ended a connection");
-        // The peer may be gone; if it is not, it learns why.
-        let _ = peer.reply(&Reply::Failed { run: None, error }).await;
+        // The client may be gone; if it is not, it learns why.
+        let _ = connection.reply(&Reply::Failed { run: None, error }).await;
     }
-    peer.leave().await;
+    connection.leave().await;
 }
 
-struct Peer {
+struct Connection {
     node: Arc<Node>,
-    /// The cache as the peer's tenant uses it.
+    /// The cache as the client's tenant uses it.
     store: Store,
     intake: Intake,
     /// Memory of the job's lists: a later list of the same kind replaces the earlier one.
@@ -184,13 +184,13 @@ struct Peer {
     on_change: OnChange,
     /// Task that reports arrivals.
     telling: Option<AbortHandle>,
-    /// Rights of the peer.
+    /// Rights of the client.
     rights: Arc<Rights>,
     /// The job's slot among those of its tenant or user.
     place: Option<SessionPermit>,
 }
 
-impl Peer {
+impl Connection {
     /// Receives the client's greeting and answers it.
     async fn greet(&mut self) -> Result<()> {
         let Request::Hello { protocol, .. } = self.intake.greeting().await? else {
@@ -326,7 +326,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Refuses a job that is one too many, or of which a shard is not for this peer. Admins whose
+    /// Refuses a job that is one too many, or of which a shard is not for this client. Admins whose
     /// jobs are no tenant's have as many as they like.
     fn may_open(&self, open: &Open) -> Result<Option<SessionPermit>> {
         let (policy, admitted) =
@@ -347,7 +347,7 @@ impl Peer {
         Ok(place)
     }
 
-    /// Begins a run of leased shards, in a queue of this peer's user.
+    /// Begins a run of leased shards, in a queue of this client's user.
     async fn share(&mut self, run: u64, sharing: Sharing) -> Result<()> {
         let owner = self.rights.last().owner;
         match self.node.leases.of(sharing.keeper.as_deref(), sharing.is_spread) {
@@ -369,7 +369,7 @@ impl Peer {
                 Ok((bytes, samples)) => Reply::Shard { url, bytes, samples },
                 Err(error) => Reply::Failed { run: None, error },
             };
-            // A peer that left does not want it any more.
+            // A client that left does not want it any more.
             let _ = send(&outgoing, &reply).await;
             drop(permit);
         });
@@ -391,7 +391,7 @@ impl Peer {
                 }
                 Err(error) => send(&outgoing, &Reply::Failed { run: None, error }).await,
             };
-            // A peer that left does not want it any more.
+            // A client that left does not want it any more.
             drop((told, permit));
         });
         Ok(())
@@ -408,7 +408,7 @@ impl Peer {
         Ok(request)
     }
 
-    /// Ends the job. What is queued for the peer is still sent if it takes it at once.
+    /// Ends the job. What is queued for the client is still sent if it takes it at once.
     async fn leave(mut self) {
         self.place = None;
         if let Some(left) = self.session.take() {
@@ -431,7 +431,7 @@ impl Peer {
         }
         drop(self.outgoing);
         let sent = async { while self.tasks.join_next().await.is_some() {} };
-        // A peer that no longer reads gets a reset instead of tasks that wait for ever.
+        // A client that no longer reads gets a reset instead of tasks that wait for ever.
         if tokio::time::timeout(LINGER, sent).await.is_err() {
             self.tasks.shutdown().await;
         }
@@ -439,7 +439,7 @@ impl Peer {
 }
 
 async fn send(outgoing: &mpsc::Sender<Outgoing>, reply: &Reply) -> Result<()> {
-    let gone = |_| Error::new(ErrorKind::Closed, "the peer is gone");
+    let gone = |_| Error::new(ErrorKind::Closed, "the client is gone");
     outgoing.send((frame::encode(reply)?, None)).await.map_err(gone)
 }
 
@@ -508,7 +508,7 @@ async fn tell_what_comes(
     }
 }
 
-/// Carries a session's events to its peer, which speaks `protocol`.
+/// Carries a session's events to its client, which speaks `protocol`.
 async fn forward(
     mut events: mpsc::Receiver<Event>,
     outgoing: mpsc::Sender<Outgoing>,
@@ -558,7 +558,7 @@ async fn forward(
     }
 }
 
-/// Sends frames in order until the queue ends or the peer is gone.
+/// Sends frames in order until the queue ends or the client is gone.
 async fn send_all(stream: Arc<UnixStream>, mut queue: mpsc::Receiver<Outgoing>) {
     while let Some((frame, rider)) = queue.recv().await {
         let mut sent = 0;
@@ -574,7 +574,7 @@ async fn send_all(stream: Arc<UnixStream>, mut queue: mpsc::Receiver<Outgoing>) 
                 Ok(some) => sent += some,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    tracing::debug!(%error, "the peer is gone");
+                    tracing::debug!(%error, "the client is gone");
                     return;
                 }
             }
