@@ -1,7 +1,6 @@
 //! Access control, from the kernel's credentials of a client and the socket that it came by.
-//! A client that no rule names has no rights. Users and groups are numbers here; names were looked up
-//! when the
-//! configuration was read, so no connection waits for a name service.
+//! A client that no rule names has no rights. Users and groups are numbers here; names were looked
+//! up when the configuration was read, so no connection waits for a name service.
 //! ```text
 //!   datasets    data set of a URL, and the clients that may read it
 //!   limits      limits on jobs and opens of a tenant or a user

@@ -262,8 +262,8 @@ impl Receiver {
     fn fill(&mut self, socket: impl AsFd, wanted: usize) -> Result<bool> {
         while self.buffer.len() < wanted {
             let have = self.buffer.len();
-            // Grows by the bytes already received, not by the announced length: the other end has to send
-            // bytes to make memory grow.
+            // Grows by the bytes already received, not by the announced length: the sender has to
+            // send bytes to make memory grow.
             self.buffer.resize(have + (wanted - have).clamp(RECEIVE, RECEIVE.max(have)), 0);
             let received = self.receive_some(&socket, have);
             self.buffer.truncate(have + *received.as_ref().unwrap_or(&0));

@@ -1,7 +1,7 @@
 //! Rights of one connection, checked again and again while it lasts.
 //!
-//! The client's identity is fixed when it connects; its rights follow the policy in force now. Every
-//! denial is logged where it is decided.
+//! The client's identity is fixed when it connects; its rights follow the policy in force now.
+//! Every denial is logged where it is decided.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

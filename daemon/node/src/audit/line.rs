@@ -1,7 +1,7 @@
 //! One line of the audit log.
 //!
-//! A client's text is quoted, cut, and stripped of control characters for terminals; URLs are written
-//! without their secret parts.
+//! A client's text is quoted, cut, and stripped of control characters for terminals; URLs are
+//! written without their secret parts.
 
 use std::net::SocketAddr;
 use std::time::SystemTime;

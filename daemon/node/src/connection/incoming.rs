@@ -1,9 +1,10 @@
 //! Requests of a client on their way in: bounded in size, time and memory before they are received.
 //!
-//! Rule: a client makes this process keep 64 KiB at most that are not reserved, and what they decode
-//! to, which is bounded. A greeting is small. Lists of a job take slab memory, as the job's batches
-//! do. Other long requests belong to jobs that run already, so they wait for a turn of memory set
-//! aside for them. A request counts twice: as its frame, and as the memory that it decodes to.
+//! Rule: a client makes this process keep 64 KiB at most that are not reserved, and what they
+//! decode to, which is bounded. A greeting is small. Lists of a job take slab memory, as the job's
+//! batches do. Other long requests belong to jobs that run already, so they wait for a turn of
+//! memory set aside for them. A request counts twice: as its frame, and as the memory that it
+//! decodes to.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
