@@ -114,6 +114,50 @@ fn daemon_of_the_previous_release_is_supported() {
     assert_eq!((batch.keys.len(), batch.offsets.len()), (1, 0));
 }
 
+/// A daemon that rejects what the job says ends it: the next one would do the same.
+#[test]
+fn rejection_by_the_daemon_ends_the_job() {
+    let daemon = ScriptedDaemon::new();
+    let (loader, mut peer) = connected(&daemon);
+    loader.start(Begin::at(0, 0)).unwrap();
+    let _ = peer.started();
+    let error = Error::new(ErrorKind::Invalid, "a message outside this protocol");
+    peer.say(&Reply::Failed { run: None, error });
+    drop(peer);
+    let error = next(&loader).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert_eq!(loader.stats().reconnects, 0);
+}
+
+/// Daemons that take a job and are gone at once: it waits between them, and its time limit goes on.
+#[test]
+fn job_does_not_hurry_from_daemon_to_daemon() {
+    let daemon = ScriptedDaemon::new();
+    let timeout = Duration::from_secs(3);
+    let (loader, peer) = std::thread::scope(|scope| {
+        let loader = scope.spawn(|| open(daemon.address(), timeout).unwrap());
+        let mut peer = daemon.accept();
+        peer.register();
+        (loader.join().unwrap(), peer)
+    });
+    loader.start(Begin::at(0, 0)).unwrap();
+    drop(peer);
+    let error = std::thread::scope(|scope| {
+        let failed = scope.spawn(|| next(&loader).unwrap_err());
+        while !failed.is_finished() {
+            match daemon.try_accept() {
+                Some(mut peer) => peer.register(),
+                None => std::thread::park_timeout(Duration::from_millis(5)),
+            }
+        }
+        failed.join().unwrap()
+    });
+    assert_eq!((error.kind(), error.place("reason")), (ErrorKind::Unavailable, Some("lost")));
+    // A pause of half a second between two of them.
+    let reconnects = loader.stats().reconnects;
+    assert!((2..=7).contains(&reconnects), "{reconnects}");
+}
+
 fn bad() -> Bad {
     Bad { counts: vec![(ErrorKind::BadSample, 3)], last: Vec::new() }
 }

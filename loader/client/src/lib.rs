@@ -29,6 +29,7 @@ mod launch;
 mod lease;
 mod leased;
 mod loader;
+mod outage;
 mod session;
 mod trace;
 mod waits;

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver as Queue, Sender, bounded, unbounded};
 use forebay_error::{Doing, Error, ErrorKind, Result, shown};
@@ -25,6 +25,7 @@ use crate::connection::{Connection, SILENT};
 use crate::deadline::{Closing, Deadline, TIMEOUT_MAX};
 use crate::lease::Lease;
 use crate::leased::Leased;
+use crate::outage::Outage;
 use crate::trace::Trace;
 
 /// Daemons tried when a job is opened and each goes away before it answers.
@@ -463,10 +464,11 @@ fn register(
 
 /// The receiving thread: daemon after daemon until the session closes or none is to be had.
 fn receive(shared: &Shared, first: Arc<Connection>, batches: &Sender<RawBatch>) {
-    let mut connection = first;
+    let (mut connection, mut outage) = (first, Outage::default());
     loop {
-        let lost = receive_from(shared, &connection, batches);
-        let Some(lost) = lost else { return };
+        let (connected, mut has_delivered) = (Instant::now(), false);
+        let lost = receive_from(shared, &connection, batches, &mut has_delivered);
+        let Some((lost, is_told)) = lost else { return };
         connection.shut();
         {
             let mut wanted = shared.wanted();
@@ -475,7 +477,15 @@ fn receive(shared: &Shared, first: Arc<Connection>, batches: &Sender<RawBatch>) 
             wanted.lost = Some(lost.clone());
         }
         tracing::warn!(error = %lost, "lost the daemon; looking for another");
-        match reconnect(shared) {
+        let (closing, timeout) = (&shared.closing, shared.config.timeout);
+        let limit = outage.begin(connected, has_delivered, closing, timeout);
+        let next = match limit {
+            // The loader closes.
+            Err(_) => return,
+            Ok(_) if is_told && is_lasting(&lost) => Err(lost),
+            Ok(limit) => reconnect(shared, &limit, lost),
+        };
+        match next {
             Ok(Some(next)) => connection = next,
             Ok(None) => return,
             Err(error) => {
@@ -517,27 +527,39 @@ impl Wanted {
     }
 }
 
-/// Receives until the daemon is lost (the error says how) or nobody wants batches (`None`).
+/// Receives until the daemon is lost or nobody wants batches (`None`). Returns the reason, and true
+/// if the daemon told it; `has_delivered` is set once something came.
 fn receive_from(
     shared: &Shared,
     connection: &Arc<Connection>,
     batches: &Sender<RawBatch>,
-) -> Option<Error> {
+    has_delivered: &mut bool,
+) -> Option<(Error, bool)> {
     let mut receiver = Receiver::default();
     let mut slabs: HashMap<u32, (Arc<Slab>, Option<u64>)> = HashMap::new();
+    let mut told = None;
     loop {
         let reply = match connection.receive(&mut receiver) {
             Ok(reply) => reply,
             Err(_) if shared.closing.is_closed() => return None,
-            Err(error) => return Some(error),
+            Err(error) => {
+                let is_told = told.is_some();
+                return Some((told.unwrap_or(error), is_told));
+            }
         };
+        // The last word of a daemon that ends the connection.
+        told = match &reply {
+            Reply::Failed { run: None, error } => Some(error.clone()),
+            _ => None,
+        };
+        *has_delivered |= told.is_none() && !matches!(reply, Reply::Slab { .. });
         let raw = match reply {
             Reply::Slab { slab, len, batches } => {
                 let spare = spare_bytes(shared.config.open.prefetch, len, batches);
                 match receiver.take_descriptor().and_then(|fd| Slab::map(fd, len)) {
                     // Batches in the older slabs may still be on their way.
                     Ok(map) => drop(slabs.insert(slab, (map, spare))),
-                    Err(error) => return Some(error),
+                    Err(error) => return Some((error, false)),
                 }
                 continue;
             }
@@ -548,7 +570,8 @@ fn receive_from(
                     _ => unreachable!("matched just above"),
                 };
                 let Some((slab, spare)) = slabs.get(&batch.slab).cloned() else {
-                    return Some(Error::new(ErrorKind::Invalid, "a batch named an unknown slab"));
+                    let error = Error::new(ErrorKind::Invalid, "a batch named an unknown slab");
+                    return Some((error, false));
                 };
                 // Slots are taken in batch order: no later batch lies in an older slab.
                 slabs.retain(|number, _| *number >= batch.slab);
@@ -594,13 +617,16 @@ fn receive_from(
     }
 }
 
-/// Finds another daemon within the session's time limit and resumes the run there; `None` if the
+/// Finds another daemon within the limit of the outage and resumes the run there; `None` if the
 /// session closes meanwhile.
-fn reconnect(shared: &Shared) -> Result<Option<Arc<Connection>>> {
-    let deadline = shared.closing.or_after(shared.config.timeout);
+fn reconnect(shared: &Shared, deadline: &Deadline, lost: Error) -> Result<Option<Arc<Connection>>> {
+    if deadline.has_passed() {
+        // Others took the job, and were gone again.
+        return Err(gone(shared, ErrorKind::Unavailable, Some(lost)));
+    }
     let mut last = None;
     let found =
-        deadline.retry(|| match register(&shared.config, shared.trace.is_some(), &deadline) {
+        deadline.retry(|| match register(&shared.config, shared.trace.is_some(), deadline) {
             Ok((connection, _)) => Ok(Some(connection)),
             Err(error) if is_lasting(&error) => Err(error),
             Err(error) => {
@@ -616,13 +642,18 @@ fn reconnect(shared: &Shared) -> Result<Option<Arc<Connection>>> {
         Err(error) => Some(error),
     };
     let kind = error.as_ref().map_or(ErrorKind::Unavailable, Error::kind);
+    Err(gone(shared, kind, error))
+}
+
+/// Returns the error of an outage that lasts too long.
+fn gone(shared: &Shared, kind: ErrorKind, last: Option<Error>) -> Error {
     let gone = Error::new(kind, "the daemon has ended and no other replaced it")
         .at("waited_for", "daemon")
         .at("reason", "lost");
-    let gone = error.iter().fold(gone, |gone, error| gone.at("last", error));
-    Err(gone
+    last.iter()
+        .fold(gone, |gone, error| gone.at("last", error))
         .at("timeout_s", shared.config.timeout.as_secs())
-        .advise("read its log, start it again, and resume from the last state_dict()"))
+        .advise("read its log, start it again, and resume from the last state_dict()")
 }
 
 /// Returns true if another daemon would give the same error.
