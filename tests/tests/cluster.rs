@@ -12,13 +12,13 @@ use forebay_error::ErrorKind;
 use forebay_peers::message::{Presence, ShardRequest};
 use forebay_peers::{Fallback, PeerReport};
 use forebay_source::{Options, Rule, Rules};
-use forebay_store::{Dataset, Evict, Tenant, TierReport};
+use forebay_store::{Dataset, Evict, KeepFree, StoreRules, Tenant, TierLimits, TierReport};
 use forebay_testkit::shard;
 use forebay_tests::{
     Answer, ClusterFiles, Daemon, Epoch, Flaw, Origin, cached_file, config, epoch, eventually,
     flip, job_with, next,
 };
-use forebay_wire::message::{Begin, Open};
+use forebay_wire::message::{Begin, Open, Shuffle};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -110,6 +110,38 @@ impl Bench {
     fn tier(&self, number: usize) -> TierReport {
         self.node(number).tier("nvme")
     }
+
+    /// Gives a node other rules.
+    fn rule(&self, number: usize, datasets: Vec<Dataset>) {
+        let tier = TierLimits {
+            name: "nvme".to_owned(),
+            capacity: 2 * self.data_bytes,
+            keep_free: KeepFree::Bytes(0),
+            watermarks: None,
+        };
+        let (tenants, tiers) = (Vec::new(), vec![tier]);
+        let sources = self.config(number).sources;
+        let rules = StoreRules { datasets, tenants, tiers, sources };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(self.node(number).node().store().reconfigure(rules, false)).unwrap();
+    }
+
+    /// Shards on each node.
+    fn shards_here(&self) -> Vec<usize> {
+        (0..NODES).map(|number| self.tier(number).counters.shards).collect()
+    }
+
+    fn wait_for_second_copies(&self) {
+        eventually("each shard rests on two nodes", || {
+            self.shards_here().iter().sum::<usize>() as u64 == 2 * SHARDS
+        });
+        (0..NODES).for_each(|number| self.node(number).settle());
+    }
+}
+
+/// A data set of which two nodes keep each shard.
+fn two_copies() -> Dataset {
+    Dataset { copies: 2, ..Dataset::new("twice", "**", Evict::Clairvoyant).unwrap() }
 }
 
 /// Whichever node reads, each shard comes from the origin once, and rests with its owner.
@@ -549,4 +581,106 @@ fn draining_node_serves_on_and_says_what_to_do() {
     eventually("it is listed again", || bench.members(0).len() == NODES);
     eventually("the others know that it drains", seen);
     assert_eq!(put(false, "")["advice"], Value::Null);
+}
+
+/// With two copies each shard is read from the origin once, rests on two nodes, and the loss of one
+/// reads nothing again: not on nodes that read the data before, nor on one that did not.
+#[test]
+fn second_copies_outlast_a_node() {
+    let mut bench = Bench::with(|config, _| config.datasets = vec![two_copies()]);
+    bench.read_all(0);
+    bench.wait_for_second_copies();
+    assert_eq!(bench.served(), bench.data_bytes);
+    assert!(!bench.owned(1).is_empty(), "node1 owned nothing");
+    bench.nodes[1] = None;
+    for number in [0, 2, 3] {
+        bench.read_all(number);
+    }
+    assert_eq!(bench.served(), bench.data_bytes, "nothing was fetched again");
+}
+
+/// A reload that asks for second copies makes them.
+#[test]
+fn reload_makes_second_copies() {
+    let bench = Bench::new();
+    bench.read_all(0);
+    (0..NODES).for_each(|number| bench.node(number).settle());
+    assert_eq!(bench.shards_here().iter().sum::<usize>() as u64, SHARDS);
+    for number in 0..NODES {
+        bench.rule(number, vec![two_copies()]);
+    }
+    bench.wait_for_second_copies();
+    assert_eq!(bench.served(), bench.data_bytes);
+}
+
+/// A second copy is compared block by block where it comes from: a bit that flipped on the owner's
+/// disk does not spread.
+#[test]
+fn second_copy_of_a_corrupt_copy_comes_from_the_origin() {
+    let bench = Bench::new();
+    bench.read_all(0);
+    (0..NODES).for_each(|number| bench.node(number).settle());
+    let flipped = bench.owned(1)[0];
+    let file =
+        cached_file(&bench.disks[1].path().join("shards"), &format!("-{flipped}.tar")).unwrap();
+    flip(&file, 30_000);
+    for number in 0..NODES {
+        bench.rule(number, vec![two_copies()]);
+    }
+    eventually("the owner dropped its copy", || bench.tier(1).counters.corruptions == 1);
+    (0..NODES).for_each(|number| bench.read_all(number));
+    let again = bench.origin.bytes(&format!("{flipped}.tar")).len() as u64;
+    assert!(bench.served() <= bench.data_bytes + 2 * again, "{} more", bench.served());
+}
+
+/// Records of a batch that lie in one shard of another node are asked for together.
+#[test]
+fn records_of_a_batch_share_a_request() {
+    let bench = Bench::new();
+    let (samples, foreign) = (400, bench.owned(1)[0]);
+    let other = shard(samples, foreign, &(20_000..20_001));
+    bench.origin.put(&format!("{foreign}.tar"), &other);
+    let mut job = bench.job([foreign]);
+    job.order.shuffle = Shuffle::Window;
+    job.order.batch_size = 40;
+    let play = || epoch(bench.node(0).address(), job.clone()).unwrap();
+    assert_eq!(play().errors, []);
+    bench.node(1).settle();
+    let asked = || {
+        let members = bench.members(0);
+        members.iter().find(|member| member.name == "node1").unwrap().requests
+    };
+    let before = asked();
+    let played = play();
+    assert_eq!((played.errors, played.samples.len() as u64), (Vec::new(), samples));
+    // A batch of 40 samples of 20 KB is some 35 ranges, and fits one request.
+    let (asked, batches) = (asked() - before, samples / 40);
+    assert!(asked <= batches + 2, "{asked} requests for {batches} batches");
+}
+
+/// A compressed shard comes to its new owner from the origin: other nodes have only the plain tar.
+#[test]
+fn joining_node_fetches_compressed_shards() {
+    let bench = Bench::after(|files| files.list(&files.members()[..NODES - 1]));
+    let names: Vec<_> = (0..8).map(|n| format!("{n}.tar.gz")).collect();
+    for (n, name) in (0..).zip(&names) {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut packed, &shard(SAMPLES, n, &SIZES)).unwrap();
+        bench.origin.put(name, &packed.finish().unwrap());
+    }
+    let mut job = bench.job([]);
+    job.urls = names.iter().map(|name| Origin::url(name)).collect();
+    let read = |number: usize| {
+        let played = epoch(bench.node(number).address(), job.clone()).unwrap();
+        assert_eq!(played.errors, []);
+        played.assert_whole(8, SAMPLES, &SIZES);
+    };
+    read(0);
+    (0..NODES).for_each(|number| bench.node(number).settle());
+    bench.files.list(bench.files.members());
+    eventually("all nodes have the new list", || {
+        (0..NODES).all(|number| bench.members(number).len() == NODES)
+    });
+    read(3);
+    read(0);
 }

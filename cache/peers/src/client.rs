@@ -1,18 +1,16 @@
-//! Client of the other nodes: routes, connections, failures and their counts.
+//! Client of the other nodes: connections, failures and their counts.
 //!
 //! Nobody announces that a node is dead. The node that asks finds out: a connection must come
 //! within a second, and a reply may not pause for three. A node that failed is left alone for a
 //! while, which doubles as long as it fails.
 
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use forebay_cluster::{Member, ObjectKey, Ring};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_shard::checksum::crc32c;
 use forebay_source::Stat;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Response, StatusCode};
@@ -20,10 +18,12 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::message::{
-    BYTES, BytesRequest, FRAME_HEAD, Greeting, HAS, HELLO, INDEX, MAX_FRAME, Presence, RANGE_HEAD,
-    Reply, STAT, SUSPECT, ShardRequest,
+    BYTES, BytesRequest, FRAME_HEAD, Greeting, HAS, HELLO, INDEX, KEEP, MAX_FRAME, Presence, Reply,
+    STAT, SUSPECT, ShardRequest,
 };
 use crate::peer::{Asked, Failure, Fallback, Peer, PeerReport};
+use crate::ranges::RangesReader;
+use crate::routes::{Route, Routes};
 use crate::tls::PeerTls;
 
 /// Time in which a connection must be made: a hundred times that of a busy node in another hall.
@@ -51,15 +51,6 @@ const IDLE_CONNECTIONS: usize = 32;
 /// Maximum bytes of an error document or a greeting.
 const MAX_DOCUMENT: usize = 64 << 10;
 
-/// Nodes that may have a shard.
-#[derive(Debug, Clone)]
-pub struct Route {
-    /// The owner; none if it is this node, or if the list does not have this node.
-    pub owner: Option<Arc<Peer>>,
-    /// The next candidate that is another node.
-    pub next: Option<Arc<Peer>>,
-}
-
 /// Addresses of members, by their names.
 struct MemberAddresses(watch::Receiver<Arc<Ring>>);
 
@@ -77,12 +68,11 @@ impl Resolve for MemberAddresses {
 
 /// The other nodes of a cluster.
 pub struct Peers {
-    own: String,
+    routes: Routes,
     ring: watch::Receiver<Arc<Ring>>,
     client: RwLock<reqwest::Client>,
     /// Client of nodes whose names are not known.
     greeter: RwLock<reqwest::Client>,
-    known: Mutex<HashMap<String, Arc<Peer>>>,
     /// Hears of requests that a node rejected.
     denied: OnceLock<Denied>,
 }
@@ -98,8 +88,8 @@ impl Peers {
     pub fn new(own: &str, tls: &PeerTls, ring: watch::Receiver<Arc<Ring>>) -> Result<Self> {
         let client = RwLock::new(member_client(tls, ring.clone())?);
         let greeter = RwLock::new(build(any_client(&tls.any_name))?);
-        let (known, denied) = (Mutex::default(), OnceLock::new());
-        Ok(Self { own: own.to_owned(), ring, client, greeter, known, denied })
+        let routes = Routes::new(own, ring.clone());
+        Ok(Self { routes, ring, client, greeter, denied: OnceLock::new() })
     }
 
     /// Has `denied` hear of each request that a node rejected for want of rights. A second call has
@@ -124,29 +114,19 @@ impl Peers {
     /// Returns the ring in force.
     #[must_use]
     pub fn ring(&self) -> Arc<Ring> {
-        self.ring.borrow().clone()
+        self.routes.ring()
     }
 
     /// Returns the name of this node.
     #[must_use]
     pub fn own(&self) -> &str {
-        &self.own
+        self.routes.own()
     }
 
-    /// Returns the nodes that may have a shard.
+    /// Returns the nodes that may have a shard. Costs a look-up if it was asked for before.
     #[must_use]
     pub fn route(&self, key: ObjectKey) -> Route {
-        let ring = self.ring();
-        if ring.member(&self.own).is_none() {
-            // The others reject a node that is not in the list.
-            return Route { owner: None, next: None };
-        }
-        let candidates = ring.candidates(key, 2);
-        let other = |at: usize| {
-            let member = candidates.get(at).filter(|member| member.name != self.own)?;
-            Some(self.peer(member))
-        };
-        Route { owner: other(0), next: other(1) }
+        self.routes.of(key)
     }
 
     /// Returns the state of all members.
@@ -154,8 +134,8 @@ impl Peers {
     pub fn report(&self) -> Vec<PeerReport> {
         let ring = self.ring();
         let report = |member: &Member| {
-            if member.name != self.own {
-                return self.peer(member).report();
+            if member.name != self.own() {
+                return self.routes.peer(member).report();
             }
             PeerReport { is_self: true, ..Peer::new(member.clone()).report() }
         };
@@ -166,8 +146,8 @@ impl Peers {
     #[must_use]
     pub fn others(&self) -> Vec<Arc<Peer>> {
         let ring = self.ring();
-        let others = ring.members().iter().filter(|member| member.name != self.own);
-        others.map(|member| self.peer(member)).collect()
+        let others = ring.members().iter().filter(|member| member.name != self.own());
+        others.map(|member| self.routes.peer(member)).collect()
     }
 
     /// Asks a member for its identity.
@@ -188,28 +168,13 @@ impl Peers {
         let unknown = || Error::new(ErrorKind::NotFound, "no member of the cluster");
         let ring = self.ring();
         let member = ring.member(node).ok_or_else(unknown).map_err(|error| error.at("node", node));
-        let peer = self.peer(member?);
+        let peer = self.routes.peer(member?);
         let asked = async { document(self.post(&peer, HAS, json(request)?).await?).await };
         let body = asked.await.map_err(|failure| failure.error)?;
         serde_json::from_slice(&body).map_err(|error| {
             let what = format!("a node's answer is malformed: {error}");
             Error::new(ErrorKind::Invalid, what).at("node", node)
         })
-    }
-
-    fn peer(&self, member: &Member) -> Arc<Peer> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.get(&member.name) {
-            Some(peer) if peer.member == *member => peer.clone(),
-            // Another address: earlier failures say nothing about it.
-            _ => {
-                let ring = self.ring.borrow().clone();
-                known.retain(|name, _| ring.member(name).is_some());
-                let peer = Arc::new(Peer::new(member.clone()));
-                known.insert(member.name.clone(), peer.clone());
-                peer
-            }
-        }
     }
 
     /// Asks the node at an address, a host and a port, for its identity. Its certificate must be
@@ -273,23 +238,48 @@ impl Peers {
         told.await.map_err(|failure| failure.error.at("node", peer.name()))
     }
 
-    /// Fills `into` with the bytes of a range, as far as the shard has any. Returns their number.
+    /// Returns true if a node has a whole copy of the version that the request names. A node that
+    /// does not answer has none.
+    pub async fn has_copy(&self, peer: &Peer, request: &ShardRequest) -> bool {
+        match self.stat(peer, request).await {
+            Ok(_) => true,
+            Err(failure) => {
+                peer.note(&failure);
+                false
+            }
+        }
+    }
+
+    /// Asks the next candidate of a shard to keep the second copy. Returns once it took notice; it
+    /// copies the shard afterwards.
+    ///
+    /// # Errors
+    /// The error of the node.
+    pub async fn keep(&self, peer: &Peer, request: &ShardRequest) -> Result<()> {
+        let told = async { self.post(peer, KEEP, json(request)?).await.map(drop) };
+        told.await.map_err(|failure| failure.error.at("node", peer.name()))
+    }
+
+    /// Fills `into` with the bytes of the request's ranges, each as far as the shard has any.
+    /// Returns their numbers.
     pub(crate) async fn bytes(
         &self,
         peer: &Peer,
         request: &BytesRequest,
-        into: &mut [u8],
-    ) -> Asked<usize> {
+        into: Vec<&mut [u8]>,
+    ) -> Asked<Vec<usize>> {
         let response = self.post(peer, BYTES, json(request)?).await?;
         // Bytes that drip are no sign of life.
-        let longest = SILENCE + Duration::from_secs(into.len() as u64 / SLOWEST);
+        let bytes: usize = into.iter().map(|into| into.len()).sum();
+        let longest = SILENCE + Duration::from_secs(bytes as u64 / SLOWEST);
         let receive = receive(peer, response, into);
         let Ok(received) = tokio::time::timeout(longest, receive).await else {
             let error = Error::new(ErrorKind::Unavailable, "a node sends next to nothing");
             let error = error.at("node", peer.name()).at("seconds", longest.as_secs());
             return Err(Failure::new(Fallback::Silence, error));
         };
-        peer.received.fetch_add(received.as_ref().map_or(0, |len| *len as u64), Ordering::Relaxed);
+        let bytes = received.as_ref().map_or(0, |lens| lens.iter().sum::<usize>());
+        peer.received.fetch_add(bytes as u64, Ordering::Relaxed);
         received
     }
 
@@ -334,32 +324,17 @@ impl Peers {
     }
 }
 
-/// Receives a range, and compares it with its checksum. Returns its bytes.
-async fn receive(peer: &Peer, mut response: Response, into: &mut [u8]) -> Asked<usize> {
+/// Receives ranges, and compares each with its checksum. Returns their bytes.
+async fn receive(peer: &Peer, mut response: Response, into: Vec<&mut [u8]>) -> Asked<Vec<usize>> {
     let corrupt = |what: &str| {
         let error = Error::new(ErrorKind::Corrupt, what.to_owned()).at("node", peer.name());
         Failure::new(Fallback::Corrupt, error)
     };
-    let (mut head, mut filled) = (BytesMut::with_capacity(RANGE_HEAD), 0);
-    while let Some(mut chunk) =
-        response.chunk().await.map_err(|error| broken(peer.name(), &error))?
-    {
-        let missing = (RANGE_HEAD - head.len()).min(chunk.len());
-        head.extend_from_slice(&chunk[..missing]);
-        chunk.advance(missing);
-        let room = into.get_mut(filled..filled + chunk.len());
-        let room = room.ok_or_else(|| corrupt("a node sent more than was asked for"))?;
-        room.copy_from_slice(&chunk);
-        filled += chunk.len();
+    let mut reader = RangesReader::new(into);
+    while let Some(chunk) = response.chunk().await.map_err(|error| broken(peer.name(), &error))? {
+        reader.feed(&chunk).map_err(corrupt)?;
     }
-    if head.len() < RANGE_HEAD {
-        return Err(corrupt("a node sent no bytes"));
-    }
-    let (len, sum) = (head.get_u32_le(), head.get_u32_le());
-    if len as usize != filled || crc32c(&into[..filled]) != sum {
-        return Err(corrupt("bytes changed on the way from a node"));
-    }
-    Ok(filled)
+    reader.finish().map_err(corrupt)
 }
 
 /// Samples of a shard, as a node indexes them.

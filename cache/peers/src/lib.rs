@@ -5,7 +5,8 @@
 //! |---|---|
 //! | [`message`] | requests and replies between nodes |
 //! | [`PeerTls`] | certificates by which nodes know each other |
-//! | [`Peers`] | the client: routes, connections, failures and their counts |
+//! | [`Peers`] | the client: connections, failures and their counts |
+//! | [`Route`] | the nodes to ask for a shard |
 //! | [`greet_members`] | clocks and rules of the members, compared with this node's |
 //! | [`Peered`] | an origin whose shards may come from other nodes |
 //!
@@ -18,15 +19,18 @@ mod greetings;
 pub mod message;
 mod peer;
 mod peered;
+mod ranges;
 mod report;
+mod routes;
 mod tls;
 
 pub use certificate::CertificateReport;
-pub use client::{Denied, IndexStream, Peers, Route};
+pub use client::{Denied, IndexStream, Peers};
 pub use greetings::{MAX_CLOCK_SKEW, greet_members};
 pub use peer::{Fallback, Greeted, Peer, PeerReport};
 pub use peered::{Hop, Peered};
 pub use report::{
     ClusterReport, DrainReport, HolderReport, OwnerReport, PlacementReport, ServingReport,
 };
+pub use routes::{Part, Route};
 pub use tls::{PeerPem, PeerTls, PeerTlsFiles};

@@ -28,6 +28,9 @@ pub const SUSPECT: &str = "/peer/1/suspect";
 /// Path of a question about a node's copy: a [`ShardRequest`], answered by a [`Presence`] as JSON.
 pub const HAS: &str = "/peer/1/has";
 
+/// Path of a request to keep the second copy of a shard: a [`ShardRequest`].
+pub const KEEP: &str = "/peer/1/keep";
+
 /// Path of bytes: a [`BytesRequest`], answered by the bytes of each range behind a head.
 pub const BYTES: &str = "/peer/1/bytes";
 
@@ -127,7 +130,8 @@ pub enum Presence {
 pub struct BytesRequest {
     /// The shard.
     pub shard: ShardRequest,
-    /// True for bytes of the origin's object; false for bytes of the plain tar.
+    /// True for blocks of the origin's object, which the node compares with their checksums before
+    /// it sends them; false for bytes of the plain tar, which the asker compares.
     pub of_object: bool,
     /// First byte and length of each range.
     pub ranges: Vec<(u64, u64)>,

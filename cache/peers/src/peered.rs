@@ -2,13 +2,15 @@
 //!
 //! | read | asks, in this order |
 //! |---|---|
-//! | identity | the owner, the origin |
-//! | bytes for a fill of this node | the next candidate for its copy, the origin |
+//! | identity | the owner, the next candidate if it has a copy, the origin |
+//! | bytes for a fill of this node | the owner and the next candidate for their copies, the origin |
 //! | records of a shard of another owner | the owner, the next candidate for its copy, the origin |
 //!
 //! All replies are of one version: each request names it. A shard whose version nothing binds
-//! comes from its origin alone.
+//! comes from its origin alone. A fill takes whole blocks, which the node that has them compares
+//! with the checksums of its own fill; so wrong bytes do not spread.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,10 +22,16 @@ use forebay_source::{
     object_of,
 };
 use forebay_uring::Span;
+use tokio::sync::Semaphore;
 
-use crate::client::{Peers, Route};
-use crate::message::{BytesRequest, MAX_BYTES, ShardRequest};
-use crate::peer::{Asked, Failure, Peer};
+use crate::client::Peers;
+use crate::message::{BytesRequest, MAX_BYTES, MAX_RANGES, ShardRequest};
+use crate::peer::{Failure, Fallback, Peer};
+use crate::routes::Route;
+
+/// Requests of one shard's records at once: 32 MiB, half of what a node serves from at once. A
+/// batch rarely has more of a shard.
+const REQUESTS_AT_ONCE: usize = 8;
 
 /// Place of a request on its way through the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,11 +67,12 @@ impl Peered {
     /// Returns the nodes to ask for a shard.
     fn route(&self, url: &str) -> Route {
         let key = ObjectKey::new(self.origin.endpoint(), &object_of(url));
-        let Route { owner, next } = self.peers.route(key);
-        match self.hop {
-            Hop::First => Route { owner, next },
-            Hop::Last => Route { owner: None, next },
-        }
+        self.peers.route(key)
+    }
+
+    /// Returns the owner of a shard, if a request may ask it for more than its copy.
+    fn asked_owner(&self, route: &Route) -> Option<Arc<Peer>> {
+        route.owner.clone().filter(|_| self.hop == Hop::First)
     }
 
     fn request(
@@ -83,83 +92,131 @@ impl Peered {
         }
     }
 
-    /// Fills the span from a node, as far as the shard reaches.
+    /// Fills the spans from a node, as few requests as hold them. Returns those that it did not
+    /// fill, and the last error.
     async fn read_at(
         &self,
         peer: &Peer,
-        shard: ShardRequest,
-        of_object: bool,
-        offset: u64,
-        into: &mut [u8],
-    ) -> Asked<usize> {
-        let mut filled = 0;
-        while filled < into.len() {
-            let len = (into.len() - filled).min(MAX_BYTES as usize);
-            let ranges = vec![(offset + filled as u64, len as u64)];
-            let request = BytesRequest { shard: shard.clone(), of_object, ranges };
-            let got = self.peers.bytes(peer, &request, &mut into[filled..filled + len]).await?;
-            filled += got;
-            if got < len {
-                break;
+        shard: &ShardRequest,
+        wanted: &mut [Wanted],
+    ) -> Option<Error> {
+        let mut pieces = Vec::new();
+        for (of, wanted) in wanted.iter_mut().enumerate().filter(|(_, wanted)| !wanted.is_here) {
+            let mut offset = wanted.offset;
+            for into in wanted.span.chunks_mut(MAX_BYTES as usize) {
+                let len = into.len() as u64;
+                pieces.push(Piece { of, offset, into });
+                offset += len;
             }
         }
-        Ok(filled)
-    }
-
-    /// Fills the span from the owner, else from the next candidate's copy. Returns the errors of
-    /// both if neither has the bytes.
-    async fn read_plain(
-        &self,
-        url: &str,
-        stat: &Stat,
-        offset: u64,
-        into: &mut [u8],
-        rank: &Rank,
-    ) -> std::result::Result<usize, Option<Error>> {
-        let Route { owner, next } = self.route(url);
+        let all: Vec<usize> = pieces.iter().map(|piece| piece.of).collect();
+        let (turns, mut requests) = (Semaphore::new(REQUESTS_AT_ONCE), Vec::new());
+        for pieces in requests_of(pieces) {
+            requests.push(self.read_pieces(peer, shard, pieces, &turns));
+        }
+        let done = futures::future::join_all(requests).await;
+        all.iter().for_each(|of| wanted[*of].is_here = true);
         let mut last = None;
-        for (peer, only_cached) in [(owner, false), (next, true)] {
-            let Some(peer) = peer else { continue };
-            let request = self.request(url, Some(stat), only_cached, rank);
-            let _asked = self.times.begin();
-            match self.read_at(&peer, request, false, offset, into).await {
-                Ok(filled) => return Ok(filled),
-                Err(failure) => last = Some(peer.noted(failure)),
-            }
+        for (of, failure) in done {
+            let Some(failure) = failure else { continue };
+            of.iter().for_each(|of| wanted[*of].is_here = false);
+            last = Some(peer.noted(failure));
         }
-        Err(last)
+        last
     }
 
-    /// Asks the owner for a shard's version, or the next candidate if this node owns the shard and
-    /// that one may have a copy.
+    /// Fills pieces by one request. Returns the numbers of their spans, and its failure.
+    async fn read_pieces(
+        &self,
+        peer: &Peer,
+        shard: &ShardRequest,
+        pieces: Vec<Piece<'_>>,
+        turns: &Semaphore,
+    ) -> (Vec<usize>, Option<Failure>) {
+        // Never closed.
+        let _turn = turns.acquire().await;
+        let ranges = pieces.iter().map(|piece| (piece.offset, piece.into.len() as u64)).collect();
+        let request = BytesRequest { shard: shard.clone(), of_object: false, ranges };
+        let (mut of, mut into) = (Vec::new(), Vec::new());
+        for piece in pieces {
+            of.push(piece.of);
+            into.push(piece.into);
+        }
+        let read = self.peers.bytes(peer, &request, into).await;
+        (of, read.err())
+    }
+
+    /// Fills `into` with a block of a node's copy.
+    async fn copy(
+        &self,
+        peer: &Peer,
+        shard: ShardRequest,
+        offset: u64,
+        into: &mut [u8],
+    ) -> std::result::Result<(), Failure> {
+        let (ranges, wanted) = (vec![(offset, into.len() as u64)], into.len());
+        let request = BytesRequest { shard, of_object: true, ranges };
+        let read = self.peers.bytes(peer, &request, vec![into]).await?;
+        if read == [wanted] { Ok(()) } else { Err(Failure::shortened()) }
+    }
+
+    /// Asks other nodes for a shard's version: the owner, which asks the origin if it has to, then
+    /// the next candidate, if it may have a copy.
     async fn stat_elsewhere(&self, url: &str, rank: &Rank) -> Option<Stat> {
-        let Route { owner: None, next: Some(next) } = self.route(url) else {
-            return self.stat_at_owner(url, rank).await;
-        };
-        let request = self.request(url, None, true, rank);
-        let _asked = self.times.begin();
-        match self.peers.stat(&next, &request).await {
-            Ok(stat) => Some(stat),
-            Err(failure) => {
-                next.noted(failure);
-                None
+        let route = self.route(url);
+        let owner = self.asked_owner(&route);
+        for (peer, only_cached) in [(owner, false), (route.next, true)] {
+            let Some(peer) = peer else { continue };
+            let request = self.request(url, None, only_cached, rank);
+            let _asked = self.times.begin();
+            let failure = match self.peers.stat(&peer, &request).await {
+                Ok(stat) => return Some(stat),
+                Err(failure) => failure,
+            };
+            let is_absent = failure.reason == Fallback::Absent;
+            let error = peer.noted(failure);
+            tracing::debug!(url = forebay_error::shown(url), %error, "a node does not tell a shard's version");
+            if is_absent && !only_cached {
+                // The object is gone: the origin says so.
+                return None;
             }
         }
+        None
     }
+}
 
-    async fn stat_at_owner(&self, url: &str, rank: &Rank) -> Option<Stat> {
-        let owner = self.route(url).owner?;
-        let request = self.request(url, None, false, rank);
-        let _asked = self.times.begin();
-        match self.peers.stat(&owner, &request).await {
-            Ok(stat) => Some(stat),
-            Err(failure) => {
-                let error = owner.noted(failure);
-                tracing::debug!(url = forebay_error::shown(url), %error, "the owner does not tell a shard's version");
-                None
+/// Memory for bytes of a shard.
+struct Wanted {
+    offset: u64,
+    span: Span,
+    is_here: bool,
+}
+
+/// A range of a request, and the number of the span that it fills a part of.
+struct Piece<'a> {
+    of: usize,
+    offset: u64,
+    into: &'a mut [u8],
+}
+
+/// Divides ranges among requests, each as large as a node accepts.
+fn requests_of(pieces: Vec<Piece<'_>>) -> Vec<Vec<Piece<'_>>> {
+    let mut requests: Vec<Vec<Piece<'_>>> = Vec::new();
+    let mut bytes = 0;
+    for piece in pieces {
+        let len = piece.into.len() as u64;
+        match requests.last_mut() {
+            Some(last) if last.len() < MAX_RANGES && bytes + len <= MAX_BYTES => {
+                bytes += len;
+                last.push(piece);
+            }
+            _ => {
+                bytes = len;
+                requests.push(vec![piece]);
             }
         }
     }
+    requests
 }
 
 /// Returns true if requests can name the version of a shard.
@@ -170,7 +227,7 @@ fn is_bound(stat: &Stat) -> bool {
 #[async_trait]
 impl Source for Peered {
     async fn stat(&self, url: &str) -> Result<Stat> {
-        match self.stat_at_owner(url, &Rank::ahead(0)).await {
+        match self.stat_elsewhere(url, &Rank::ahead(0)).await {
             Some(stat) => Ok(stat),
             None => self.origin.stat(url).await,
         }
@@ -190,11 +247,12 @@ impl Source for Peered {
         range: Range<u64>,
         rank: &'a Rank,
     ) -> Result<Box<dyn RangeRead + 'a>> {
-        let Some(next) = self.route(url).next.filter(|_| is_bound(stat)) else {
+        let nodes: VecDeque<_> = self.route(url).others().into();
+        if nodes.is_empty() || !is_bound(stat) {
             return self.origin.range_read(url, stat, range, rank).await;
-        };
+        }
         let Range { start, end } = range;
-        let from = ReadFrom::Copy(next, self.times.begin());
+        let from = ReadFrom::Copies(nodes, self.times.begin());
         Ok(Box::new(PeeredRead { peered: self, url, stat, at: start, end, rank, from }))
     }
 
@@ -203,28 +261,56 @@ impl Source for Peered {
         url: &str,
         stat: &Stat,
         offset: u64,
-        mut into: Span,
+        into: Span,
         rank: &Rank,
     ) -> Result<Span> {
-        if is_bound(stat) && self.read_plain(url, stat, offset, &mut into, rank).await.is_ok() {
-            return Ok(into);
-        }
+        // A piece of a compressed object: other nodes have only the plain tar.
         self.origin.read_part(url, stat, offset, into, rank).await
     }
 
-    async fn read_unpacked(
+    async fn read_records(
         &self,
         url: &str,
         stat: &Stat,
-        offset: u64,
-        mut into: Span,
+        is_unpacked: bool,
+        wanted: Vec<(u64, Span)>,
         rank: &Rank,
-    ) -> (Span, Result<()>) {
-        match self.read_plain(url, stat, offset, &mut into, rank).await {
-            Ok(_) => (into, Ok(())),
-            Err(Some(error)) => (into, Err(error)),
-            Err(None) => self.origin.read_unpacked(url, stat, offset, into, rank).await,
+    ) -> Vec<(Span, Result<()>)> {
+        let route = self.route(url);
+        let nodes = [(self.asked_owner(&route), false), (route.next, true)];
+        let wanted = wanted.into_iter();
+        let wanted = wanted.map(|(offset, span)| Wanted { offset, span, is_here: false });
+        let (mut wanted, mut last): (Vec<_>, _) = (wanted.collect(), None);
+        for (peer, only_cached) in nodes {
+            let Some(peer) = peer.filter(|_| is_unpacked || is_bound(stat)) else { continue };
+            if wanted.iter().all(|wanted| wanted.is_here) {
+                break;
+            }
+            let request = self.request(url, Some(stat), only_cached, rank);
+            let _asked = self.times.begin();
+            let failed = self.read_at(&peer, &request, &mut wanted).await;
+            last = failed.or(last);
         }
+        let (mut read, mut left, mut places) = (Vec::with_capacity(wanted.len()), vec![], vec![]);
+        for (at, Wanted { offset, span, is_here }) in wanted.into_iter().enumerate() {
+            match (is_here, &last) {
+                (true, _) => read.push(Some((span, Ok(())))),
+                // The origin has no bytes of the plain tar.
+                (false, Some(error)) if is_unpacked => read.push(Some((span, Err(error.clone())))),
+                (false, _) => {
+                    read.push(None);
+                    left.push((offset, span));
+                    places.push(at);
+                }
+            }
+        }
+        if !left.is_empty() {
+            let rest = self.origin.read_records(url, stat, is_unpacked, left, rank).await;
+            for (at, one) in places.into_iter().zip(rest) {
+                read[at] = Some(one);
+            }
+        }
+        read.into_iter().flatten().collect()
     }
 
     async fn list(&self, pattern: &str) -> Result<Listing> {
@@ -268,7 +354,7 @@ impl Source for Peered {
     }
 }
 
-/// Bytes for a fill of this node: of a node's copy as long as it has them, then of the origin.
+/// Bytes for a fill of this node: of nodes' copies as long as they have them, then of the origin.
 struct PeeredRead<'a> {
     peered: &'a Peered,
     url: &'a str,
@@ -280,8 +366,11 @@ struct PeeredRead<'a> {
 }
 
 enum ReadFrom<'a> {
-    /// A copy on another node.
-    Copy(Arc<Peer>, #[expect(dead_code, reason = "it ends the time at the node")] AtPeer),
+    /// Nodes that may have a copy, in the order of asking.
+    Copies(
+        VecDeque<Arc<Peer>>,
+        #[expect(dead_code, reason = "it ends the time at the nodes")] AtPeer,
+    ),
     Origin(Box<dyn RangeRead + 'a>),
 }
 
@@ -290,23 +379,27 @@ impl RangeRead for PeeredRead<'_> {
     async fn fill(&mut self, mut into: Span) -> Result<Span> {
         let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
         let wanted = left.min(into.len());
-        if let ReadFrom::Copy(peer, _) = &self.from {
-            let request = self.peered.request(self.url, Some(self.stat), true, self.rank);
-            let peered = self.peered;
-            let read = peered.read_at(peer, request, true, self.at, &mut into[..wanted]).await;
-            let failure = match read {
-                Ok(filled) if filled == wanted => {
-                    self.at += wanted as u64;
-                    return Ok(into);
+        while let ReadFrom::Copies(nodes, _) = &self.from {
+            if let Some(peer) = nodes.front().cloned() {
+                let shard = self.peered.request(self.url, Some(self.stat), true, self.rank);
+                let read = self.peered.copy(&peer, shard, self.at, &mut into[..wanted]);
+                match read.await {
+                    Ok(()) => {
+                        self.at += wanted as u64;
+                        return Ok(into);
+                    }
+                    Err(failure) => peer.note(&failure),
                 }
-                Ok(_) => Failure::shortened(),
-                Err(failure) => failure,
-            };
-            peer.noted(failure);
-            let (origin, rest) = (&peered.origin, self.at..self.end);
-            // It asks for nothing yet.
-            let read = origin.range_read(self.url, self.stat, rest, self.rank).await?;
-            self.from = ReadFrom::Origin(read);
+            }
+            match &mut self.from {
+                ReadFrom::Copies(nodes, _) if nodes.len() > 1 => drop(nodes.pop_front()),
+                _ => {
+                    let (origin, rest) = (&self.peered.origin, self.at..self.end);
+                    // It asks for nothing yet.
+                    let read = origin.range_read(self.url, self.stat, rest, self.rank).await?;
+                    self.from = ReadFrom::Origin(read);
+                }
+            }
         }
         let ReadFrom::Origin(read) = &mut self.from else { return Ok(into) };
         let into = read.fill(into).await?;
@@ -316,8 +409,29 @@ impl RangeRead for PeeredRead<'_> {
 
     fn ends_at(&self) -> Option<u64> {
         match &self.from {
-            ReadFrom::Copy(..) => None,
+            ReadFrom::Copies(..) => None,
             ReadFrom::Origin(read) => read.ends_at(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A batch's records of a shard go out as few requests as the protocol allows.
+    #[test]
+    fn ranges_share_requests_up_to_the_limits() {
+        let sizes = |lens: &[usize]| {
+            let mut memory: Vec<_> = lens.iter().map(|len| vec![0; *len]).collect();
+            let pieces = memory.iter_mut().enumerate();
+            let pieces = pieces.map(|(of, into)| Piece { of, offset: 0, into });
+            requests_of(pieces.collect()).iter().map(Vec::len).collect::<Vec<_>>()
+        };
+        let most = MAX_BYTES as usize;
+        assert!(sizes(&[]).is_empty());
+        assert_eq!(sizes(&[1; 3]), [3]);
+        assert_eq!(sizes(&[1; MAX_RANGES + 1]), [MAX_RANGES, 1]);
+        assert_eq!(sizes(&[most, 1, most - 1, 1]), [1, 2, 1]);
     }
 }

@@ -113,24 +113,30 @@ pub trait Source: Send + Sync {
         self.range_read(url, stat, range, rank).await?.fill(into).await
     }
 
-    /// Fills the beginning of `into` with bytes of the plain tar, of a shard that the origin keeps
-    /// compressed or sends only as a whole. The span comes back in any case.
-    ///
-    /// # Errors
-    /// `Unavailable` unless another node has the plain tar.
-    async fn read_unpacked(
+    /// Fills the beginning of each span with bytes of the plain tar from an offset on, all of the
+    /// version `stat`, as far as there are any. `is_unpacked`: the origin keeps the shard
+    /// compressed, or sends it only as a whole. The spans come back in order; one whose read the
+    /// origin failed comes back empty.
+    async fn read_records(
         &self,
         url: &str,
-        _stat: &Stat,
-        _offset: u64,
-        into: Span,
-        _rank: &Rank,
-    ) -> (Span, Result<()>) {
-        let what = "no tier holds the shard, and its origin sends it only as a whole";
-        let error = Error::new(ErrorKind::Unavailable, what).at("url", url).advise(
-            "read it again once a tier accepts it (see `forebay tier ls`), or store it as a plain tar",
-        );
-        (into, Err(error))
+        stat: &Stat,
+        is_unpacked: bool,
+        wanted: Vec<(u64, Span)>,
+        rank: &Rank,
+    ) -> Vec<(Span, Result<()>)> {
+        let reads = wanted.into_iter().map(|(offset, mut span)| async move {
+            if is_unpacked {
+                return (span, Err(only_as_a_whole(url)));
+            }
+            // The source keeps the span until it succeeds.
+            let stub = span.split_to(0);
+            match self.read_part(url, stat, offset, span, rank).await {
+                Ok(span) => (span, Ok(())),
+                Err(error) => (stub, Err(error)),
+            }
+        });
+        futures::future::join_all(reads).await
     }
 
     /// The objects that a pattern (`s3://bucket/train-*.tar`) or a folder (`s3://bucket/train/`)
@@ -217,6 +223,13 @@ pub struct Begun {
     pub stat: Stat,
     /// The first bytes, on their way; at most as many as are [`Source::at_once`] asked for.
     pub head: Option<Box<dyn RangeRead>>,
+}
+
+fn only_as_a_whole(url: &str) -> Error {
+    let what = "no tier holds the shard, and its origin sends it only as a whole";
+    Error::new(ErrorKind::Unavailable, what).at("url", url).advise(
+        "read it again once a tier accepts it (see `forebay tier ls`), or store it as a plain tar",
+    )
 }
 
 fn lists_nothing(pattern: &str) -> Error {

@@ -342,6 +342,11 @@ impl Shares {
         &self.datasets[self.dataset_of(url)].rule
     }
 
+    /// Returns true if this holds for the rule of any data set.
+    pub(crate) fn any_rule(&self, holds: impl Fn(&Dataset) -> bool) -> bool {
+        self.datasets.iter().any(|dataset| holds(&dataset.rule))
+    }
+
     /// Index of a tenant.
     pub(crate) fn tenant_of(&self, name: Option<&str>) -> usize {
         let mut named = self.named.iter();

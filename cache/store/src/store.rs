@@ -14,6 +14,7 @@ mod at_owner;
 mod capacity;
 mod check;
 mod explain;
+mod for_peers;
 mod identity;
 mod in_place;
 mod moves;
@@ -39,6 +40,7 @@ use forebay_source::{Bill, ByClient, Client, Listing, Options, Rank, Rate, Sourc
 use forebay_uring::{Arena, Engine};
 use futures::future::Shared;
 use lru::LruCache;
+use tokio::sync::Notify;
 
 use crate::dataset::Dataset;
 use crate::device;
@@ -54,11 +56,11 @@ use crate::shared_state::SharedState;
 use crate::shares::{Charge, Shares};
 use crate::shutdown::shutting_down;
 use crate::tenant::Tenant;
-use crate::tier::{Tier, TierConfig, Urgency};
+use crate::tier::{CopyFacts, Tier, TierConfig, Urgency};
 pub use announce::{AnnouncedReads, Announcement};
-pub use at_owner::PeerShard;
 pub use check::Checked;
 pub use explain::{Explained, OriginAnswer, Quota, TierRoom};
+pub use for_peers::PeerShard;
 use moves::Promotions;
 use opening::{Asker, Opened};
 pub use placement::rules_digest;
@@ -103,6 +105,8 @@ pub struct Store {
     snapshot: Option<Arc<Snapshot>>,
     /// Place of its requests on their way through a cluster.
     hop: Hop,
+    /// True if the owner of a shard told this node to keep the second copy.
+    is_told: bool,
 }
 
 struct StoreInner {
@@ -119,6 +123,10 @@ struct StoreInner {
     elsewhere: Mutex<OpenShards>,
     /// Shards whose owner sent wrong bytes, and since when.
     distrusted: Mutex<LruCache<ShardName, Instant>>,
+    /// Facts about copies that other nodes read.
+    copy_facts: Mutex<LruCache<ShardName, Arc<CopyFacts>>>,
+    /// Wakes the task that tells other nodes of second copies.
+    second_copies: Arc<Notify>,
     /// Held while a copy that another node found wrong is compared.
     comparing: tokio::sync::Mutex<()>,
     /// Held by a change of rules, from its checks to its end.
@@ -132,6 +140,7 @@ impl Drop for StoreInner {
         // Wakes the background tasks, which then find the store gone.
         self.shared.moves.notify_one();
         self.shared.forecast.changed.notify_one();
+        self.second_copies.notify_one();
     }
 }
 
@@ -173,6 +182,7 @@ impl Store {
         }
         check_usable(&tiers)?;
         tiers.sort_by_key(Tier::class);
+        let second_copies = Arc::new(Notify::new());
         let inner = StoreInner {
             tiers,
             shared: shared.clone(),
@@ -182,6 +192,8 @@ impl Store {
             peers: OnceLock::new(),
             elsewhere: Mutex::new(OpenShards::new()),
             distrusted: Mutex::new(LruCache::new(at_owner::DISTRUSTED)),
+            copy_facts: Mutex::new(LruCache::new(for_peers::REMEMBERED)),
+            second_copies: second_copies.clone(),
             comparing: tokio::sync::Mutex::default(),
             reconfiguring: tokio::sync::Mutex::default(),
             pinning: tokio::sync::Mutex::default(),
@@ -192,6 +204,8 @@ impl Store {
         let forecast = shared.forecast.clone();
         tokio::spawn(announce::fetch_ahead(Arc::downgrade(&store.inner), forecast));
         tokio::spawn(moves::move_shards(Arc::downgrade(&store.inner), shared));
+        let weak = Arc::downgrade(&store.inner);
+        tokio::spawn(for_peers::tell_about_second_copies(weak, second_copies));
         Ok(store)
     }
 
@@ -206,6 +220,7 @@ impl Store {
             pace: None,
             snapshot: None,
             hop: Hop::First,
+            is_told: false,
         }
     }
 

@@ -72,7 +72,7 @@ use limits::Size;
 pub use limits::TierLimits;
 pub(crate) use limits::reconfigure;
 pub(crate) use new_charges::NewCharges;
-pub(crate) use open::OpeningGuard;
+pub(crate) use open::{CopyFacts, OpeningGuard};
 pub use request::Urgency;
 pub use scrub::{Flaw, Scrub};
 use table::ShardTable;

@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_peers::message::{
-    BYTES, BytesRequest, Greeting, HAS, HELLO, INDEX, MAX_REQUEST, PART_MEMBERS, RANGE_HEAD, Reply,
-    STAT, SUSPECT, ShardRequest,
+    BYTES, BytesRequest, Greeting, HAS, HELLO, INDEX, KEEP, MAX_REQUEST, PART_MEMBERS, RANGE_HEAD,
+    Reply, STAT, SUSPECT, ShardRequest,
 };
 use forebay_shard::IndexPart;
 use forebay_shard::checksum::crc32c;
@@ -25,7 +25,7 @@ use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::de::DeserializeOwned;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use crate::server::{Asker, Guard, Tally};
 
@@ -48,6 +48,10 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Shards that wait to be compared with their checksums.
 pub(crate) const SUSPECTS: usize = 16;
 
+/// Second copies that are made or wait for it. Fills take turns of their own; a node that has more
+/// to copy tells its askers to come again.
+pub(crate) const SECOND_COPIES: usize = 64;
+
 /// Frames that wait for the connection.
 const FRAMES_AHEAD: usize = 4;
 
@@ -64,6 +68,8 @@ pub(crate) struct Answers {
     pub(crate) guard: Arc<dyn Guard>,
     /// Permits of shards that wait to be compared.
     pub(crate) suspects: Arc<Semaphore>,
+    /// Permits of second copies.
+    pub(crate) second_copies: Arc<Semaphore>,
     pub(crate) tally: Arc<Tally>,
 }
 
@@ -107,6 +113,7 @@ impl Answers {
             (&Method::POST, INDEX) => self.clone().index(request, member).await,
             (&Method::POST, BYTES) => self.clone().bytes(request, member).await,
             (&Method::POST, SUSPECT) => self.suspect(request, member).await,
+            (&Method::POST, KEEP) => self.keep(request, member).await,
             (&Method::POST, HAS) => self.has(request, member).await,
             _ => Err(Error::new(ErrorKind::Invalid, "unknown request of another node")
                 .at("path", &path)
@@ -154,7 +161,7 @@ impl Answers {
     ) -> Result<Response<Body>> {
         let request = self.asked(request, member).await?;
         Ok(frames(move |frames| async move {
-            match alive(&frames, self.store.shard_for_peer(&request)).await? {
+            match alive(&frames, self.store.shard_for_peer(&request, true)).await? {
                 Ok(shard) => send_index(&shard, request.is_awaited, &frames).await,
                 Err(error) => frames.reply(&Reply::Failed(error)).await,
             }
@@ -171,13 +178,37 @@ impl Answers {
     /// Takes notice of a shard whose bytes another node found wrong. It is compared later.
     async fn suspect(&self, request: Request<Incoming>, member: &str) -> Result<Response<Body>> {
         let request = self.asked(request, member).await?;
-        let (store, node) = (self.store.clone(), member.to_owned());
         let Ok(permit) = self.suspects.clone().try_acquire_owned() else { return Ok(busy()) };
+        let (node, url) = (member, forebay_error::shown(&request.url));
+        tracing::warn!(node, url, "another node found wrong bytes of a shard: it is compared");
+        self.compare(request, permit);
+        Ok(document(StatusCode::OK, &true))
+    }
+
+    /// Compares the copies of a shard, and drops those that are corrupt.
+    fn compare(&self, request: ShardRequest, permit: OwnedSemaphorePermit) {
+        let store = self.store.clone();
         tokio::spawn(async move {
-            let url = forebay_error::shown(&request.url);
-            tracing::warn!(node, url, "another node found wrong bytes of a shard: it is compared");
             if let Err(error) = store.compare_for_peer(&request).await {
-                tracing::warn!(node, url, %error, "a shard cannot be compared");
+                let url = forebay_error::shown(&request.url);
+                tracing::warn!(url, %error, "a shard cannot be compared");
+            }
+            drop(permit);
+        });
+    }
+
+    /// Takes notice of a shard of which this node keeps the second copy. It is copied later.
+    async fn keep(&self, request: Request<Incoming>, member: &str) -> Result<Response<Body>> {
+        let request = self.asked(request, member).await?;
+        let (store, node) = (self.store.clone(), member.to_owned());
+        let permit = self.second_copies.clone().acquire_owned();
+        let Ok(permit) = tokio::time::timeout(MEMORY_WAIT, permit).await else {
+            return Ok(busy());
+        };
+        tokio::spawn(async move {
+            if let Err(error) = store.keep_for_peer(&request).await {
+                let url = forebay_error::shown(&request.url);
+                tracing::debug!(node, url, %error, "the second copy of a shard is not kept");
             }
             drop(permit);
         });
@@ -192,32 +223,49 @@ impl Answers {
         let request: BytesRequest = read(request).await?;
         request.check()?;
         self.guard.may_read(member, request.shard.tenant.as_deref(), &request.shard.url)?;
-        let shard = self.store.shard_for_peer(&request.shard).await?;
-        if request.of_object && shard.is_unpacked() {
-            let error = Error::new(ErrorKind::NotFound, "this node has only the unpacked shard");
-            return Err(error.at("url", &request.shard.url));
-        }
-        let mut sent = Vec::with_capacity(2 * request.ranges.len());
-        for (start, len) in request.ranges {
-            let range = start..shard.end_of(start + len).max(start);
+        let shard = self.store.shard_for_peer(&request.shard, false).await?;
+        let ranges: Vec<_> = request
+            .ranges
+            .iter()
+            .map(|(start, len)| *start..shard.end_of(start + len).max(*start))
+            .collect();
+        let sums = match request.of_object {
+            true => Some(
+                ranges.iter().map(|range| shard.block_sum(range)).collect::<Result<Vec<_>>>()?,
+            ),
+            false => None,
+        };
+        let footprints = ranges.iter().filter(|range| !range.is_empty()).map(Shard::footprint);
+        let rooms: Vec<_> = footprints
+            .map(|part| usize::try_from(part.end - part.start).unwrap_or(usize::MAX))
+            .collect();
+        // At once: a reply that holds a part of its memory while it waits could block another.
+        let Ok(leased) = tokio::time::timeout(MEMORY_WAIT, self.lease(rooms.iter().sum())).await
+        else {
+            self.tally.busy.fetch_add(1, Ordering::Relaxed);
+            return Ok(busy());
+        };
+        let mut memory = leased?;
+        let wanted = ranges.iter().filter(|range| !range.is_empty()).zip(rooms);
+        let wanted = wanted.map(|(range, room)| (range.clone(), memory.split_to(room))).collect();
+        let mut read = shard.read(wanted).await?.into_iter();
+        let mut sent = Vec::with_capacity(2 * ranges.len());
+        for (at, range) in ranges.iter().enumerate() {
             let mut head = Vec::with_capacity(RANGE_HEAD);
-            if range.is_empty() {
+            let bytes = if range.is_empty() { None } else { read.next() };
+            let Some((span, place)) = bytes else {
                 head.extend_from_slice(&[0; RANGE_HEAD]);
                 sent.push(Bytes::from(head));
                 continue;
-            }
-            let footprint = Shard::footprint(&range);
-            let room = usize::try_from(footprint.end - footprint.start).unwrap_or(usize::MAX);
-            let Ok(leased) = tokio::time::timeout(MEMORY_WAIT, self.memory.lease(room)).await
-            else {
-                self.tally.busy.fetch_add(1, Ordering::Relaxed);
-                return Ok(busy());
             };
-            let (span, place) = shard.read(range, leased?).await?;
             let bytes = Sent { span, range: place };
+            let sum = crc32c(bytes.as_ref());
+            if sums.as_ref().is_some_and(|sums| sums[at] != sum) {
+                return Err(self.flawed(request.shard, range.start));
+            }
             // A request asks for less than 4 GiB.
             head.extend_from_slice(&(bytes.as_ref().len() as u32).to_le_bytes());
-            head.extend_from_slice(&crc32c(bytes.as_ref()).to_le_bytes());
+            head.extend_from_slice(&sum.to_le_bytes());
             self.tally.sent_bytes.fetch_add(bytes.as_ref().len() as u64, Ordering::Relaxed);
             sent.extend([Bytes::from(head), Bytes::from_owner(bytes)]);
         }
@@ -230,6 +278,23 @@ impl Answers {
             }
         });
         Ok(Response::new(StreamBody::new(paced).boxed_unsync()))
+    }
+
+    /// Leases serving memory. A lease has a byte at least.
+    async fn lease(&self, bytes: usize) -> Result<Span> {
+        self.memory.lease(bytes.max(1)).await
+    }
+
+    /// Has a copy compared of which a block is wrong, and returns the answer: a node without a good
+    /// copy has none.
+    fn flawed(&self, shard: ShardRequest, offset: u64) -> Error {
+        let what = "a block of the copy differs from its checksum";
+        let error =
+            Error::new(ErrorKind::NotFound, what).at("url", &shard.url).at("offset", offset);
+        if let Ok(permit) = self.suspects.clone().try_acquire_owned() {
+            self.compare(shard, permit);
+        }
+        error
     }
 }
 
@@ -246,7 +311,7 @@ async fn send_index(shard: &PeerShard, is_awaited: bool, frames: &Frames) -> Res
     let (mut sent, mut known_fields) = (0, 0);
     loop {
         let part = {
-            let index = shard.shard().index();
+            let index = shard.index();
             let part = IndexPart::of(&index, sent, known_fields, PART_MEMBERS);
             known_fields = part.as_ref().map_or(known_fields, |_| index.fields().len());
             part
@@ -264,7 +329,7 @@ async fn send_index(shard: &PeerShard, is_awaited: bool, frames: &Frames) -> Res
             continue;
         }
         if progress.counted {
-            let (len, is_unpacked) = (shard.shard().len(), shard.is_unpacked());
+            let (len, is_unpacked) = (shard.len(), shard.is_unpacked());
             return frames.reply(&Reply::End { len, is_unpacked }).await;
         }
     }

@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
-use crate::answer::{Answers, SUSPECTS};
+use crate::answer::{Answers, SECOND_COPIES, SUSPECTS};
 use crate::pace::Paced;
 
 /// Maximum number of connections: 32 of each node in a rack of 64.
@@ -102,6 +102,7 @@ impl PeerServer {
             guard: config.guard,
             rate: Rate::of(config.serve),
             suspects: Arc::new(Semaphore::new(SUSPECTS)),
+            second_copies: Arc::new(Semaphore::new(SECOND_COPIES)),
             tally: tally.clone(),
         });
         let accepting = tokio::spawn(accept(listener, config.tls, answers, peers));

@@ -70,9 +70,7 @@ impl Shard {
             }
             _ => pending,
         };
-        let reads =
-            through.into_iter().map(|pending| self.read_through(pending, lease.payer.as_ref()));
-        for (at, read) in futures::future::join_all(reads).await {
+        for (at, read) in self.read_through(through, lease.payer.as_ref()).await {
             placed[at] = Some(read);
         }
         placed.into_iter().flatten().collect()
@@ -126,31 +124,36 @@ impl Shard {
         failed
     }
 
-    /// Reads a range from the origin. An origin that keeps the shard compressed, or sends it only
-    /// as a whole, has no ranges: the shard is fetched anew on its next request.
-    async fn read_through(&self, pending: Pending, payer: Option<&Payer>) -> (usize, Placed) {
-        let Pending { at, start, end, mut span } = pending;
-        // Not billed to the job that opened the shard: this read is for one reader alone.
+    /// Reads ranges from the origin, or from the node that owns the shard. An origin that keeps the
+    /// shard compressed, or sends it only as a whole, has no ranges: the shard is fetched anew on
+    /// its next request.
+    async fn read_through(
+        &self,
+        pending: Vec<Pending>,
+        payer: Option<&Payer>,
+    ) -> Vec<(usize, Placed)> {
+        if pending.is_empty() {
+            return Vec::new();
+        }
+        // Not billed to the job that opened the shard: these reads are for one reader alone.
         let rank = Rank::now(0);
         if let Some(payer) = payer {
             rank.bill_to(|| payer.bill(&self.url));
         }
-        let (url, stat) = (&self.url, &self.stat);
-        let (span, outcome) = if self.growth.is_unpacked() {
-            self.source.read_unpacked(url, stat, start, span, &rank).await
-        } else {
-            // The source keeps the span until it succeeds.
-            let stub = span.split_to(0);
-            match self.source.read_part(url, stat, start, span, &rank).await {
-                Ok(span) => (span, Ok(())),
-                Err(error) => (stub, Err(error)),
-            }
-        };
-        if outcome.is_ok() {
-            self.traffic.through_bytes.fetch_add(end - start, Ordering::Relaxed);
+        let (mut places, mut wanted) = (Vec::new(), Vec::new());
+        for Pending { at, start, end, span } in pending {
+            places.push((at, start, end));
+            wanted.push((start, span));
         }
-        let placed = Placed { span, start, from_tier: false, outcome };
-        (at, placed)
+        let is_unpacked = self.growth.is_unpacked();
+        let read = self.source.read_records(&self.url, &self.stat, is_unpacked, wanted, &rank);
+        let read = places.into_iter().zip(read.await).map(|((at, start, end), (span, outcome))| {
+            if outcome.is_ok() {
+                self.traffic.through_bytes.fetch_add(end - start, Ordering::Relaxed);
+            }
+            (at, Placed { span, start, from_tier: false, outcome })
+        });
+        read.collect()
     }
 
     fn copy(&self, frames: &[Arc<Frame>], range: &Range<u64>, start: u64, span: &mut Span) {

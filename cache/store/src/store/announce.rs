@@ -138,7 +138,7 @@ impl Store {
                 let rule = rules.rule_of(url);
                 rule.evict == Evict::Clairvoyant
                     && rule.cache != Cache::Never
-                    && !self.is_owned_elsewhere(url, options)
+                    && !self.is_kept_elsewhere(url, options)
             };
             let read = forecast.announced_shards(job);
             let decided: Vec<_> = read
@@ -240,7 +240,12 @@ impl Store {
                 return Err(slow(endpoint));
             }
             let shard = self.ranked(url, options, Urgency::Ahead, rank.clone()).await?;
-            shard.settled().await
+            shard.settled().await?;
+            if shard.is_at_owner() {
+                let what = "the owner of the shard had no whole copy yet";
+                return Err(Error::new(ErrorKind::Unavailable, what).at("url", shard.url()));
+            }
+            Ok(())
         };
         tokio::select! {
             biased;

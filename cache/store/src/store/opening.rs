@@ -150,7 +150,7 @@ impl Store {
         if self.is_never_cached(&wanted.origin.url) {
             return Ok(self.open_in_place(wanted).await);
         }
-        if let Some(shard) = self.opened_at_owner(wanted) {
+        if let Some(shard) = self.opened_at_owner(wanted, urgency) {
             return Ok(shard);
         }
         // Known copies come first: a tier with a slow listing delays nothing else.
@@ -189,10 +189,12 @@ impl Store {
         if let Some(shard) = self.in_use(&wanted.name).or_else(|| self.arriving(&wanted.name)) {
             return Ok(shard);
         }
-        if let Some(shard) = self.open_at_owner(wanted, urgency).await {
+        if let Some(shard) = self.open_elsewhere(wanted, urgency).await {
             return Ok(shard);
         }
-        self.begin(wanted, urgency).await
+        let shard = self.begin(wanted, urgency).await?;
+        self.tell_when_whole(&shard);
+        Ok(shard)
     }
 
     /// The shard, if it is arriving on a tier although another has a copy that cannot be opened.

@@ -25,7 +25,8 @@ pub fn rules_digest(datasets: &[Dataset], sources: &Rules) -> String {
     // Writing to a string cannot fail.
     for rule in datasets {
         let is_cached = rule.cache == Cache::Always;
-        let _ = writeln!(text, "{:?} {:?} {is_cached}", rule.matches.as_str(), rule.peers);
+        let Dataset { matches, peers, copies, .. } = rule;
+        let _ = writeln!(text, "{:?} {peers:?} {copies} {is_cached}", matches.as_str());
     }
     for (pattern, endpoint) in sources.places() {
         let _ = writeln!(text, "{pattern:?} {endpoint:?}");

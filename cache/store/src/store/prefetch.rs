@@ -30,6 +30,11 @@ impl Prefetched {
         self.arriving.is_none()
     }
 
+    /// Returns true if it was opened at another node, and no copy comes.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.arriving.as_ref().is_some_and(|shard| shard.is_at_owner())
+    }
+
     /// Estimated bytes at the time of the request.
     #[must_use]
     pub fn estimated_bytes(&self) -> u64 {
@@ -124,7 +129,7 @@ impl Store {
     }
 
     /// Returns true if a tier can serve the whole shard.
-    async fn has_whole(&self, name: &ShardName) -> bool {
+    pub(super) async fn has_whole(&self, name: &ShardName) -> bool {
         for tier in &self.inner.tiers {
             if tier.look_up(name).await.is_some_and(|(_, state)| ShardState::is_whole(state)) {
                 return true;

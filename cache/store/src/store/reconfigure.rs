@@ -76,7 +76,7 @@ impl Store {
             inner.shared.moves.notify_one();
             let store = self.clone();
             // Fails only while the node stops; then nothing needs a decision.
-            let _ = tokio::task::spawn_blocking(move || store.decide_managed(None)).await;
+            let _ = tokio::task::spawn_blocking(move || store.note_ring_change()).await;
         }
         Ok(effects)
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_shard::Sidecar;
+use forebay_shard::{Index, Origin, Sidecar};
 use forebay_source::{Binding, Rank, Stat};
 use forebay_uring::Open;
 
@@ -148,35 +148,88 @@ impl Tier {
         &self,
         name: &ShardName,
     ) -> Result<Option<(ShardHandle, Sidecar, OpeningGuard)>> {
-        let Medium::Disk(disk) = &self.0.medium else { return Ok(None) };
+        let Some((space, opening)) = self.hold_copy(name) else { return Ok(None) };
+        let sidecar = self.read_sidecar(name).await?;
+        let facts = CopyFacts::of(&sidecar, &space);
+        let shard = self.open_bare(name, &facts, space).await?;
+        Ok(Some((shard, sidecar, opening)))
+    }
+
+    /// Opens an unused whole shard for another node, with the facts about it and a guard that keeps
+    /// it here. `known`: facts about an earlier copy, or this one. `None` as for a move.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub(crate) async fn open_for_peer(
+        &self,
+        name: &ShardName,
+        known: Option<Arc<CopyFacts>>,
+    ) -> Result<Option<(ShardHandle, Arc<CopyFacts>, OpeningGuard)>> {
+        let Some((space, opening)) = self.hold_copy(name) else { return Ok(None) };
+        let is_of =
+            |facts: &Arc<CopyFacts>| std::ptr::eq(facts.space.as_ptr(), Arc::as_ptr(&space));
+        let facts = match known.filter(is_of) {
+            Some(facts) => facts,
+            None => Arc::new(CopyFacts::of(&self.read_sidecar(name).await?, &space)),
+        };
+        let shard = self.open_bare(name, &facts, space).await?;
+        Ok(Some((shard, facts, opening)))
+    }
+
+    /// Index of a whole shard.
+    ///
+    /// # Errors
+    /// If its sidecar cannot be read.
+    pub(crate) async fn index_of(&self, name: &ShardName) -> Result<Index> {
+        Ok(self.read_sidecar(name).await?.index)
+    }
+
+    async fn read_sidecar(&self, name: &ShardName) -> Result<Sidecar> {
+        let of = name.clone();
+        self.on_disk(move |directory| directory.read_sidecar(&of)).await
+    }
+
+    /// Returns the space of a whole shard on a disk, and a guard that keeps it here.
+    fn hold_copy(&self, name: &ShardName) -> Option<(Arc<Space>, OpeningGuard)> {
+        self.disk()?;
         let space = {
             let table = self.table();
-            let whole = table.get(name).filter(|entry| entry.state() == ShardState::Whole);
-            whole.map(|entry| entry.space.clone())
+            let whole = table.get(name).filter(|entry| entry.state() == ShardState::Whole)?;
+            whole.space.clone()
         };
-        let Some(space) = space else { return Ok(None) };
-        let opening = self.mark_opening(name);
-        let of = name.clone();
-        let sidecar = self.on_disk(move |directory| directory.read_sidecar(&of)).await?;
+        Some((space, self.mark_opening(name)))
+    }
+
+    /// Opens a whole shard without its index and its origin, unless a reader has it open.
+    async fn open_bare(
+        &self,
+        name: &ShardName,
+        facts: &CopyFacts,
+        space: Arc<Space>,
+    ) -> Result<ShardHandle> {
         if let Some((shard, ShardState::Whole)) = self.table().in_use(name) {
-            return Ok(Some((ShardHandle::new(shard).for_move(), sidecar, opening)));
+            return Ok(ShardHandle::new(shard).for_move());
         }
+        let Medium::Disk(disk) = &self.0.medium else {
+            return Err(Error::new(ErrorKind::NotFound, "the shard left the memory"));
+        };
         let path = self.directory()?.data(name);
         let file = device::answer(disk.engine.open(&path, Open::Read)).await??;
+        let version = facts.origin.version.clone();
         let wanted = Wanted {
             name: name.clone(),
-            origin: sidecar.origin.clone(),
-            tenant: sidecar.tenant.as_deref().map(Arc::from),
+            origin: facts.origin.clone(),
+            tenant: facts.tenant.clone(),
             source: Arc::new(Absent),
             lasting: Arc::new(Absent),
-            stat: Stat::new(sidecar.origin_len(), sidecar.origin.version.clone(), Binding::Weak),
-            len: sidecar.len,
+            stat: Stat::new(facts.origin_len, version, Binding::Weak),
+            len: facts.len,
             rank: Rank::ahead(0),
             head: Head::default(),
         };
         let body = Body::Disk { engine: disk.engine.clone(), file };
         let shard = self.assemble(&wanted, Growth::new(), body, None, space);
-        Ok(Some((ShardHandle::new(shard).for_move(), sidecar, opening)))
+        Ok(ShardHandle::new(shard).for_move())
     }
 
     /// Time of a shard's arrival on this node; its ttl counts from then on every tier.
@@ -192,6 +245,34 @@ impl Tier {
     /// Any shard that nobody reads now.
     pub(crate) fn any_idle(&self) -> Option<ShardName> {
         self.table().any_idle()
+    }
+}
+
+/// Facts about a whole copy, of its sidecar.
+pub(crate) struct CopyFacts {
+    /// Identifies the copy among later ones.
+    space: Weak<Space>,
+    origin: Origin,
+    origin_len: u64,
+    tenant: Option<Arc<str>>,
+    pub(crate) len: u64,
+    /// True if the origin's object is not the plain tar.
+    pub(crate) is_unpacked: bool,
+    /// Checksums of its blocks.
+    pub(crate) blocks: Vec<u32>,
+}
+
+impl CopyFacts {
+    fn of(sidecar: &Sidecar, space: &Arc<Space>) -> Self {
+        Self {
+            space: Arc::downgrade(space),
+            origin: sidecar.origin.clone(),
+            origin_len: sidecar.origin_len(),
+            tenant: sidecar.tenant.as_deref().map(Arc::from),
+            len: sidecar.len,
+            is_unpacked: sidecar.compressed_len.is_some(),
+            blocks: sidecar.blocks.clone(),
+        }
     }
 }
 
