@@ -3,16 +3,19 @@
 //! Bytes are counted and no time passes. Shards are equal. Each epoch permutes them anew, cuts the
 //! row into lanes and gives each node its own, as a loader does. A node keeps the shards that it
 //! owns and has room for; of all others it reads records from their owners, who read what they have
-//! no room for from the origin.
+//! no room for from the origin. In the room that its own shards leave, a node keeps copies of
+//! others' shards, as long as it will read them again ([`guests`]).
 
 mod alone;
+mod guests;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
-use alone::{Cache, Reads};
+use alone::{Cache, NodeReads, Reads};
 use forebay_error::{Error, ErrorKind, Result};
+use guests::{GuestRead, Guests};
 use serde::Serialize;
 
 use crate::evict::Evict;
@@ -31,8 +34,8 @@ const WARM_EPOCHS: u64 = 2;
 /// Epochs that a node alone foresees, as a daemon does.
 const FORESEEN_EPOCHS: u64 = 8;
 
-/// Largest number of reads that are played: 256 MiB of shard numbers.
-const READS_MAX: u64 = 1 << 26;
+/// Largest number of reads that are played: 256 MiB of shards and their units.
+const READS_MAX: u64 = 1 << 25;
 
 /// Cluster and job.
 #[derive(Debug, Clone)]
@@ -74,6 +77,8 @@ pub struct Figures {
     pub origin: f64,
     /// Bytes from nodes to others.
     pub peer: f64,
+    /// The same if nodes copied no shards of others.
+    pub records: f64,
     /// Bytes written to caches.
     pub written: f64,
     /// Bytes that a node receives from others, over those that it reads.
@@ -126,7 +131,7 @@ impl Cluster {
         self.check()?;
         let kept = self.residents();
         let played = WARM_EPOCHS + self.epochs;
-        let (mut epochs, mut alone) = (Vec::new(), Reads::new(self.readers()));
+        let (mut epochs, mut reads) = (Vec::new(), Reads::new(self.readers()));
         for epoch in 0..played + FORESEEN_EPOCHS {
             let row = self.row(epoch);
             let mut bytes = Bytes::new(self.nodes());
@@ -138,16 +143,19 @@ impl Cluster {
                 if self.lanes.is_some() {
                     pieces.iter().for_each(|piece| self.read(reader, *piece, &kept, &mut bytes));
                 }
-                alone.add(reader, pieces.iter().map(|piece| piece.shard));
+                reads.add(reader, &pieces);
             }
             if epoch == 0 {
                 bytes.fill(&kept, self.units());
             }
             if epoch < played {
-                epochs.push(bytes.figures(self.total()));
+                bytes.records = bytes.received.iter().sum();
+                epochs.push(bytes);
             }
         }
-        self.play_alone(&alone, &mut epochs);
+        self.read_guests(&reads, &kept, &mut epochs);
+        let mut epochs: Vec<_> = epochs.iter().map(|bytes| bytes.figures(self.total())).collect();
+        self.play_alone(&reads, &mut epochs);
         let cold = epochs[0].clone();
         epochs.drain(..WARM_EPOCHS as usize);
         Ok(ClusterReport {
@@ -320,6 +328,47 @@ impl Cluster {
         }
     }
 
+    /// Counts what guests change: a read of one costs nothing, and a copy is a whole shard.
+    fn read_guests(&self, reads: &Reads, kept: &[bool], epochs: &mut [Bytes]) {
+        if self.lanes.is_none() {
+            // A slice is a small part of a shard.
+            return;
+        }
+        let mut cache = Cache::new(self.owners.len());
+        let mut residents = vec![0; self.nodes()];
+        for (owner, _) in self.owners.iter().zip(kept).filter(|(_, kept)| **kept) {
+            residents[*owner as usize] += 1;
+        }
+        for (reader, resident) in residents.iter().enumerate() {
+            let NodeReads { shards, units, ends } = reads.of(reader);
+            let next = cache.next_reads(shards, ends);
+            let mut guests = Guests::new(self.rooms[reader] - resident, self.owners.len());
+            let mut at = 0;
+            for (bytes, end) in epochs.iter_mut().zip(ends) {
+                for at in at..*end {
+                    let (shard, read) = (shards[at], u64::from(units[at]));
+                    let owner = self.owners[shard as usize] as usize;
+                    // Only a whole copy of the owner is copied.
+                    if owner == reader || !kept[shard as usize] {
+                        continue;
+                    }
+                    let whole = self.units();
+                    let received = match guests.read(shard, next[at], 2 * read > whole) {
+                        GuestRead::Here => 0,
+                        GuestRead::Records => read,
+                        GuestRead::Copied => {
+                            bytes.written += whole;
+                            whole
+                        }
+                    };
+                    bytes.received[reader] = bytes.received[reader] + received - read;
+                    bytes.served[owner] = bytes.served[owner] + received - read;
+                }
+                at = *end;
+            }
+        }
+    }
+
     /// Reads a slice of each shard on each node, which sums up to one unit each.
     fn read_slices(&self, kept: &[bool], bytes: &mut Bytes) {
         let nodes = self.nodes() as u64;
@@ -360,13 +409,15 @@ impl Cluster {
 struct Bytes {
     origin: u64,
     written: u64,
+    records: u64,
     received: Vec<u64>,
     served: Vec<u64>,
 }
 
 impl Bytes {
     fn new(nodes: usize) -> Self {
-        Self { origin: 0, written: 0, received: vec![0; nodes], served: vec![0; nodes] }
+        let (received, served) = (vec![0; nodes], vec![0; nodes]);
+        Self { origin: 0, written: 0, records: 0, received, served }
     }
 
     /// Adds the arrival of all shards that are kept.
@@ -382,6 +433,7 @@ impl Bytes {
         Figures {
             origin: self.origin as f64 / total,
             peer: peer as f64 / total,
+            records: self.records as f64 / total,
             written: self.written as f64 / total,
             received: Spread::new(&self.received, total / nodes),
             served: Spread::new(&self.served, total / nodes),
@@ -397,6 +449,7 @@ impl Figures {
         for one in epochs {
             mean.origin += one.origin * part;
             mean.peer += one.peer * part;
+            mean.records += one.records * part;
             mean.written += one.written * part;
             mean.received.add(one.received, part);
             mean.served.add(one.served, part);

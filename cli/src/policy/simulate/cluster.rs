@@ -193,8 +193,9 @@ fn text(
         let peer = peer.map_or_else(|| "-".to_owned(), |peer| format!("{peer:.2}"));
         let _ = writeln!(text, "{name:<20} {first:>13.2} {later:>14.2} {peer:>14} {written:>9.2}");
     };
-    let Figures { origin, peer, written, clairvoyant, lru, .. } = &report.warm;
+    let Figures { origin, peer, records, written, clairvoyant, lru, .. } = &report.warm;
     row("cluster", report.cold.origin, *origin, Some(*peer), *written);
+    row("cluster, no guests", report.cold.origin, *origin, Some(*records), 0.0);
     let cold = (report.cold.clairvoyant.origin, report.cold.lru.origin);
     row("alone, clairvoyant", cold.0, clairvoyant.origin, None, clairvoyant.written);
     row("alone, lru", cold.1, lru.origin, None, lru.written);

@@ -4,11 +4,11 @@ use std::collections::BinaryHeap;
 
 use serde::Serialize;
 
-use super::FORESEEN_EPOCHS;
+use super::{FORESEEN_EPOCHS, Piece};
 use crate::evict::Evict;
 
 /// Priority of a shard that is not read again as far as one looks.
-const NEVER: usize = usize::MAX;
+pub(super) const NEVER: usize = usize::MAX;
 
 /// Bytes of nodes without a cluster in an epoch, in data sets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -27,19 +27,33 @@ impl Alone {
     }
 }
 
-/// Reads of every reader, in order, and the ends of its epochs.
-pub(super) struct Reads(Vec<(Vec<u32>, Vec<usize>)>);
+/// Reads of a node: shards with the units read of each, in order, and the ends of its epochs.
+#[derive(Clone, Default)]
+pub(super) struct NodeReads {
+    pub(super) shards: Vec<u32>,
+    pub(super) units: Vec<u32>,
+    pub(super) ends: Vec<usize>,
+}
+
+/// Reads of every reader.
+pub(super) struct Reads(Vec<NodeReads>);
 
 impl Reads {
     pub(super) fn new(readers: usize) -> Self {
-        Self(vec![Default::default(); readers])
+        Self(vec![NodeReads::default(); readers])
     }
 
     /// Adds an epoch of a reader.
-    pub(super) fn add(&mut self, reader: usize, shards: impl Iterator<Item = u32>) {
-        let (reads, ends) = &mut self.0[reader];
-        reads.extend(shards);
-        ends.push(reads.len());
+    pub(super) fn add(&mut self, reader: usize, pieces: &[Piece]) {
+        let NodeReads { shards, units, ends } = &mut self.0[reader];
+        shards.extend(pieces.iter().map(|piece| piece.shard));
+        // At most the lanes, or the nodes.
+        units.extend(pieces.iter().map(|piece| u32::try_from(piece.units).unwrap_or(u32::MAX)));
+        ends.push(shards.len());
+    }
+
+    pub(super) fn of(&self, reader: usize) -> &NodeReads {
+        &self.0[reader]
     }
 }
 
@@ -64,7 +78,7 @@ impl Cache {
         room: u64,
         evict: Evict,
     ) -> Vec<Alone> {
-        let (shards, ends) = &reads.0[reader];
+        let NodeReads { shards, ends, .. } = reads.of(reader);
         let priorities: Vec<usize> = match evict {
             Evict::Clairvoyant => self.next_reads(shards, ends),
             _ => (0..shards.len()).rev().collect(),
@@ -108,7 +122,7 @@ impl Cache {
     }
 
     /// Returns the next read of each read's shard, as far as one looks.
-    fn next_reads(&mut self, shards: &[u32], ends: &[usize]) -> Vec<usize> {
+    pub(super) fn next_reads(&mut self, shards: &[u32], ends: &[usize]) -> Vec<usize> {
         let mut nexts = vec![NEVER; shards.len()];
         let Some(last) = ends.len().checked_sub(1) else { return nexts };
         for (epoch, end) in ends.iter().enumerate().rev() {

@@ -34,18 +34,23 @@ fn close(found: f64, wanted: f64, within: f64) -> bool {
     (found - wanted).abs() <= within
 }
 
-/// The column "records only" of the design's table, for each of its caches: the origin is read
-/// once, then three quarters come from other nodes and nothing is written.
+/// The origin is read once. Records alone move three quarters of the data in each epoch; guests
+/// make that less where owners leave room, and cost what they write.
 #[test]
 fn four_nodes_read_the_origin_once() {
-    for cache in [0.26, 0.35, 0.5] {
+    for (cache, peer, written) in [(0.26, 0.71, 0.11), (0.35, 0.46, 0.27), (0.5, 0.30, 0.23)] {
         for lanes in [Some(64), None] {
             // Shards placed evenly: each node owns a quarter.
             let owners = (0..1200).map(|shard| shard % 4).collect();
             let report = Cluster { owners, ..cluster(4, 1200, cache, lanes) }.play().unwrap();
-            assert_eq!((report.warm.origin, report.warm.written), (0.0, 0.0));
-            assert!(close(report.warm.peer, 0.75, 0.01), "{report:?}");
-            assert_eq!((report.cold.origin, report.cold.written), (1.0, 1.0));
+            let warm = &report.warm;
+            assert_eq!(warm.origin, 0.0);
+            assert!(close(warm.records, 0.75, 0.01), "{report:?}");
+            // Of a slice of every shard nothing is worth a copy.
+            let (peer, written) = if lanes.is_some() { (peer, written) } else { (0.75, 0.0) };
+            assert!(close(warm.peer, peer, 0.03), "{cache}: {warm:?}");
+            assert!(close(warm.written, written, 0.03), "{cache}: {warm:?}");
+            assert_eq!(report.cold.origin, 1.0);
             assert_eq!((report.without_room, report.imbalance), (0.0, 1.0));
             assert_eq!(report.epochs.len(), 6);
         }
@@ -59,9 +64,9 @@ fn what_finds_no_room_is_read_through_its_owner() {
     let report = cluster(4, 1200, 0.26, Some(64)).play().unwrap();
     assert!((0.0..0.03).contains(&report.without_room), "{report:?}");
     assert!(close(report.warm.origin, report.without_room, 1e-9), "{report:?}");
-    assert!(close(report.warm.peer, 0.75, 0.02) && report.warm.written == 0.0, "{report:?}");
+    assert!(close(report.warm.records, 0.75, 0.02), "{report:?}");
     assert!(close(report.cold.origin, 1.0, 1e-9));
-    assert!(close(report.cold.written, 1.0 - report.without_room, 1e-9));
+    assert!(report.cold.written >= 1.0 - report.without_room - 1e-9);
     let none = cluster(4, 1200, 0.0, Some(64)).play().unwrap();
     assert!(close(none.warm.origin, 1.0, 1e-9), "{none:?}");
     assert_eq!((none.warm.written, none.without_room), (0.0, 1.0));
@@ -94,11 +99,14 @@ fn nodes_alone_fetch_the_data_again_and_again() {
 fn figures_of_a_node_stay_flat_as_nodes_grow() {
     for nodes in [64_u32, 512, 4096] {
         let cluster = cluster(nodes as usize, nodes * 10, 3.0 / f64::from(nodes), Some(nodes));
-        let Figures { origin, peer, written, received, served, .. } = cluster.play().unwrap().warm;
-        assert_eq!((origin, written), (0.0, 0.0), "{nodes}");
+        let warm = cluster.play().unwrap().warm;
+        let Figures { origin, records, peer, written, received, served, .. } = warm;
+        assert_eq!(origin, 0.0, "{nodes}");
         let others = 1.0 - 1.0 / f64::from(nodes);
-        assert!(close(peer, others, 0.01) && close(received.mean, others, 0.01), "{nodes}");
-        assert!(received.max < 1.0 + 1e-9 && received.min > 0.79, "{nodes}: {received:?}");
+        assert!(close(records, others, 0.01) && close(received.mean, peer, 0.01), "{nodes}");
+        // A node comes to a shard again once in so many epochs as there are nodes.
+        assert!(close(peer, others, 0.12) && written < 0.14, "{nodes}: {peer} {written}");
+        assert!(received.max < 1.2 && received.min > 0.4, "{nodes}: {received:?}");
         // Owners of about ten shards differ: by the Poisson distribution the most loaded of 4,096
         // has 2.3 times the mean.
         assert!(close(served.mean, received.mean, 1e-9) && served.max < 2.7, "{nodes}: {served:?}");
@@ -120,9 +128,10 @@ fn larger_nodes_own_and_keep_in_proportion() {
     let report = cluster.play().unwrap();
     assert_eq!((report.without_room, report.warm.origin), (0.0, 0.0));
     assert!(report.imbalance < 1.1, "{}", report.imbalance);
-    // Each reads a third, and the largest serves half of what the others read of it.
-    assert!(close(report.warm.served.max, 1.0, 0.06), "{:?}", report.warm.served);
-    assert!(close(report.warm.served.min, 1.0 / 3.0, 0.04), "{:?}", report.warm.served);
+    // Each reads a third, and the largest serves half of what the others read of it. Guests in the
+    // tenth to spare make that a tenth less.
+    assert!(close(report.warm.served.max, 0.9, 0.06), "{:?}", report.warm.served);
+    assert!(close(report.warm.served.min, 0.3, 0.06), "{:?}", report.warm.served);
 }
 
 fn lose(cluster: &Cluster, ring: &Ring, count: usize) -> Loss {
@@ -217,7 +226,9 @@ proptest! {
         for figures in report.epochs.iter().chain([&report.cold]) {
             prop_assert!(close(figures.received.mean, figures.peer, 1e-9));
             prop_assert!(close(figures.served.mean, figures.peer, 1e-9));
-            prop_assert!(figures.peer <= 1.0 + 1e-9);
+            prop_assert!(figures.records <= 1.0 + 1e-9);
+            // A copy is the whole of a shard of which more than half is read.
+            prop_assert!(figures.peer <= figures.records + figures.written / 2.0 + 1e-9);
             prop_assert!(figures.clairvoyant.origin <= figures.lru.origin + 1e-9 || nodes > 1);
         }
         for figures in &report.epochs {
