@@ -16,9 +16,9 @@ use forebay_store::{Dataset, Evict, KeepFree, StoreRules, Tenant, TierLimits, Ti
 use forebay_testkit::shard;
 use forebay_tests::{
     Answer, ClusterFiles, Daemon, Epoch, Flaw, Origin, cached_file, config, epoch, eventually,
-    flip, job_with, next,
+    flip, job_with, next, play,
 };
-use forebay_wire::message::{Begin, Open, Shuffle};
+use forebay_wire::message::{Begin, Extent, Open, Shuffle};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -683,4 +683,89 @@ fn joining_node_fetches_compressed_shards() {
     });
     read(3);
     read(0);
+}
+
+/// A job that knows beforehand what it will read, in the same order in each epoch.
+fn foreseen(bench: &Bench) -> Open {
+    let mut job = bench.job(0..SHARDS);
+    job.counts = Some(vec![SAMPLES; SHARDS as usize]);
+    job
+}
+
+impl Bench {
+    /// A loader on a node for a job whose sizes are known.
+    fn loader(&self, number: usize, job: Open) -> Loader {
+        let bytes = vec![self.data_bytes / SHARDS; SHARDS as usize];
+        let mut config = config(self.node(number).address(), job);
+        config.session.extent = Some(Extent { bytes, ranks: (0, 1) });
+        Loader::open(config).unwrap()
+    }
+
+    /// Bytes of shards that a node received from others.
+    fn received(&self, number: usize) -> u64 {
+        self.members(number).iter().map(|member| member.received_bytes).sum()
+    }
+
+    fn is_here(&self, number: usize, shard: &str) -> bool {
+        let folder = self.disks[number].path().join("shards");
+        cached_file(&folder, &format!("-{shard}.tar")).is_some()
+    }
+
+    /// Fills the room of node 0 with guests, by a job that reads everything there.
+    fn take_guests(&self, loader: &Loader) {
+        play(loader, 0, 0).unwrap();
+        (0..NODES).for_each(|number| self.node(number).settle());
+        for number in 1..4 {
+            play(loader, number, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+            self.node(0).settle();
+        }
+    }
+}
+
+/// A node with room to spare copies what its job reads again, once, and reads nothing of other
+/// nodes afterwards.
+#[test]
+fn guests_fill_the_room_to_spare() {
+    let bench = Bench::new();
+    let loader = bench.loader(0, foreseen(&bench));
+    bench.take_guests(&loader);
+    assert_eq!(bench.tier(0).counters.shards as u64, SHARDS);
+    let before = (bench.received(0), bench.tier(0).counters.written_bytes);
+    play(&loader, 4, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    assert_eq!((bench.received(0), bench.tier(0).counters.written_bytes), before);
+    assert_eq!(bench.served(), bench.data_bytes, "each shard came from the origin once");
+    // No other node reads, so none has guests.
+    for number in 1..NODES {
+        assert_eq!(bench.tier(number).counters.shards, bench.owned(number).len());
+    }
+}
+
+/// Shards that a node owns take the room of guests, never that of each other while a guest is left.
+#[test]
+fn guests_go_before_all_that_a_node_owns() {
+    let bench = Bench::with(|config, _| config.tiers[0].capacity /= 2);
+    let loader = bench.loader(0, foreseen(&bench));
+    bench.take_guests(&loader);
+    assert_eq!(bench.tier(0).counters.shards as u64, SHARDS);
+    let others: Vec<_> = (SHARDS..SHARDS + 200).map(|n| format!("{n}")).collect();
+    let store = bench.node(0).node().store();
+    let is_own = |name: &&String| {
+        let owner = store.owner(&Origin::url(&format!("{name}.tar"))).unwrap();
+        owner.is_self
+    };
+    let others: Vec<_> = others.iter().filter(is_own).take(6).collect();
+    assert_eq!(others.len(), 6);
+    for name in &others {
+        bench.origin.put(&format!("{name}.tar"), &shard(SAMPLES, 7, &SIZES));
+    }
+    let urls: Vec<_> = others.iter().map(|name| Origin::url(&format!("{name}.tar"))).collect();
+    let job = job_with(std::collections::BTreeMap::new(), urls);
+    assert_eq!(epoch(bench.node(0).address(), job).unwrap().errors, []);
+    bench.node(0).settle();
+    let own = bench.owned(0).into_iter().map(|n| n.to_string());
+    for name in own.chain(others.iter().map(|name| (*name).clone())) {
+        assert!(bench.is_here(0, &name), "{name} is gone");
+    }
+    assert_eq!(bench.tier(0).counters.shards as u64, SHARDS, "guests have the rest");
+    drop(loader);
 }

@@ -19,7 +19,7 @@ use forebay_policy::{Epoch as Foretold, Epochs, Shard as Shards, Use};
 use forebay_source::Options;
 use forebay_store::{
     AnnouncedReads, Announcement, Claim, Class, Condition, Counters, Dataset, Evict, Holdings,
-    Mode, PART_BYTES, Shard, ShardHandle, Store, Tenant, TierReport, Urgency, Watermarks,
+    Mode, PART_BYTES, Scope, Shard, ShardHandle, Store, Tenant, TierReport, Urgency, Watermarks,
 };
 use forebay_testkit::{DiskFault, Random, RandomFaults, UnsyncedFiles, for_seeds, image, shard};
 use forebay_tests::{
@@ -724,6 +724,7 @@ fn tell(store: &Store, objects: &[Object], uses: &[usize]) -> Result<Announcemen
         urls: objects.iter().map(|object| object.url.clone()).collect(),
         bytes: bytes.collect(),
         options: Options::default(),
+        scope: Scope::Node(1.0),
         future: Box::new(move |shards: Vec<Shards>| {
             Box::new(Epochs::new(shards.clone(), move |number| {
                 let at = |(start, object): (u64, &usize)| Use {

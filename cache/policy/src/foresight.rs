@@ -71,6 +71,21 @@ pub trait Future: Send {
 
     /// The first use of `shard` from number `index` on, as far as is known.
     fn next(&mut self, shard: Shard, index: u64) -> Option<Use>;
+
+    /// The use of `shard` after that one.
+    fn second(&mut self, shard: Shard, index: u64) -> Option<Use>;
+}
+
+/// Decision about a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It is fetched in time, and evicted for what is needed sooner.
+    Kept,
+    /// Another node keeps it: it is not fetched here, and a copy goes before all shards that are
+    /// kept.
+    Guest,
+    /// Others decide about it.
+    Apart,
 }
 
 /// Place of a shard.
@@ -132,12 +147,13 @@ struct Known {
     coming: u32,
     /// True if its origin fails to deliver it.
     is_refused: bool,
-    /// Others decide what becomes of it.
-    is_apart: bool,
+    role: Role,
     /// Time of the next need, as last computed.
     needed: Moment,
-    /// Uses of it that are under way.
+    /// Uses of it that are under way here.
     open: u32,
+    /// The same on other nodes.
+    open_elsewhere: u32,
 }
 
 impl Known {
@@ -148,15 +164,23 @@ impl Known {
             places,
             coming: 0,
             is_refused: false,
-            is_apart: false,
+            role: Role::Kept,
             needed: NEVER,
             open: 0,
+            open_elsewhere: 0,
         }
     }
 
+    /// Uses under way, here or on other nodes.
+    fn uses(&mut self, elsewhere: bool) -> &mut u32 {
+        if elsewhere { &mut self.open_elsewhere } else { &mut self.open }
+    }
+
     fn presence(&self) -> Presence {
-        if self.is_apart {
-            return Presence::Apart;
+        match self.role {
+            Role::Apart => return Presence::Apart,
+            Role::Guest if self.places.count == 0 => return Presence::Apart,
+            Role::Guest | Role::Kept => {}
         }
         match (self.places.count, self.coming, self.is_refused) {
             (1.., ..) => Presence::Here,
@@ -168,6 +192,8 @@ impl Known {
 }
 
 struct AnnouncedJob {
+    /// True for the reads of other nodes, which matter for shards that are kept for them.
+    is_elsewhere: bool,
     walk: Walk,
     /// While it does not wait.
     pace: Pace,
@@ -191,8 +217,12 @@ pub struct Foresight {
     jobs: BTreeMap<JobId, AnnouncedJob>,
     /// Shards missing and needed.
     missing: Timeline,
-    /// Shards in each place, by the time of need.
+    /// Kept shards in each place, by the time of need.
     here: Vec<BTreeSet<(Moment, Shard)>>,
+    /// Guests in each place, by the time of need.
+    guests: Vec<BTreeSet<(Moment, Shard)>>,
+    /// Bytes of kept shards that are needed and not on their way.
+    missing_bytes: u64,
     link: Pace,
     /// Bytes on their way.
     arriving: u64,
@@ -212,6 +242,8 @@ impl Foresight {
             jobs: BTreeMap::new(),
             missing: Timeline::default(),
             here: Vec::new(),
+            guests: Vec::new(),
+            missing_bytes: 0,
             link: Pace::new(bandwidth),
             arriving: 0,
             bytes: 0,
@@ -245,8 +277,24 @@ impl Foresight {
     /// A job comes that will read `future`, at `rate` bytes a second until it was seen to. Costs
     /// O(n log n).
     pub fn join(&mut self, id: JobId, future: Box<dyn Future>, rate: f64, now: Moment) {
-        self.jobs
-            .insert(id, AnnouncedJob { walk: Walk::new(future), pace: Pace::new(rate), at: now });
+        self.add_job(id, future, (rate, now), false);
+    }
+
+    /// The same for what all nodes of a cluster will read of a job: it counts for the shards that
+    /// this node keeps for them. Costs O(n log n).
+    pub fn join_elsewhere(&mut self, id: JobId, future: Box<dyn Future>, rate: f64, now: Moment) {
+        self.add_job(id, future, (rate, now), true);
+    }
+
+    fn add_job(
+        &mut self,
+        id: JobId,
+        future: Box<dyn Future>,
+        (rate, at): (f64, Moment),
+        is_elsewhere: bool,
+    ) {
+        let (walk, pace) = (Walk::new(future), Pace::new(rate));
+        self.jobs.insert(id, AnnouncedJob { is_elsewhere, walk, pace, at });
         self.walk(id, 0);
         self.renew_all();
     }
@@ -255,7 +303,7 @@ impl Foresight {
     pub fn leave(&mut self, id: JobId) {
         let Some(job) = self.jobs.remove(&id) else { return };
         for (_, shard) in job.walk.open() {
-            self.shards[shard as usize].open -= 1;
+            *self.shards[shard as usize].uses(job.is_elsewhere) -= 1;
         }
         self.renew_all();
     }
@@ -324,10 +372,38 @@ impl Foresight {
         self.change(shard, |known| known.is_refused = is_refused);
     }
 
-    /// Others decide what becomes of a shard, until that is taken back: it is neither wanted nor
-    /// evicted meanwhile.
-    pub fn set_apart(&mut self, shard: Shard, is_apart: bool) {
-        self.change(shard, |known| known.is_apart = is_apart);
+    /// Another decision is made about a shard.
+    pub fn set_role(&mut self, shard: Shard, role: Role) {
+        self.change(shard, |known| known.role = role);
+        // A guest is needed by this node alone.
+        self.renew(shard);
+    }
+
+    /// Returns the decision about a shard.
+    #[must_use]
+    pub fn role(&self, shard: Shard) -> Role {
+        self.shards[shard as usize].role
+    }
+
+    /// Returns the time at which this node needs a shard after its next use, if a guest that comes
+    /// now stays until then: it and the guests that are needed before fit `room` bytes.
+    pub fn guest_due(&mut self, shard: Shard, room: u64) -> Option<Moment> {
+        let again = self.needed_again(shard).filter(|again| *again < NEVER)?;
+        let before = self.guests.iter().flat_map(|here| here.range(..(again, shard)));
+        let before: u64 = before.map(|(_, guest)| self.bytes(*guest)).sum();
+        (before.saturating_add(self.bytes(shard)) <= room).then_some(again)
+    }
+
+    /// Bytes of all guests here.
+    #[must_use]
+    pub fn guest_bytes(&self) -> u64 {
+        self.guests.iter().flatten().map(|(_, guest)| self.bytes(*guest)).sum()
+    }
+
+    /// Bytes of kept shards that are needed, and not here or on their way.
+    #[must_use]
+    pub fn missing_bytes(&self) -> u64 {
+        self.missing_bytes
     }
 
     /// Returns the place of a shard.
@@ -433,7 +509,7 @@ impl Foresight {
         may_go: &mut dyn FnMut(Shard) -> bool,
     ) -> Option<Vec<Shard>> {
         let (mut sum, mut victims) = (0, Vec::new());
-        for (_, shard) in self.later(places, than) {
+        for (_, shard) in later(&self.here, places, than) {
             if sum >= bytes {
                 break;
             }
@@ -445,27 +521,16 @@ impl Foresight {
         (sum >= bytes).then_some(victims)
     }
 
-    /// Returns the shards in these places needed later than `than`, the last first.
-    fn later(
+    /// Returns the guest in these places that is needed last, later than `than`, and `may_go`;
+    /// without a moment, whenever it is needed.
+    pub fn last_guest(
         &self,
         places: &[PartitionNumber],
         than: Option<Moment>,
-    ) -> impl Iterator<Item = (Moment, Shard)> {
-        let from = (than.map_or(NOW, |than| than.saturating_add(1)), 0);
-        let of = |place: &PartitionNumber| self.here.get(usize::from(*place));
-        let mut places: Vec<_> =
-            places.iter().filter_map(of).map(|here| here.range(from..).rev().peekable()).collect();
-        let mut before = None;
-        std::iter::from_fn(move || {
-            loop {
-                let of = (0..places.len()).max_by_key(|of| places[*of].peek().copied())?;
-                let last = places[of].next().copied()?;
-                // A shard that lies in several of them comes once.
-                if before.replace(last) != Some(last) {
-                    return Some(last);
-                }
-            }
-        })
+        may_go: &mut dyn FnMut(Shard) -> bool,
+    ) -> Option<Shard> {
+        let mut later = later(&self.guests, places, than);
+        later.find_map(|(_, guest)| may_go(guest).then_some(guest))
     }
 
     /// Bytes of a usual shard.
@@ -478,21 +543,39 @@ impl Foresight {
     fn walk(&mut self, id: JobId, read: u64) -> Vec<Shard> {
         let Some(job) = self.jobs.get_mut(&id) else { return Vec::new() };
         let Changed { mut begun, ended } = job.walk.to(read);
-        begun.iter().for_each(|shard| self.shards[*shard as usize].open += 1);
-        ended.iter().for_each(|shard| self.shards[*shard as usize].open -= 1);
+        let is_elsewhere = job.is_elsewhere;
+        begun.iter().for_each(|shard| *self.shards[*shard as usize].uses(is_elsewhere) += 1);
+        ended.iter().for_each(|shard| *self.shards[*shard as usize].uses(is_elsewhere) -= 1);
         begun.extend(ended);
         begun
     }
 
     fn next_use(&mut self, shard: Shard) -> Moment {
-        if self.shards[shard as usize].open > 0 {
+        let Known { role, open, open_elsewhere, .. } = self.shards[shard as usize];
+        // A guest is of no use to other nodes.
+        let is_guest = role == Role::Guest;
+        if open > 0 || (open_elsewhere > 0 && !is_guest) {
             return NOW;
         }
-        let uses = self.jobs.values_mut().filter_map(|job| {
+        let jobs = self.jobs.values_mut().filter(|job| !(is_guest && job.is_elsewhere));
+        let uses = jobs.filter_map(|job| {
             let Use { start, .. } = job.walk.next_of(shard)?;
             Some(job.comes_to(start))
         });
         uses.min().unwrap_or(NEVER)
+    }
+
+    /// Returns the time at which this node needs a shard after its next use, or after the one that
+    /// is under way.
+    fn needed_again(&mut self, shard: Shard) -> Option<Moment> {
+        let mut uses = Vec::new();
+        for job in self.jobs.values_mut().filter(|job| !job.is_elsewhere) {
+            let next = [job.walk.next_of(shard), job.walk.second_of(shard)];
+            uses.extend(next.into_iter().flatten().map(|one| job.comes_to(one.start)));
+        }
+        uses.sort_unstable();
+        let under_way = self.shards[shard as usize].open > 0;
+        uses.get(usize::from(!under_way)).copied()
     }
 
     fn renew(&mut self, shard: Shard) {
@@ -504,8 +587,8 @@ impl Foresight {
 
     fn renew_all(&mut self) {
         self.missing = Timeline::default();
-        self.here.iter_mut().for_each(BTreeSet::clear);
-        self.arriving = 0;
+        self.here.iter_mut().chain(&mut self.guests).for_each(BTreeSet::clear);
+        (self.arriving, self.missing_bytes) = (0, 0);
         for shard in 0..self.shards.len() as Shard {
             self.shards[shard as usize].needed = self.next_use(shard);
             self.put_in(shard);
@@ -522,12 +605,17 @@ impl Foresight {
         let known = self.shards[shard as usize];
         let Known { bytes, needed, .. } = known;
         match known.presence() {
-            Presence::Missing if needed < NEVER => self.missing.remove(needed, shard),
+            Presence::Missing if needed < NEVER => {
+                self.missing.remove(needed, shard);
+                self.missing_bytes -= bytes;
+            }
+            Presence::Refused if needed < NEVER => self.missing_bytes -= bytes,
             Presence::Missing | Presence::Refused | Presence::Apart => {}
             Presence::Arriving => self.arriving -= bytes,
             Presence::Here => {
+                let here = self.shards_here(known.role);
                 for place in known.places.all() {
-                    self.here[usize::from(*place)].remove(&(needed, shard));
+                    here[usize::from(*place)].remove(&(needed, shard));
                 }
             }
         }
@@ -539,20 +627,50 @@ impl Foresight {
         match known.presence() {
             Presence::Missing if needed < NEVER => {
                 self.missing.insert(needed, shard, self.link.takes_at_most(bytes));
+                self.missing_bytes += bytes;
             }
+            Presence::Refused if needed < NEVER => self.missing_bytes += bytes,
             Presence::Missing | Presence::Refused | Presence::Apart => {}
             Presence::Arriving => self.arriving += bytes,
             Presence::Here => {
+                let here = self.shards_here(known.role);
                 for place in known.places.all() {
                     let place = usize::from(*place);
-                    if self.here.len() <= place {
-                        self.here.resize_with(place + 1, BTreeSet::new);
+                    if here.len() <= place {
+                        here.resize_with(place + 1, BTreeSet::new);
                     }
-                    self.here[place].insert((needed, shard));
+                    here[place].insert((needed, shard));
                 }
             }
         }
     }
+
+    fn shards_here(&mut self, role: Role) -> &mut Vec<BTreeSet<(Moment, Shard)>> {
+        if role == Role::Guest { &mut self.guests } else { &mut self.here }
+    }
+}
+
+/// Returns the shards in these places needed later than `than`, the last first.
+fn later(
+    here: &[BTreeSet<(Moment, Shard)>],
+    places: &[PartitionNumber],
+    than: Option<Moment>,
+) -> impl Iterator<Item = (Moment, Shard)> {
+    let from = (than.map_or(NOW, |than| than.saturating_add(1)), 0);
+    let of = |place: &PartitionNumber| here.get(usize::from(*place));
+    let mut places: Vec<_> =
+        places.iter().filter_map(of).map(|here| here.range(from..).rev().peekable()).collect();
+    let mut before = None;
+    std::iter::from_fn(move || {
+        loop {
+            let of = (0..places.len()).max_by_key(|of| places[*of].peek().copied())?;
+            let last = places[of].next().copied()?;
+            // A shard that lies in several of them comes once.
+            if before.replace(last) != Some(last) {
+                return Some(last);
+            }
+        }
+    })
 }
 
 /// A moment from which one subtracts.

@@ -12,7 +12,7 @@ pub mod simulate;
 
 pub use evict::{Evict, List, Newcomer, Policy, Slot};
 pub use foresight::{
-    Epoch, Epochs, Foresight, Future, JobId, Moment, NEVER, NOW, PartitionNumber, Presence, Shard,
-    Use,
+    Epoch, Epochs, Foresight, Future, JobId, Moment, NEVER, NOW, PartitionNumber, Presence, Role,
+    Shard, Use,
 };
 pub use shortfall::{Mass, Remedy, shortfall};

@@ -4,6 +4,7 @@
 //! forecast answers when a shard is needed next. Nothing here waits or calls a table: a table may
 //! ask under its own lock.
 
+mod guests;
 mod managed;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -14,8 +15,8 @@ use std::time::{Duration, Instant};
 use forebay_error::shown;
 use forebay_policy::simulate::{self, Decision, Trace};
 use forebay_policy::{
-    Foresight, Future, JobId, Mass, Moment, NEVER, NOW, PartitionNumber, Presence, Remedy, Shard,
-    shortfall,
+    Foresight, Future, JobId, Mass, Moment, NEVER, NOW, PartitionNumber, Presence, Remedy, Role,
+    Shard, shortfall,
 };
 use forebay_source::{ByClient, Options};
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,7 @@ use tokio::sync::Notify;
 use utoipa::ToSchema;
 
 use crate::directory::ObjectKey;
+pub use guests::Scope;
 use managed::managed;
 
 /// Initial estimate, in bytes per second, of a link's bandwidth and of a job's read rate: one 10
@@ -55,6 +57,7 @@ const REMEMBERED: usize = 4096;
 /// Settings with which a job's shards are requested.
 #[derive(Clone)]
 pub(crate) struct ReadContext {
+    pub(crate) scope: Scope,
     pub(crate) tenant: Option<Arc<str>>,
     pub(crate) owner: u64,
     pub(crate) job: Option<Arc<str>>,
@@ -147,8 +150,8 @@ struct ForeseenShard {
     object: ObjectKey,
     /// Jobs that read it, and its index among their URLs.
     readers: Vec<(JobId, u32)>,
-    /// True if the forecast decides when it is evicted; else its use decides.
-    is_managed: bool,
+    /// Kept and guests are evicted by the forecast; others by their use.
+    role: Role,
     /// Start of its transfer.
     began: Option<Moment>,
     /// Reason of the last refusal.
@@ -251,12 +254,12 @@ impl Forecast {
         Some(place)
     }
 
-    /// Id of a shard that jobs read and the forecast decides about.
+    /// Id of a shard that jobs read and whose copy the forecast evicts.
     pub(crate) fn shard_id(&self, object: ObjectKey) -> Option<Shard> {
         if self.is_idle() {
             return None;
         }
-        self.state().managed(object)
+        self.state().foreseen(object)
     }
 
     /// Time of the next use of a shard; none if no job announced it, or the forecast does not
@@ -266,7 +269,7 @@ impl Forecast {
             return None;
         }
         let state = self.state();
-        let shard = state.managed(object)?;
+        let shard = state.foreseen(object)?;
         Some(state.foresight.needed(shard))
     }
 
@@ -287,7 +290,7 @@ impl Forecast {
             let shard = state.shard_id_or_new(*object, *bytes);
             if let Some(foreseen) = &mut state.shards[shard as usize] {
                 foreseen.readers.push((job, at));
-                managed.push(AtomicBool::new(foreseen.is_managed));
+                managed.push(AtomicBool::new(foreseen.role == Role::Kept));
             }
             shards.push(shard);
         }
@@ -300,8 +303,12 @@ impl Forecast {
             shards: shards.clone(),
             managed: managed.clone(),
         };
+        let (is_cluster, future) = (reader.via.scope == Scope::Cluster, future(shards));
         state.readers.insert(job, reader);
-        state.foresight.join(job, future(shards), UNSEEN, now);
+        match is_cluster {
+            true => state.foresight.join_elsewhere(job, future, UNSEEN, now),
+            false => state.foresight.join(job, future, UNSEEN, now),
+        }
         self.jobs.store(state.readers.len() as u64, Ordering::Release);
         managed
     }
@@ -396,7 +403,10 @@ impl Forecast {
     /// Notes the start of a shard's transfer over the link.
     pub(crate) fn note_transfer_start(&self, shard: Shard) {
         let now = self.now();
-        if let Some(foreseen) = &mut self.state().shards[shard as usize] {
+        // A guest comes from its owner: that says nothing about the link to the origin.
+        if let Some(foreseen) = &mut self.state().shards[shard as usize]
+            && foreseen.role == Role::Kept
+        {
             foreseen.began.get_or_insert(now);
         }
     }
@@ -519,7 +529,7 @@ impl Forecast {
         let at = self.now();
         let state = &mut *self.state();
         let mut jobs = Vec::with_capacity(state.readers.len());
-        for (job, reader) in &state.readers {
+        for (job, reader) in state.readers.iter().filter(|(_, reader)| reader.is_of_node()) {
             let bytes = state.foresight.bytes_of(&reader.shards);
             let mut uses = state.foresight.ahead(*job, bytes.saturating_mul(rounds));
             uses.retain(|one| managed(&state.shards, one.shard));
@@ -575,6 +585,7 @@ impl Forecast {
         let ForecastState { foresight, readers, shards, .. } = state;
         let mut jobs: Vec<_> = readers
             .iter()
+            .filter(|(_, reader)| reader.is_of_node())
             .map(|(job, reader)| {
                 let rate = foresight.rate(*job).unwrap_or_default();
                 let lacks = foresight.lacks(*job, HORIZON);
@@ -639,6 +650,7 @@ impl ForecastState {
         let frequencies: HashMap<JobId, f64> = self
             .readers
             .iter()
+            .filter(|(_, reader)| reader.is_of_node())
             .map(|(job, reader)| {
                 let rate = self.foresight.rate(*job).unwrap_or_default();
                 let bytes = self.foresight.bytes_of(&reader.shards);
@@ -646,7 +658,7 @@ impl ForecastState {
             })
             .collect();
         let shards = (0..).zip(&self.shards).filter_map(|(number, known)| {
-            let readers = &known.as_ref().filter(|known| known.is_managed)?.readers;
+            let readers = &known.as_ref().filter(|known| known.role == Role::Kept)?.readers;
             let frequency = readers.iter().filter_map(|(job, _)| frequencies.get(job)).sum();
             Some(Mass { bytes: self.foresight.bytes(number), frequency })
         });
@@ -663,10 +675,10 @@ impl ForecastState {
         if self.shards.len() <= shard as usize {
             self.shards.resize_with(shard as usize + 1, || None);
         }
-        self.foresight.set_apart(shard, true);
+        self.foresight.set_role(shard, Role::Apart);
         let readers = Vec::new();
         self.shards[shard as usize] =
-            Some(ForeseenShard { object, readers, is_managed: false, began: None, refused: None });
+            Some(ForeseenShard { object, readers, role: Role::Apart, began: None, refused: None });
         shard
     }
 }

@@ -56,7 +56,7 @@ pub use directory::{Occupant, ShardName, occupant};
 pub use files::{Extent, Files, LocalFiles};
 pub use fill::{Fills, FirstBatchWait, gave_way};
 pub use forebay_policy::Evict;
-pub use forecast::{Expected, ForecastReport, ForeseenJob, Refusal};
+pub use forecast::{Expected, ForecastReport, ForeseenJob, Refusal, Scope};
 pub use fsck::{Checkup, Fault, FaultKind, fsck};
 pub use journal::{FetchEvent, FetchStep, Listener};
 pub use ledger::{BillKey, NO_JOB, OTHERS};

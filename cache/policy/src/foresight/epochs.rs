@@ -91,6 +91,17 @@ impl<F: FnMut(u64) -> Option<Epoch> + Send> Future for Epochs<F> {
     }
 
     fn next(&mut self, shard: Shard, index: u64) -> Option<Use> {
+        self.use_of(shard, index, 0)
+    }
+
+    fn second(&mut self, shard: Shard, index: u64) -> Option<Use> {
+        self.use_of(shard, index, 1)
+    }
+}
+
+impl<F: FnMut(u64) -> Option<Epoch> + Send> Epochs<F> {
+    /// The use of `shard` from number `index` on, after so many others of it.
+    fn use_of(&mut self, shard: Shard, index: u64, mut others: usize) -> Option<Use> {
         if !self.shards.contains(&shard) {
             return None;
         }
@@ -105,9 +116,12 @@ impl<F: FnMut(u64) -> Option<Epoch> + Send> Future for Epochs<F> {
             // Places fit: an epoch's uses are in memory.
             let from = index.saturating_sub(made.first).min(u64::from(u32::MAX)) as u32;
             let at = made.by_shard.partition_point(|one| *one < (shard, from));
-            if let Some((_, place)) = made.by_shard.get(at).filter(|(other, _)| *other == shard) {
-                return Some(made.at(*place as usize));
+            let of_shard = made.by_shard[at..].iter().take_while(|(other, _)| *other == shard);
+            let mut uses = of_shard.map(|(_, place)| made.at(*place as usize));
+            if let Some(found) = uses.nth(others) {
+                return Some(found);
             }
+            others -= made.by_shard[at..].iter().take_while(|(other, _)| *other == shard).count();
         }
         None
     }
@@ -137,6 +151,8 @@ mod tests {
             for shard in 0..3 {
                 let later = all[index as usize..].iter().find(|one| one.shard == shard);
                 assert_eq!(future.next(shard, index), later.copied(), "{shard} from {index}");
+                let mut uses = all[index as usize..].iter().filter(|one| one.shard == shard);
+                assert_eq!(future.second(shard, index), uses.nth(1).copied());
             }
         }
         assert_eq!(future.next(7, 0), None);

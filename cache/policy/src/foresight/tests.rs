@@ -19,6 +19,11 @@ impl Future for Listed {
         let after = self.0.iter().skip(index as usize).position(|other| *other == shard)?;
         self.at(index + after as u64)
     }
+
+    fn second(&mut self, shard: Shard, index: u64) -> Option<Use> {
+        let first = self.next(shard, index)?;
+        self.next(shard, first.end)
+    }
 }
 
 /// Fetches of a node that fetches only what is needed already.
@@ -252,7 +257,7 @@ proptest! {
                 },
                 Step::Apart(shard, is_apart) => {
                     if is_apart { apart.insert(shard) } else { apart.remove(&shard) };
-                    foresight.set_apart(shard, is_apart);
+                    foresight.set_role(shard, if is_apart { Role::Apart } else { Role::Kept });
                 }
                 Step::Room(places, needs, leased) => {
                     let places: Vec<PartitionNumber> = places.into_iter().collect();
@@ -283,4 +288,66 @@ proptest! {
             prop_assert_eq!(foresight.wanted().map(|(needed, _)| needed), wanted.filter(|needed| *needed < NEVER));
         }
     }
+}
+
+/// A copy of a shard that another node keeps stays if it is needed again before it would have to
+/// go, goes before all shards that are kept, and is never fetched ahead.
+#[test]
+fn guests_stay_for_a_later_use_and_go_first() {
+    let mut foresight = Foresight::new(1.0);
+    for _ in 0..5 {
+        foresight.add(1);
+    }
+    foresight.join(1, Box::new(Listed(vec![0, 1, 2, 3, 1, 0, 4, 3])), 1.0, 0);
+    for guest in [0, 1, 2] {
+        foresight.set_role(guest, Role::Guest);
+        assert_eq!(foresight.presence(guest), Presence::Apart);
+    }
+    assert_eq!(foresight.missing_bytes(), 2);
+    assert_eq!(foresight.wanted().map(|(_, shard)| shard), Some(3), "guests are not fetched");
+    // Shard 0 is being read: it is needed again after five bytes, shard 1 after four.
+    let second = 1_000_000;
+    assert_eq!(foresight.guest_due(0, 1), Some(5 * second));
+    assert_eq!(foresight.guest_due(0, 0), None, "there is no room");
+    assert_eq!(foresight.guest_due(1, 1), Some(4 * second));
+    assert_eq!(foresight.guest_due(2, 5), None, "it is read once");
+    foresight.found(0, 7);
+    foresight.found(3, 7);
+    assert_eq!(foresight.guest_bytes(), 1);
+    // Shard 0 is needed now, and no more before shard 1 is read again.
+    assert_eq!(foresight.guest_due(1, 1), None);
+    assert_eq!(foresight.guest_due(1, 2), Some(4 * second));
+    foresight.advance(1, 1, second, 0);
+    assert_eq!(foresight.needed(0), 5 * second);
+    assert_eq!(foresight.guest_due(1, 1), Some(4 * second), "shard 0 is needed later");
+    assert_eq!(foresight.last_guest(&[7], None, &mut |_| true), Some(0));
+    assert_eq!(foresight.last_guest(&[7], Some(5 * second), &mut |_| true), None);
+    assert_eq!(foresight.last_guest(&[6], None, &mut |_| true), None);
+    assert_eq!(foresight.victims(&[7], None, 1, &mut |_| true), Some(vec![3]));
+    // Its owner left: this node keeps it now.
+    foresight.set_role(0, Role::Kept);
+    assert_eq!(foresight.last_guest(&[7], None, &mut |_| true), None);
+    assert_eq!(foresight.victims(&[7], None, 1, &mut |_| true), Some(vec![0]));
+}
+
+/// The reads of other nodes count for the shards that this node keeps for them, and for no others.
+#[test]
+fn reads_of_other_nodes_count_for_kept_shards() {
+    let mut foresight = Foresight::new(1.0);
+    for _ in 0..3 {
+        foresight.add(1);
+    }
+    foresight.set_role(2, Role::Guest);
+    foresight.join(1, Box::new(Listed(vec![2, 0, 0, 2])), 1.0, 0);
+    assert_eq!((foresight.needed(0), foresight.needed(1)), (1_000_000, NEVER));
+    foresight.join_elsewhere(2, Box::new(Listed(vec![1, 2, 2, 0])), 1.0, 0);
+    assert_eq!((foresight.needed(0), foresight.needed(1)), (1_000_000, NOW));
+    foresight.advance(1, 2, 2_000_000, 0);
+    foresight.advance(2, 2, 2_000_000, 0);
+    assert_eq!((foresight.needed(1), foresight.needed(2)), (NEVER, 3_000_000));
+    assert_eq!(foresight.guest_due(2, 9), None, "another node's use is no reason for a copy");
+    foresight.set_role(2, Role::Kept);
+    assert_eq!(foresight.needed(2), NOW);
+    foresight.leave(2);
+    assert_eq!((foresight.needed(1), foresight.needed(2)), (NEVER, 3_000_000));
 }

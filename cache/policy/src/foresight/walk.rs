@@ -71,6 +71,11 @@ impl Walk {
         self.future.next(shard, self.next)
     }
 
+    /// The use of `shard` after that one.
+    pub(crate) fn second_of(&mut self, shard: Shard) -> Option<Use> {
+        self.future.second(shard, self.next)
+    }
+
     /// The uses under way and those that begin within so many bytes, counted from where it is.
     pub(crate) fn ahead(&mut self, bytes: u64) -> Vec<Use> {
         let read = self.read;

@@ -1,21 +1,27 @@
 //! Shards that the forecast decides about.
 //!
-//! A job announces everything it will read. For each shard the current rules say if the
-//! forecast decides about it. No table hears of the other shards, and their readers fetch them
-//! themselves.
+//! A job announces everything it will read. For each shard the current rules and the members of the
+//! cluster give its role. A kept shard is fetched and evicted by the forecast. A guest, which
+//! another node keeps, is only evicted by it. No table hears of the other shards, and their readers
+//! fetch them themselves.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use forebay_policy::{JobId, Shard};
+use forebay_policy::{JobId, Role, Shard};
 use forebay_source::Options;
 
-use super::{Forecast, ForecastJob, ForecastState, ForeseenShard, ReadContext};
+use super::{Forecast, ForecastJob, ForecastState, ForeseenShard, ReadContext, Scope};
 use crate::directory::ObjectKey;
 
-/// Returns true if the forecast decides about a shard.
+/// Returns true if the forecast fetches a shard.
 pub(super) fn managed(shards: &[Option<ForeseenShard>], shard: Shard) -> bool {
-    shards.get(shard as usize).and_then(Option::as_ref).is_some_and(|known| known.is_managed)
+    role(shards, shard) == Role::Kept
+}
+
+fn role(shards: &[Option<ForeseenShard>], shard: Shard) -> Role {
+    let known = shards.get(shard as usize).and_then(Option::as_ref);
+    known.map_or(Role::Apart, |known| known.role)
 }
 
 /// A shard that jobs read, and the settings of one reader.
@@ -36,16 +42,22 @@ impl AnnouncedShard {
 }
 
 impl ForecastJob {
-    /// Shards that the forecast decides about.
+    /// Returns true if it is a job of this node.
+    pub(super) fn is_of_node(&self) -> bool {
+        self.via.scope != Scope::Cluster
+    }
+
+    /// Shards that the forecast fetches.
     pub(super) fn managed(&self, shards: &[Option<ForeseenShard>]) -> impl Iterator<Item = Shard> {
         self.shards.iter().copied().filter(|shard| managed(shards, *shard))
     }
 }
 
 impl ForecastState {
-    /// Id of a shard that the forecast decides about.
-    pub(super) fn managed(&self, object: ObjectKey) -> Option<Shard> {
-        self.numbers.get(&object).copied().filter(|shard| managed(&self.shards, *shard))
+    /// Id of a shard that the forecast evicts.
+    pub(super) fn foreseen(&self, object: ObjectKey) -> Option<Shard> {
+        let shard = self.numbers.get(&object).copied();
+        shard.filter(|shard| role(&self.shards, *shard) != Role::Apart)
     }
 }
 
@@ -63,26 +75,25 @@ impl Forecast {
         read.collect()
     }
 
-    /// Sets for each shard if the forecast decides about it. Returns true if that changed any; then
-    /// the tables must be told.
-    pub(crate) fn set_managed(&self, decided: &[(ObjectKey, bool)]) -> bool {
+    /// Sets the role of each shard. Returns true if that changed any; then the tables must be told.
+    pub(crate) fn set_roles(&self, decided: &[(ObjectKey, Role)]) -> bool {
         let state = &mut *self.state();
         let mut is_new = false;
-        for (object, is_managed) in decided {
+        for (object, role) in decided {
             // Its readers may be gone.
             let Some(shard) = state.numbers.get(object).copied() else { continue };
             let Some(known) = &mut state.shards[shard as usize] else { continue };
-            if known.is_managed == *is_managed {
+            if known.role == *role {
                 continue;
             }
-            known.is_managed = *is_managed;
+            known.role = *role;
             for (reader, at) in &known.readers {
                 let of = state.readers.get(reader).and_then(|of| of.managed.get(*at as usize));
                 if let Some(of) = of {
-                    of.store(*is_managed, Ordering::Relaxed);
+                    of.store(*role == Role::Kept, Ordering::Relaxed);
                 }
             }
-            state.foresight.set_apart(shard, !is_managed);
+            state.foresight.set_role(shard, *role);
             is_new = true;
         }
         is_new
@@ -109,6 +120,7 @@ mod tests {
         let urls = names.iter().map(|name| (*name).to_owned()).collect();
         let options = Options::default();
         let via = Arc::new(ReadContext {
+            scope: Scope::Node(1.0),
             tenant: None,
             owner: job,
             job: None,
@@ -147,8 +159,8 @@ mod tests {
         let read = forecast.announced_shards(Some(1));
         assert_eq!(read.iter().filter_map(AnnouncedShard::url).collect::<Vec<_>>(), ["a", "b"]);
         assert!(forecast.announced_shards(Some(2)).is_empty());
-        assert!(forecast.set_managed(&[(object("a"), true), (object("nobody's"), true)]));
-        assert!(!forecast.set_managed(&[(object("a"), true)]), "that is not new");
+        assert!(forecast.set_roles(&[(object("a"), Role::Kept), (object("nobody's"), Role::Kept)]));
+        assert!(!forecast.set_roles(&[(object("a"), Role::Kept)]), "that is not new");
         assert_eq!(values(&managed), [true, false]);
         assert_eq!(
             (next(&forecast), forecast.next_use(object("a"))),
@@ -163,7 +175,7 @@ mod tests {
         let later = join(&forecast, 2, &["b", "a"]);
         assert_eq!(values(&later), [false, true]);
         assert_eq!(forecast.announced_shards(None).len(), 2);
-        assert!(forecast.set_managed(&[(object("a"), false), (object("b"), true)]));
+        assert!(forecast.set_roles(&[(object("a"), Role::Apart), (object("b"), Role::Kept)]));
         assert_eq!((values(&managed), values(&later)), (vec![false, true], vec![true, false]));
         assert_eq!((next(&forecast), forecast.shard_id(object("a"))), (Some(object("b")), None));
     }
@@ -172,14 +184,14 @@ mod tests {
     fn fetch_may_end_under_other_rules() {
         let forecast = Forecast::new();
         join(&forecast, 1, &["a"]);
-        forecast.set_managed(&[(object("a"), true)]);
+        forecast.set_roles(&[(object("a"), Role::Kept)]);
         let shard = forecast.next_fetch().ok().map(|next| next.shard).unwrap();
         forecast.note_fetch_start(shard);
         assert_eq!(next(&forecast), None, "it is on its way");
-        forecast.set_managed(&[(object("a"), false)]);
+        forecast.set_roles(&[(object("a"), Role::Apart)]);
         forecast.note_fetch_end(object("a"), None);
         assert_eq!(next(&forecast), None);
-        forecast.set_managed(&[(object("a"), true)]);
+        forecast.set_roles(&[(object("a"), Role::Kept)]);
         assert_eq!(next(&forecast), Some(object("a")), "it is wanted again");
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_policy::{Epoch, Epochs, Use};
+use forebay_policy::{Epoch, Epochs, Role, Use};
 use proptest::prelude::*;
 
 use super::*;
@@ -20,7 +20,9 @@ fn object(name: &str) -> ObjectKey {
 fn add_epochs(forecast: &Forecast, job: JobId, names: &[&str], epochs: u64) -> Arc<[AtomicBool]> {
     let urls = names.iter().map(|name| format!("s3://b/{name}?secret")).collect();
     let (tenant, client, options) = (None, None, Options::default());
-    let via = Arc::new(ReadContext { tenant, owner: job, job: None, client, options, urls });
+    let scope = Scope::Node(1.0);
+    let via = ReadContext { scope, tenant, owner: job, job: None, client, options, urls };
+    let via = Arc::new(via);
     let objects: Vec<_> = names.iter().map(|name| (object(name), BYTES)).collect();
     forecast.add_job(job, (&format!("job {job}"), via), &objects, |shards| {
         Box::new(Epochs::new(shards.clone(), move |number| {
@@ -36,8 +38,8 @@ fn add_epochs(forecast: &Forecast, job: JobId, names: &[&str], epochs: u64) -> A
 /// Adds a job that reads these shards once, and lets the forecast decide about them.
 fn add(forecast: &Forecast, job: JobId, names: &[&str]) {
     add_epochs(forecast, job, names, 1);
-    let decided: Vec<_> = names.iter().map(|name| (object(name), true)).collect();
-    forecast.set_managed(&decided);
+    let decided: Vec<_> = names.iter().map(|name| (object(name), Role::Kept)).collect();
+    forecast.set_roles(&decided);
 }
 
 fn forecast(names: &[&str]) -> Forecast {
@@ -246,7 +248,7 @@ fn progress_of_a_job_never_falls() {
 fn second_epoch_is_needed_after_the_first() {
     let forecast = Forecast::new();
     add_epochs(&forecast, 1, &["a", "b"], 2);
-    forecast.set_managed(&[(object("a"), true), (object("b"), true)]);
+    forecast.set_roles(&[(object("a"), Role::Kept), (object("b"), Role::Kept)]);
     assert_eq!(forecast.next_use(object("a")), Some(NOW));
     forecast.advance(1, BYTES, Duration::ZERO);
     let needed = ["a", "b"].map(|name| forecast.next_use(object(name)).unwrap());
@@ -295,7 +297,7 @@ fn trace_holds_the_announced_reads_of_all_jobs() {
     let forecast = Forecast::new();
     add_epochs(&forecast, 2, &["b", "c"], 3);
     add_epochs(&forecast, 1, &["a", "b"], 3);
-    forecast.set_managed(&["a", "b"].map(|name| (object(name), true)));
+    forecast.set_roles(&["a", "b"].map(|name| (object(name), Role::Kept)));
     let place = forecast.new_partition_id().unwrap();
     let [a, b] = ["a", "b"].map(|name| id(&forecast, name));
     forecast.note_present(b, place);
@@ -366,7 +368,7 @@ fn remedy_is_reported_only_for_jobs_that_wait() {
     assert!(remedy.cache.is_some_and(|bytes| (1..2 * BYTES).contains(&bytes)));
     assert_eq!(forecast.report(2 * BYTES).lacks, None, "the cache holds everything");
     // Shards that the forecast does not decide about need no cache.
-    forecast.set_managed(&[(object("a"), false), (object("b"), false)]);
+    forecast.set_roles(&[(object("a"), Role::Apart), (object("b"), Role::Apart)]);
     assert_eq!(forecast.report(0).lacks, None);
 }
 
@@ -424,7 +426,8 @@ impl Model {
             }
             Step::Decide(shard, yes) => {
                 let is_new = self.is_read(shard) && self.managed.contains(&shard) != yes;
-                assert_eq!(forecast.set_managed(&[(object(NAMES[shard]), yes)]), is_new);
+                let role = if yes { Role::Kept } else { Role::Apart };
+                assert_eq!(forecast.set_roles(&[(object(NAMES[shard]), role)]), is_new);
                 if is_new && yes {
                     self.managed.insert(shard);
                 } else if is_new {

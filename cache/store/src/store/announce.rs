@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_policy::simulate::Trace;
-use forebay_policy::{Evict, Future, JobId, Shard};
+use forebay_policy::{Evict, Future, JobId, Role, Shard};
 use forebay_source::{Options, object_of};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -21,7 +21,7 @@ use super::{Store, StoreInner};
 use crate::dataset::Cache;
 use crate::directory::ObjectKey;
 use crate::fill::WATCHED;
-use crate::forecast::{Forecast, ForecastReport, NextFetch, ReadContext, Refusal};
+use crate::forecast::{Forecast, ForecastReport, NextFetch, ReadContext, Refusal, Scope};
 use crate::shared_state::SharedState;
 use crate::sizes::{FILLS, SMALL_BYTES, SMALL_FILLS};
 use crate::tier::{Tier, Urgency};
@@ -33,6 +33,10 @@ const AT_ONCE: usize = FILLS;
 /// Fetches ahead of need with those of small shards and those whose stores do not answer.
 const ASKED_AT_ONCE: usize = SMALL_FILLS;
 
+/// Bit of the numbers under which the forecast has the reads of a job on all nodes. Sessions are
+/// counted from 1 on.
+const ON_ALL_NODES: JobId = 1 << 63;
+
 /// Reads that a job announces.
 pub struct AnnouncedReads {
     /// Name of the job, for admins.
@@ -43,6 +47,8 @@ pub struct AnnouncedReads {
     pub bytes: Vec<u64>,
     /// Endpoint and credentials for them.
     pub options: Options,
+    /// Nodes whose reads they are.
+    pub scope: Scope,
     /// Order of its reads, by shard id.
     pub future: Box<dyn FnOnce(Vec<Shard>) -> Box<dyn Future> + Send>,
 }
@@ -106,7 +112,7 @@ impl Store {
     /// # Errors
     /// As [`Store::shard`] for an invalid URL.
     pub fn announce(&self, reading: AnnouncedReads) -> Result<Announcement> {
-        let AnnouncedReads { name, urls, bytes, options, future } = reading;
+        let AnnouncedReads { name, urls, bytes, options, scope, future } = reading;
         let mut objects = Vec::with_capacity(urls.len());
         for (url, bytes) in urls.iter().zip(bytes) {
             let source = self.inner.sources.open_for(url, &options, self.client.as_ref())?;
@@ -115,35 +121,43 @@ impl Store {
         let forecast = self.inner.shared.forecast.clone();
         let (tenant, owner, job) = (self.tenant.clone(), self.owner, self.job.clone());
         let client = self.client.clone();
-        let via = Arc::new(ReadContext { tenant, owner, job, client, options, urls });
+        let via = Arc::new(ReadContext { scope, tenant, owner, job, client, options, urls });
+        let number = match scope {
+            Scope::Node(_) => owner,
+            Scope::Cluster => owner | ON_ALL_NODES,
+        };
         let managed = {
             let _changing = forecast.changing.lock().unwrap_or_else(PoisonError::into_inner);
-            forecast.add_job(owner, (&name, via), &objects, future)
+            forecast.add_job(number, (&name, via), &objects, future)
         };
         let store = Arc::downgrade(&self.inner);
-        let foreseen = Announcement { store, managed, forecast, job: owner };
-        self.decide_managed(Some(owner));
+        let foreseen = Announcement { store, managed, forecast, job: number };
+        self.decide_managed(Some(number));
         Ok(foreseen)
     }
 
-    /// Decides by the current rules about which shards of a job, or of all jobs, the forecast
-    /// decides. Costs O(n).
+    /// Decides by the current rules and members about the role of each shard of a job, or of all
+    /// jobs, in the forecast. Costs O(n).
     pub(super) fn decide_managed(&self, job: Option<JobId>) {
         let SharedState { forecast, shares, .. } = &*self.inner.shared;
         loop {
             let rules = shares.current();
             // A data set with another policy evicts by use: its jobs claim and fetch their shards
             // themselves.
-            let is_managed = |url: &str, options: &Options| {
+            let role = |url: &str, options: &Options| {
                 let rule = rules.rule_of(url);
-                rule.evict == Evict::Clairvoyant
-                    && rule.cache != Cache::Never
-                    && !self.is_kept_elsewhere(url, options)
+                let is_foreseen = rule.evict == Evict::Clairvoyant && rule.cache != Cache::Never;
+                match is_foreseen && self.is_kept_elsewhere(url, options) {
+                    // A pinned copy would never go.
+                    true if !rule.pin => Role::Guest,
+                    false if is_foreseen => Role::Kept,
+                    _ => Role::Apart,
+                }
             };
             let read = forecast.announced_shards(job);
             let decided: Vec<_> = read
                 .iter()
-                .filter_map(|read| Some((read.object, is_managed(read.url()?, read.options()))))
+                .filter_map(|read| Some((read.object, role(read.url()?, read.options()))))
                 .collect();
             let _changing = forecast.changing.lock().unwrap_or_else(PoisonError::into_inner);
             // A change of rules calls this function again: decisions by older rules must not
@@ -151,7 +165,7 @@ impl Store {
             if !Arc::ptr_eq(&rules, &shares.current()) {
                 continue;
             }
-            if forecast.set_managed(&decided) {
+            if forecast.set_roles(&decided) {
                 self.inner.tiers.iter().for_each(Tier::refresh_forecast);
             }
             break;
@@ -199,7 +213,7 @@ impl Store {
     fn way_in(&self, url: &str, object: ObjectKey, bytes: u64) -> WayIn {
         let charge = self.charge(url);
         for tier in self.candidates(charge, None, bytes, Urgency::Ahead) {
-            if tier.has_room(charge, bytes) {
+            if tier.has_room(charge, bytes) || tier.has_guest_to_go(charge, bytes) {
                 return WayIn::Free;
             }
             if tier.has_later_victim(charge, object, bytes) {

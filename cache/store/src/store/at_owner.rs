@@ -12,16 +12,18 @@ use std::time::{Duration, Instant};
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_peers::message::{Reply, ShardRequest};
 use forebay_peers::{Hop, IndexStream, OwnerReport, Part, Peered, Peers, Route};
+use forebay_policy::Moment;
 use forebay_shard::UNKNOWN;
 use forebay_source::{AtPeer, Binding, ByClient, Options, PeerTimes, Source, object_of};
 use lru::LruCache;
 
 use super::Store;
+use crate::compression::Compression;
 use crate::directory::{ObjectKey, ShardName, object_key};
 use crate::open_shards::OpenShards;
 use crate::parts::Parts;
 use crate::shard::{Growth, Shard};
-use crate::tier::{ShardState, Urgency, Wanted};
+use crate::tier::{Arrival, ShardState, Tier, Urgency, Wanted};
 
 /// Shards that are not read from their owners for a while. Corrupt copies are rare.
 pub(super) const DISTRUSTED: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
@@ -166,7 +168,7 @@ impl Store {
         let is_whole = |state: Option<ShardState>| state.is_some_and(ShardState::is_whole);
         let mut tiers = self.inner.tiers.iter().filter(|tier| tier.is_readable());
         if tiers.any(|tier| is_whole(tier.state(&tier.name_for(&wanted.name))))
-            || (urgency == Urgency::Ahead && matches!(self.duty(wanted), Duty::Second(_)))
+            || (urgency == Urgency::Ahead && self.wants_copy(wanted))
         {
             return None;
         }
@@ -177,6 +179,15 @@ impl Store {
             return None;
         }
         Some(shard)
+    }
+
+    /// Returns true if this node is to have a copy of a shard that another one owns.
+    fn wants_copy(&self, wanted: &Wanted) -> bool {
+        match self.duty(wanted) {
+            Duty::Own => false,
+            Duty::Second(_) => true,
+            Duty::Elsewhere(_) => self.guest_due(wanted).is_some(),
+        }
     }
 
     /// Opens a shard at a node that keeps it; none if this node is to fetch it: as its owner, from
@@ -190,10 +201,49 @@ impl Store {
             Duty::Own => None,
             // The copy comes once the owner's is whole; until then its records are read there.
             Duty::Second(route) if self.has_copy(&route, wanted).await => None,
-            Duty::Second(route) | Duty::Elsewhere(route) => {
-                self.open_at_owner(wanted, route, urgency).await
+            Duty::Second(route) => self.open_at_owner(wanted, route, urgency).await,
+            Duty::Elsewhere(route) => match self.begin_guest(wanted, &route).await {
+                Some(guest) => Some(guest),
+                None => self.open_at_owner(wanted, route, urgency).await,
+            },
+        }
+    }
+
+    /// Starts to copy a shard of another owner that jobs of this node will read again before the
+    /// copy has to go; none if it does not pay, or the owner has no whole copy.
+    async fn begin_guest(&self, wanted: &Wanted, route: &Route) -> Option<Arc<Shard>> {
+        let due = self.guest_due(wanted)?;
+        if !self.has_copy(route, wanted).await {
+            return None;
+        }
+        let charge = wanted.charge(&self.inner.shared.shares.current());
+        let wanted = Wanted { guest: Some(due), ..wanted.clone() };
+        for tier in self.candidates(charge, Some(&wanted.name), wanted.len, Urgency::Ahead) {
+            let here = Wanted { name: tier.name_for(&wanted.name), ..wanted.clone() };
+            match tier.begin(&here, Arrival::Fetch(Urgency::Ahead), false).await {
+                Ok((shard, _filling)) => {
+                    self.elsewhere().forget(&wanted.name);
+                    return Some(shard);
+                }
+                Err(error) => {
+                    let (url, tier) = (shown(&wanted.origin.url), tier.name());
+                    tracing::debug!(url, tier, %error, "no guest");
+                }
             }
         }
+        None
+    }
+
+    /// Time of a shard's use after the next one, if a copy pays.
+    fn guest_due(&self, wanted: &Wanted) -> Option<Moment> {
+        if Compression::is_promised(&wanted.origin.url) {
+            // Its owner has the plain tar only, and a copy is one of the origin's object.
+            return None;
+        }
+        let tiers = self.inner.tiers.iter().filter(|tier| tier.is_writable());
+        let budgets = tiers.map(Tier::budget);
+        let free = budgets.map(|budget| budget.limit().saturating_sub(budget.used())).sum();
+        self.inner.shared.forecast.guest_due(object_key(&wanted.origin), free)
     }
 
     /// Returns true if the owner of a shard has a whole copy.

@@ -307,9 +307,9 @@ impl TierSource {
         let (len, unpacked) = (sidecar.len, sidecar.compressed_len.is_some());
         let (source, lasting) = (lease.source.clone(), lease.source.clone());
         let tenant = sidecar.tenant.map(Arc::from);
-        let (rank, head) = (Rank::ahead(0), Head::default());
+        let (rank, head, guest) = (Rank::ahead(0), Head::default(), None);
         let (name, origin) = (name.clone(), sidecar.origin);
-        let wanted = Wanted { name, origin, tenant, source, lasting, stat, len, rank, head };
+        let wanted = Wanted { name, origin, tenant, source, lasting, stat, len, rank, head, guest };
         let blocks = sidecar.blocks;
         let since = tier.since(&wanted.name);
         let source =

@@ -97,8 +97,18 @@ impl Store {
             Some(client) => client.lasting(&source),
             None => source.clone(),
         };
-        let wanted =
-            Wanted { name: name.clone(), origin, tenant, source, lasting, stat, len, rank, head };
+        let wanted = Wanted {
+            name: name.clone(),
+            origin,
+            tenant,
+            source,
+            lasting,
+            stat,
+            len,
+            rank,
+            head,
+            guest: None,
+        };
         let asker = Asker { urgency, tenant: self.tenant.clone() };
         loop {
             let (first, opened) = {

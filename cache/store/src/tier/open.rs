@@ -226,6 +226,7 @@ impl Tier {
             len: facts.len,
             rank: Rank::ahead(0),
             head: Head::default(),
+            guest: None,
         };
         let body = Body::Disk { engine: disk.engine.clone(), file };
         let shard = self.assemble(&wanted, Growth::new(), body, None, space);

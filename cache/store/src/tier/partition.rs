@@ -180,11 +180,27 @@ impl Partition {
         }
     }
 
-    /// Sets if the forecast decides when a shard is evicted.
-    pub(super) fn set_foreseen(&mut self, at: &mut PartitionEntry, identity: u64, foreseen: bool) {
+    /// Lets the forecast decide when a shard is evicted.
+    pub(super) fn set_foreseen(&mut self, at: &mut PartitionEntry, identity: u64) {
+        self.move_in_order(at, identity, (true, false));
+    }
+
+    /// Lets the policy decide when a shard is evicted; `spare`: it goes before all others.
+    pub(super) fn set_unforeseen(&mut self, at: &mut PartitionEntry, identity: u64, spare: bool) {
+        if at.foreseen {
+            self.move_in_order(at, identity, (false, spare));
+        }
+    }
+
+    fn move_in_order(
+        &mut self,
+        at: &mut PartitionEntry,
+        identity: u64,
+        (foreseen, unadmitted): (bool, bool),
+    ) {
         if at.foreseen != foreseen {
             self.remove_from_order(*at, false);
-            (at.foreseen, at.unadmitted) = (foreseen, false);
+            (at.foreseen, at.unadmitted) = (foreseen, unadmitted);
             self.add_to_order(*at, identity);
         }
     }

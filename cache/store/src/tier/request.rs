@@ -16,6 +16,9 @@ pub(super) struct RoomRequest {
     pub(super) short: Shortage,
     /// True if the newcomer is not admitted: it evicts no admitted shard unless a trainer waits.
     pub(super) unadmitted: bool,
+    /// Time of a guest's next use: it comes into free room, or that of guests needed later. None
+    /// for a shard that this node keeps.
+    pub(super) guest: Option<Moment>,
     /// True for an arriving shard that needs more than it has.
     pub(super) grows: bool,
     /// Time of the newcomer's next use: of the announced shards, only later ones are evicted. None:
@@ -39,7 +42,8 @@ impl RoomRequest {
     /// Request of a tier ahead of need, for a shard that is needed next.
     pub(super) fn ahead(charge: Option<Charge>) -> Self {
         let (urgency, short) = (Urgency::Ahead, Shortage::Tier);
-        Self { charge, urgency, short, unadmitted: false, grows: false, than: Some(NOW) }
+        let (unadmitted, grows) = (false, false);
+        Self { charge, urgency, short, unadmitted, guest: None, grows, than: Some(NOW) }
     }
 
     /// Returns true if shards with this charge make room.

@@ -2,11 +2,13 @@
 //!
 //! Order of eviction:
 //! 1. shards that were not admitted, and stale shards;
-//! 2. the shards that their data sets' policies choose, lowest priority first. Within a priority,
+//! 2. guests, which other nodes of the cluster keep, the one needed last first;
+//! 3. the shards that their data sets' policies choose, lowest priority first. Within a priority,
 //!    shards that no job announced go first, then the announced shard whose next use is furthest
 //!    away.
 //!
-//! An announced shard is never evicted for one that is needed later.
+//! An announced shard is never evicted for one that is needed later. A guest comes only into free
+//! room, and that of guests needed later.
 //!
 //! Under every policy these stay: shards with an open handle, arriving, pinned, or younger than
 //! `dont_evict_time`, and shards within the minimum of their data set or tenant. A shard in the
@@ -75,6 +77,13 @@ impl Tier {
         self.table()
             .victim(RoomRequest { short, than, ..RoomRequest::ahead(Some(charge)) })
             .is_some()
+    }
+
+    /// Returns true if a guest may be evicted for a shard that this node keeps.
+    pub(crate) fn has_guest_to_go(&self, charge: Charge, len: u64) -> bool {
+        let short = Shortage::of(&self.0.shared.shares.current(), charge, self.bytes_for(len));
+        let need = RoomRequest { short, guest: Some(NOW), ..RoomRequest::ahead(Some(charge)) };
+        self.table().victim(need).is_some()
     }
 
     /// Bytes to evict. With watermarks: those above the low one, from the time the high one is
@@ -171,6 +180,7 @@ impl Tier {
                     urgency,
                     short,
                     unadmitted,
+                    guest: wanted.guest,
                     than,
                     ..RoomRequest::ahead(Some(charge))
                 };
@@ -205,6 +215,9 @@ impl Tier {
     /// Next use of a new shard. A shard that no job announced is needed now, or it would not be
     /// fetched; except a prefetch, which no job needs yet.
     fn needed(&self, wanted: &Wanted, object: ObjectKey, urgency: Urgency) -> Moment {
+        if let Some(due) = wanted.guest {
+            return due;
+        }
         match (urgency, self.0.shared.forecast.next_use(object)) {
             (Urgency::Ahead, Some(needed)) => needed,
             (Urgency::Ahead, None) if wanted.rank.is_behind() => NEVER,

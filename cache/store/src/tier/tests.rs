@@ -140,6 +140,7 @@ fn version_of(url: &str, version: &str) -> Wanted {
         len: PART,
         rank: Rank::ahead(0),
         head: Head::default(),
+        guest: None,
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_policy::Moment;
 use forebay_shard::Origin;
 use forebay_source::{RangeRead, Rank, Source, Stat};
 
@@ -32,6 +33,8 @@ pub(crate) struct Wanted {
     pub(crate) rank: Rank,
     /// First bytes that are already on their way.
     pub(crate) head: Head,
+    /// Time of its next use, if another node keeps it and this one takes a copy in spare room.
+    pub(crate) guest: Option<Moment>,
 }
 
 impl Wanted {

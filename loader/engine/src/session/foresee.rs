@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forebay_store::{AnnouncedReads, Announcement};
+use forebay_store::{AnnouncedReads, Announcement, Scope};
 use tokio::sync::SetOnce;
 use tokio::task::JoinHandle;
 
@@ -182,6 +182,8 @@ fn tell(job: &Arc<JobData>, first: u64) -> Option<Told> {
     // A job without uses announces nothing.
     epoch.spans(&share).filter(|spans| !spans.is_empty())?;
     let epoch_bytes = plan::place(epoch.total()?, sample_bytes);
+    let world = job.spec.order.world_size;
+    let part = if world == 1 || share.takes_whole_lanes() { 1.0 } else { 1.0 / f64::from(world) };
     let order = job.order();
     let future = move |shards| {
         let make = move |number: u64| order(first.saturating_add(number));
@@ -189,7 +191,8 @@ fn tell(job: &Arc<JobData>, first: u64) -> Option<Told> {
     };
     let (urls, options) = (job.spec.urls.clone().into(), job.origin.clone());
     let (name, future) = (job.spec.job.clone(), Box::new(future));
-    let reading = AnnouncedReads { name, urls, bytes, options, future };
+    let scope = Scope::Node(part);
+    let reading = AnnouncedReads { name, urls, bytes, options, scope, future };
     match job.store.announce(reading) {
         Ok(foreseen) => Some(Told { first, latest: first, epoch_bytes, sample_bytes, foreseen }),
         Err(error) => {

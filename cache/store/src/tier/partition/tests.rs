@@ -113,10 +113,10 @@ fn forecast_takes_shards_out_of_the_order() {
     for at in &entries {
         of.insert(*at, u64::from(at.slot));
     }
-    of.set_foreseen(&mut entries[1], 1, true);
+    of.set_foreseen(&mut entries[1], 1);
     assert_eq!(drain(&mut of), [0, 2, 3]);
     of.hit(&mut entries[1], 1);
-    of.set_foreseen(&mut entries[1], 1, false);
+    of.set_unforeseen(&mut entries[1], 1, false);
     // It comes back as the newest: its uses meanwhile are in the forecast.
     assert_eq!(drain(&mut of), [0, 2, 3, 1]);
     of.remove(entries[1], false);

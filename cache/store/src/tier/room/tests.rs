@@ -4,14 +4,14 @@
 
 use std::pin::pin;
 
-use forebay_policy::{Epoch, Epochs, Evict, Use};
+use forebay_policy::{Epoch, Epochs, Evict, Role, Use};
 use forebay_source::Options;
 use futures::FutureExt;
 use proptest::prelude::*;
 
 use super::*;
 use crate::dataset::Dataset;
-use crate::forecast::ReadContext;
+use crate::forecast::{ReadContext, Scope};
 use crate::tier::tests::{MemoryTier, PART, rule, wanted};
 use crate::tier::{Class, ShardState};
 
@@ -261,7 +261,8 @@ async fn scanned_shard_is_admitted_once_it_was_seen() {
 fn announce(of: &MemoryTier, urls: &[&str]) {
     let names: Arc<[String]> = urls.iter().map(|url| (*url).to_owned()).collect();
     let (tenant, job, client, options) = (None, None, None, Options::default());
-    let via = Arc::new(ReadContext { tenant, owner: 1, job, client, options, urls: names });
+    let scope = Scope::Node(1.0);
+    let via = Arc::new(ReadContext { scope, tenant, owner: 1, job, client, options, urls: names });
     // Far apart, so that estimates of the job's rate keep the order.
     let bytes = 1 << 32;
     let objects: Vec<_> = urls.iter().map(|url| (ObjectKey::new("", url), bytes)).collect();
@@ -274,8 +275,8 @@ fn announce(of: &MemoryTier, urls: &[&str]) {
             (number == 0).then_some(Epoch { uses, bytes })
         }))
     });
-    let decided: Vec<_> = objects.iter().map(|(object, _)| (*object, true)).collect();
-    of.shared().forecast.set_managed(&decided);
+    let decided: Vec<_> = objects.iter().map(|(object, _)| (*object, Role::Kept)).collect();
+    of.shared().forecast.set_roles(&decided);
     of.tier.refresh_forecast();
 }
 
@@ -295,6 +296,48 @@ async fn announced_shard_leaves_only_for_an_earlier_need() {
     // A trainer that waits needs its shard now.
     let _second = of.needed("/a/4", 1).unwrap();
     assert_eq!(of.names(), names[1..2]);
+}
+
+/// Guests go before all kept shards, also those needed sooner, and take only the room of guests
+/// needed later.
+#[tokio::test]
+async fn guests_go_before_all_kept_shards() {
+    let foreseen = Dataset { evict: Evict::Clairvoyant, ..rule("a") };
+    let of = MemoryTier::with(4, vec![foreseen], None).await;
+    let names = ["/a/1", "/a/2", "/a/3", "/a/4"].map(|url| of.add(url, 1));
+    announce(&of, &["/a/0", "/a/1", "/a/2", "/a/3", "/a/4"]);
+    let roles = ["/a/1", "/a/2"].map(|url| (ObjectKey::new("", url), Role::Guest));
+    of.shared().forecast.set_roles(&roles);
+    of.tier.refresh_forecast();
+    let last = of.shared().forecast.next_use(ObjectKey::new("", "/a/2")).unwrap();
+    let guest = |due| Wanted { guest: Some(due), ..wanted("/a/9", None, PART) };
+    let room = async |due| of.tier.make_room(&guest(due), Urgency::Ahead, false).await;
+    assert_eq!(refused(room(last).await).kind(), ErrorKind::Full);
+    let _room = room(last - 1).await.unwrap();
+    assert_eq!(of.names(), [&names[0], &names[2], &names[3]].map(Clone::clone));
+    let charge = of.shared().shares.current().charge("/a/0", None);
+    assert!(of.tier.has_guest_to_go(charge, PART));
+    let _second = of.ahead("/a/0", 1).unwrap();
+    assert_eq!(of.names(), names[2..]);
+    assert!(!of.tier.has_guest_to_go(charge, PART));
+}
+
+/// Guests of a job that is gone are spare: their owners keep the copies that stay.
+#[tokio::test]
+async fn guests_of_a_gone_job_are_spare() {
+    let foreseen = Dataset { evict: Evict::Clairvoyant, ..rule("a") };
+    let of = MemoryTier::with(2, vec![foreseen], None).await;
+    let names = ["/a/1", "/a/2"].map(|url| of.add(url, 1));
+    announce(&of, &["/a/1", "/a/2"]);
+    of.shared().forecast.set_roles(&[(ObjectKey::new("", "/a/2"), Role::Guest)]);
+    of.tier.refresh_forecast();
+    let orphans = of.shared().forecast.remove_job(1);
+    of.tier.refresh_forecast();
+    of.shared().forecast.release_ids(orphans);
+    let spare: Vec<_> = names.iter().map(|name| of.tier.table().is_unadmitted(name)).collect();
+    assert_eq!(spare, [false, true]);
+    let _room = of.ahead("/a/9", 1).unwrap();
+    assert_eq!(of.names(), names[..1]);
 }
 
 #[tokio::test]

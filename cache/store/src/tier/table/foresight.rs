@@ -32,7 +32,7 @@ impl ShardTable {
         entry.number = Some(number);
         let partition = &mut self.partitions[entry.partition];
         if entry.state != ShardState::Partial && partition.uses_forecast() {
-            partition.set_foreseen(&mut entry.at, entry.name.hash(), true);
+            partition.set_foreseen(&mut entry.at, entry.name.hash());
         }
         let (is_fetched, is_whole, partition) =
             (entry.is_fetched(), entry.is_whole(), entry.partition);
@@ -48,7 +48,9 @@ impl ShardTable {
         let Some(entry) = self.entries[slot as usize].as_mut() else { return };
         let Some(number) = entry.number.take() else { return };
         let partition = &mut self.partitions[entry.partition];
-        partition.set_foreseen(&mut entry.at, entry.name.hash(), false);
+        // Of a guest that nobody announces any more, the owner has the copy that stays.
+        let is_spare = self.forecast.is_guest(number);
+        partition.set_unforeseen(&mut entry.at, entry.name.hash(), is_spare);
         match (entry.is_fetched(), entry.is_whole(), partition.place) {
             (true, ..) => self.forecast.note_arrival_failed(number),
             (false, true, Some(place)) => self.forecast.note_left(number, place),

@@ -82,14 +82,37 @@ impl ShardTable {
             Urgency::Ahead => &[false],
         };
         let mut tries = lasts.iter().flat_map(|last| scopes.iter().map(|short| (*short, *last)));
-        let (slot, named) = tries
-            .find_map(|(short, last)| self.search(RoomRequest { short, ..need }, now, last))?;
+        let (slot, named) = match need.guest {
+            Some(_) => (self.guest_to_go(need, now)?, true),
+            None => tries
+                .find_map(|(short, last)| self.search(RoomRequest { short, ..need }, now, last))?,
+        };
         self.entries[slot as usize].as_ref().map(|entry| (entry.name.clone(), named))
+    }
+
+    /// The guest to evict first. Guests go before all that is kept, whatever they are needed for: a
+    /// job that has one in its window reads it at its owner then. For another guest only those
+    /// needed later go.
+    fn guest_to_go(&self, need: RoomRequest, now: SystemTime) -> Option<Slot> {
+        let own = self.partitions.iter().filter(|partition| need.concerns(partition.charge));
+        let places = foreseen_places(own);
+        let slot_of = |number: Number| self.numbers.get(&number).copied();
+        let mut may_go = |number: Number| {
+            let entry = slot_of(number).and_then(|slot| self.entries[slot as usize].as_ref());
+            entry.is_some_and(|entry| {
+                let terms = self.partitions[entry.partition].terms(need.charge);
+                terms.allow(entry.at, now)
+                    && is_idle(entry, &self.open, &self.opening)
+                    && !self.pinned.contains(&entry.name)
+            })
+        };
+        slot_of(self.forecast.last_guest(&places, need.guest, &mut may_go)?)
     }
 
     /// Searches the partitions, least important first. `last`: as a last resort, claimed shards and
     /// shards of higher priority than the newcomer may be evicted.
     fn search(&mut self, need: RoomRequest, now: SystemTime, last: bool) -> Option<(Slot, bool)> {
+        let guest = self.guest_to_go(need, now);
         let priority = need.charge.map_or(i32::MAX, |charge| self.shares.priority(charge));
         let mut order: Vec<usize> = (0..self.partitions.len()).collect();
         order.retain(|at| need.concerns(self.partitions[*at].charge));
@@ -120,6 +143,9 @@ impl ShardTable {
                 return Some((spare, false));
             }
         }
+        if let Some(guest) = guest {
+            return Some((guest, true));
+        }
         if need.unadmitted && !last {
             return None;
         }
@@ -141,12 +167,7 @@ impl ShardTable {
                     return Some((victim, true));
                 }
             }
-            let forward = alike
-                .iter()
-                .map(|at| &partitions[*at])
-                .filter(|partition| partition.uses_forecast());
-            let places: Vec<PartitionNumber> =
-                forward.filter_map(|partition| partition.place).collect();
+            let places = foreseen_places(alike.iter().map(|at| &partitions[*at]));
             let mut may_go = |number: Number| {
                 let slot = numbers.get(&number).copied();
                 let entry = slot.and_then(|slot| Some((slot, entries[slot as usize].as_ref()?)));
@@ -162,6 +183,12 @@ impl ShardTable {
         }
         None
     }
+}
+
+/// Ids of the partitions whose announced shards the forecast evicts.
+fn foreseen_places<'a>(partitions: impl Iterator<Item = &'a Partition>) -> Vec<PartitionNumber> {
+    let foreseen = partitions.filter(|partition| partition.uses_forecast());
+    foreseen.filter_map(|partition| partition.place).collect()
 }
 
 #[cfg(test)]
