@@ -769,3 +769,25 @@ fn guests_go_before_all_that_a_node_owns() {
     assert_eq!(bench.tier(0).counters.shards as u64, SHARDS, "guests have the rest");
     drop(loader);
 }
+
+/// A node keeps what it owns for all ranks: it fetches the shards that only others read.
+#[test]
+fn owner_foresees_the_reads_of_all_ranks() {
+    let bench = Bench::new();
+    let mut job = foreseen(&bench);
+    (job.order.lanes, job.order.world_size, job.order.batch_size) = (Some(4), 4, 8);
+    // Each rank reads a quarter of the list, the same in each epoch.
+    let quarter = |n: u64| (n * 4 / SHARDS) as u32;
+    let of_others = |rank: u32| {
+        let owned = bench.owned(0).into_iter();
+        owned.filter(|n| quarter(*n) != rank).collect::<Vec<_>>()
+    };
+    job.order.rank = (0..4).max_by_key(|rank| of_others(*rank).len()).unwrap();
+    let of_others = of_others(job.order.rank);
+    assert!(!of_others.is_empty(), "node0 owns nothing of the others");
+    let loader = bench.loader(0, job);
+    play(&loader, 0, 0).unwrap();
+    eventually("node0 fetched what the other ranks will read", || {
+        of_others.iter().all(|n| bench.is_here(0, &n.to_string()))
+    });
+}

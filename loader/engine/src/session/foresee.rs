@@ -2,11 +2,15 @@
 //!
 //! Announcing happens in parallel with reading and never changes the samples a job gets. A
 //! job with unknown sample counts or shard sizes is not announced, and looks ahead for itself.
+//!
+//! The order does not depend on the number of ranks. So in a cluster each node also announces what
+//! all ranks read: it keeps its shards for them, by the next use of any.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_store::{AnnouncedReads, Announcement, Scope};
+use forebay_wire::message::Order;
 use tokio::sync::SetOnce;
 use tokio::task::JoinHandle;
 
@@ -49,6 +53,8 @@ struct Told {
     epoch_bytes: u64,
     sample_bytes: f64,
     foreseen: Announcement,
+    /// Reads of all ranks, in a cluster.
+    of_all: Option<Announcement>,
 }
 
 impl Told {
@@ -71,7 +77,9 @@ impl Told {
             return false;
         }
         self.latest = self.latest.max(epoch);
-        self.place(epoch, position).is_some_and(|read| self.foreseen.restart_at(read))
+        let Some(read) = self.place(epoch, position) else { return false };
+        let goes_on = self.foreseen.restart_at(read);
+        goes_on && self.of_all.as_ref().is_none_or(|of_all| of_all.restart_at(read))
     }
 }
 
@@ -163,7 +171,11 @@ impl Outlook {
         if let OutlookState::Told(told) = &*self.lock()
             && let Some(read) = told.place(epoch, position)
         {
-            told.foreseen.advance(read, job.slots.missed());
+            let waited = job.slots.missed();
+            told.foreseen.advance(read, waited);
+            if let Some(of_all) = &told.of_all {
+                of_all.advance(read, waited);
+            }
         }
     }
 }
@@ -184,21 +196,27 @@ fn tell(job: &Arc<JobData>, first: u64) -> Option<Told> {
     let epoch_bytes = plan::place(epoch.total()?, sample_bytes);
     let world = job.spec.order.world_size;
     let part = if world == 1 || share.takes_whole_lanes() { 1.0 } else { 1.0 / f64::from(world) };
-    let order = job.order();
-    let future = move |shards| {
-        let make = move |number: u64| order(first.saturating_add(number));
-        plan::outlook(make, share, shards, sample_bytes)
-    };
-    let (urls, options) = (job.spec.urls.clone().into(), job.origin.clone());
-    let (name, future) = (job.spec.job.clone(), Box::new(future));
-    let scope = Scope::Node(part);
-    let reading = AnnouncedReads { name, urls, bytes, options, scope, future };
-    match job.store.announce(reading) {
-        Ok(foreseen) => Some(Told { first, latest: first, epoch_bytes, sample_bytes, foreseen }),
-        Err(error) => {
+    let urls: Arc<[String]> = job.spec.urls.clone().into();
+    let announce = |share: Share, scope: Scope| {
+        let order = job.order();
+        let future = move |shards| {
+            let make = move |number: u64| order(first.saturating_add(number));
+            plan::outlook(make, share, shards, sample_bytes)
+        };
+        let (bytes, options, future) = (bytes.clone(), job.origin.clone(), Box::new(future));
+        let (name, urls) = (job.spec.job.clone(), urls.clone());
+        let announced =
+            job.store.announce(AnnouncedReads { name, urls, bytes, options, scope, future });
+        announced.map_err(|error| {
             // The error is reported where the shard is opened.
             tracing::debug!(job = job.spec.job, tenant = job.store.tenant(), %error, "future reads of a job are not announced");
-            None
-        }
-    }
+        })
+    };
+    // The only rank of a world takes all.
+    let alone = Order { rank: 0, world_size: 1, ..job.spec.order.clone() };
+    let of_all = (world > 1 && job.store.peers().is_some())
+        .then(|| announce(Share::new(&alone, epoch.lanes(), 0), Scope::Cluster));
+    let of_all = of_all.transpose().ok()?;
+    let foreseen = announce(share, Scope::Node(part)).ok()?;
+    Some(Told { first, latest: first, epoch_bytes, sample_bytes, foreseen, of_all })
 }
