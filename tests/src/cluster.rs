@@ -1,8 +1,9 @@
 //! Nodes of a cluster in the test's process, with certificates of one authority.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay_cluster::Member;
 use forebay_config::settings::{ClusterConfig, MembersSource, NodeConfig, PeerTlsFiles};
@@ -174,9 +175,17 @@ impl ClusterFiles {
     }
 }
 
-/// A loopback address that nobody listens on.
+/// Number of the next address.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// A loopback address of its own, so that no other socket of this machine takes its port before the
+/// node does.
 fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port is free");
+    let [high, low] = (std::process::id() as u16).to_be_bytes();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed) % 250 + 2;
+    let last = u8::try_from(number).expect("below 252");
+    let listener = TcpListener::bind((Ipv4Addr::new(127, high | 0x40, low, last), 0));
+    let listener = listener.expect("a loopback port is free");
     listener.local_addr().expect("a bound port has an address")
 }
 

@@ -422,6 +422,29 @@ impl Shared {
         }
     }
 
+    /// Takes what a daemon tells beside batches.
+    fn told(&self, reply: Reply) {
+        match reply {
+            Reply::Learnt { counts, .. } => {
+                // The first pass says what all do: later ones of the same job learn the same.
+                let _ = self.learnt.set(counts);
+            }
+            Reply::Acknowledged { run, number, place } => {
+                self.acknowledged(run, number, place);
+            }
+            Reply::Awaited { run, wait } => {
+                self.explained(run, wait);
+            }
+            Reply::Came(came) => {
+                if let Some(trace) = &self.trace {
+                    let url = self.config.open.urls.get(came.shard as usize);
+                    trace.came(came, url.map(|url| shown(url)));
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Notes that `run` is over, unless another is wanted by now.
     fn ended(&self, run: u64) {
         let mut wanted = self.wanted();
@@ -483,7 +506,7 @@ fn receive(shared: &Shared, first: Arc<Connection>, batches: &Sender<RawBatch>) 
             // The loader closes.
             Err(_) => return,
             Ok(_) if is_told && is_lasting(&lost) => Err(lost),
-            Ok(limit) => reconnect(shared, &limit, lost),
+            Ok(limit) => reconnect(shared, &limit, &lost),
         };
         match next {
             Ok(Some(next)) => connection = next,
@@ -581,26 +604,6 @@ fn receive_from(
                 }
                 RawBatch::Batch { batch, offsets, lease: Arc::new(lease), arrived_ns: now_ns() }
             }
-            Reply::Learnt { counts, .. } => {
-                // The first pass says what all do: later ones of the same job learn the same.
-                let _ = shared.learnt.set(counts);
-                continue;
-            }
-            Reply::Acknowledged { run, number, place } => {
-                shared.acknowledged(run, number, place);
-                continue;
-            }
-            Reply::Awaited { run, wait } => {
-                shared.explained(run, wait);
-                continue;
-            }
-            Reply::Came(came) => {
-                if let Some(trace) = &shared.trace {
-                    let url = shared.config.open.urls.get(came.shard as usize);
-                    trace.came(came, url.map(|url| shown(url)));
-                }
-                continue;
-            }
             Reply::End(end) => {
                 shared.ended(end.run);
                 RawBatch::End(end)
@@ -609,7 +612,10 @@ fn receive_from(
                 shared.ended(run);
                 RawBatch::Failed { run, error }
             }
-            _ => continue,
+            other => {
+                shared.told(other);
+                continue;
+            }
         };
         if batches.send(raw).is_err() {
             return None;
@@ -619,7 +625,11 @@ fn receive_from(
 
 /// Finds another daemon within the limit of the outage and resumes the run there; `None` if the
 /// session closes meanwhile.
-fn reconnect(shared: &Shared, deadline: &Deadline, lost: Error) -> Result<Option<Arc<Connection>>> {
+fn reconnect(
+    shared: &Shared,
+    deadline: &Deadline,
+    lost: &Error,
+) -> Result<Option<Arc<Connection>>> {
     if deadline.has_passed() {
         // Others took the job, and were gone again.
         return Err(gone(shared, ErrorKind::Unavailable, Some(lost)));
@@ -642,15 +652,15 @@ fn reconnect(shared: &Shared, deadline: &Deadline, lost: Error) -> Result<Option
         Err(error) => Some(error),
     };
     let kind = error.as_ref().map_or(ErrorKind::Unavailable, Error::kind);
-    Err(gone(shared, kind, error))
+    Err(gone(shared, kind, error.as_ref()))
 }
 
 /// Returns the error of an outage that lasts too long.
-fn gone(shared: &Shared, kind: ErrorKind, last: Option<Error>) -> Error {
+fn gone(shared: &Shared, kind: ErrorKind, last: Option<&Error>) -> Error {
     let gone = Error::new(kind, "the daemon has ended and no other replaced it")
         .at("waited_for", "daemon")
         .at("reason", "lost");
-    last.iter()
+    last.into_iter()
         .fold(gone, |gone, error| gone.at("last", error))
         .at("timeout_s", shared.config.timeout.as_secs())
         .advise("read its log, start it again, and resume from the last state_dict()")
