@@ -150,7 +150,7 @@ contest: setup-tests ## Measure how many accelerators each loader feeds, photos 
 cluster: setup-tests ## Measure four nodes that share their caches, behind links of a gigabit; needs root
 	$(call heading,cluster)
 	@cargo build --release --locked --workspace --bin forebay-origin
-	@$(python) benches/cluster/measure.py --forebay .venv/bin/forebay --origin target/release/forebay-origin
+	@$(python) benches/cluster/figures.py --forebay .venv/bin/forebay --origin target/release/forebay-origin
 
 .PHONY: churn
 churn: setup-tests ## Strike four nodes for ten minutes, and hold each sample against a model: SECONDS=600 SEED=1; needs root

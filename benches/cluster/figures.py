@@ -1,6 +1,6 @@
 r"""Four nodes that share their caches, each in a network namespace behind a link of its own.
 
-    sudo .venv/bin/python benches/cluster/measure.py --forebay .venv/bin/forebay \
+    sudo .venv/bin/python benches/cluster/figures.py --forebay .venv/bin/forebay \
         --origin target/release/forebay-origin --directory /mnt/nvme
 
 Real daemons, a store behind a limited link, and a token bucket on every link. Bytes are those that
