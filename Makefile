@@ -18,7 +18,7 @@ SEED ?= 1
 
 python := .venv/bin/python
 # Folders that hold Python code, and those that hold Python tests.
-python_code := $(wildcard bindings/python cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/foresight benches/overhead examples scripts tests/python)
+python_code := $(wildcard bindings/python cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/small benches/foresight benches/overhead examples scripts tests/python)
 python_tests := $(wildcard bindings/python/tests tests/python examples/tests cli/bench/contest/tests benches/cluster/tests scripts/tests)
 # Engine that tests and benchmarks compare the others with.
 cross_check := forebay-benches/tokio-uring
@@ -91,7 +91,7 @@ python-lint:
 	$(call heading,ruff and mypy)
 	@.venv/bin/ruff check $(python_code)
 	@.venv/bin/mypy
-	@.venv/bin/mypy --config-file scripts/mypy.ini examples cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/foresight benches/overhead
+	@.venv/bin/mypy --config-file scripts/mypy.ini examples cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/small benches/foresight benches/overhead
 
 .PHONY: style
 style:

@@ -469,12 +469,18 @@ fn broken(node: &str, error: &reqwest::Error) -> Failure {
 }
 
 fn lost(node: &str, error: &reqwest::Error) -> Error {
-    let mut cause: &dyn std::error::Error = error;
+    let mut cause: &(dyn std::error::Error + 'static) = error;
     while let Some(inner) = cause.source() {
         cause = inner;
     }
     let kind =
         if certificate(error) { ErrorKind::PermissionDenied } else { ErrorKind::Unavailable };
+    let io = cause.downcast_ref::<std::io::Error>();
+    let cause = match io.map(std::io::Error::kind) {
+        // rustls adds a link to its manual.
+        Some(std::io::ErrorKind::UnexpectedEof) => "the connection broke off".to_owned(),
+        _ => cause.to_string(),
+    };
     Error::new(kind, format!("a node of the cluster does not answer: {cause}")).at("node", node)
 }
 

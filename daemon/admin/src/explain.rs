@@ -39,14 +39,14 @@ pub(super) async fn explain(
 ) -> Result<Json<Explanation>, Refusal> {
     let store = caller.store(&node);
     let facts = store.explain(&url).await?;
-    let (mut why, next) = (why(&facts), next(&facts));
-    let placement = match store.placement(&url).await {
-        Ok(placement) => placement,
-        Err(error) => {
-            why.push(format!("its owner is unknown: {}", error.message()));
-            None
-        }
+    let (placement, unknown) = match store.placement(&url).await {
+        Ok(placement) => (placement, None),
+        Err(error) => (None, Some(format!("its owner is unknown: {}", error.message()))),
     };
+    let owner = placement.as_ref().and_then(|placement| placement.owner.as_ref());
+    let elsewhere = owner.filter(|owner| !owner.is_self).map(|owner| owner.node.as_str());
+    let (mut why, next) = (why(&facts, elsewhere), next(&facts, elsewhere));
+    why.extend(unknown);
     why.extend(placement.iter().flat_map(placed));
     Ok(Json(Explanation { url: shown(&url), why, next, facts, placement }))
 }
@@ -92,7 +92,8 @@ fn time(seconds: u64) -> String {
     humantime::format_duration(Duration::from_secs(seconds)).to_string()
 }
 
-fn why(facts: &Explained) -> Vec<String> {
+/// Returns the reasons for the copies here. `elsewhere`: another node that owns the shard.
+fn why(facts: &Explained, elsewhere: Option<&str>) -> Vec<String> {
     let mut why = Vec::new();
     why.push(match (&facts.dataset, &facts.matches) {
         (Some(name), Some(pattern)) => {
@@ -104,7 +105,10 @@ fn why(facts: &Explained) -> Vec<String> {
     });
     why.extend(facts.copies.iter().map(copy));
     if facts.copies.is_empty() {
-        why.extend(why_not(facts));
+        match elsewhere {
+            Some(node) => why.push(format!("no copy is kept here: node {node} keeps it")),
+            None => why.extend(why_not(facts)),
+        }
     }
     why
 }
@@ -183,7 +187,13 @@ fn takes(tier: &TierRoom) -> bool {
     tier.allowed && tier.mode == Mode::Enabled && tier.condition.is_in_use()
 }
 
-fn next(facts: &Explained) -> Vec<String> {
+fn next(facts: &Explained, elsewhere: Option<&str>) -> Vec<String> {
+    if let (true, Some(node)) = (facts.copies.is_empty(), elsewhere) {
+        return vec![format!(
+            "jobs read its records from node {node}; a copy comes here if none serves it, or if \
+             there is room to spare for one that is read again"
+        )];
+    }
     if facts.copies.is_empty() {
         return vec![match facts.keeps {
             true => next_without_a_copy(facts),
