@@ -42,6 +42,16 @@ pub(super) fn store(directory: &Directory, url: &str, len: u64, told: u64) -> Sh
     name
 }
 
+/// Records an unfinished shard of two blocks.
+fn record(directory: &Directory, url: &str) -> ShardName {
+    let origin = origin(url, "v1");
+    let name = ShardName::new(&origin);
+    let blocks = vec![Some(1), None];
+    let partial = Partial { origin, tenant: None, len: 2 * BLOCK_BYTES, blocks };
+    directory.save_partial(&name, &partial).unwrap();
+    name
+}
+
 /// Rewrites a sidecar's head as one of a later format.
 pub(super) fn make_newer(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
@@ -183,9 +193,15 @@ fn sidecar_appears_last_and_goes_first() {
     let files = Arc::new(RecordedFiles::default());
     let directory = Directory::open(root.path(), files.clone()).unwrap();
     files.take();
+    let recorded = record(&directory, "/d/0.tar");
+    files.take();
     let name = store(&directory, "/d/0.tar", 100, 100);
+    assert_eq!(name, recorded);
     // The record of the unfinished shard goes only once the sidecar is durable.
     assert_eq!(files.take(), ["write .idx.new", "rename .idx", "sync shards", "remove .part"]);
+    // Most shards have none.
+    store(&directory, "/d/1.tar", 100, 100);
+    assert_eq!(files.take(), ["write .idx.new", "rename .idx", "sync shards"]);
     directory.remove(&name).unwrap();
     assert_eq!(files.take(), ["remove .idx", "remove .part", "remove data"]);
     directory.remove(&name).unwrap();
@@ -278,15 +294,7 @@ fn shards_are_recovered_oldest_first() {
 #[test]
 fn record_of_an_unfinished_shard_needs_its_data() {
     let (_root, directory) = open();
-    let record = |url: &str| {
-        let origin = origin(url, "v1");
-        let name = ShardName::new(&origin);
-        let blocks = vec![Some(1), None];
-        let partial = Partial { origin, tenant: None, len: 2 * BLOCK_BYTES, blocks };
-        directory.save_partial(&name, &partial).unwrap();
-        name
-    };
-    let (resumable, useless) = (record("/d/0.tar"), record("/d/1.tar"));
+    let (resumable, useless) = (record(&directory, "/d/0.tar"), record(&directory, "/d/1.tar"));
     fs::write(directory.data(&resumable), [0; 10]).unwrap();
     assert!(directory.has_partial(&useless));
     let recovered = directory.recover().unwrap();
