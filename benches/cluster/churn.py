@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from network import clean
+from network import alone
 from nodes import Cluster, Job, Site, Size
 
 NODES = 4
@@ -244,15 +244,14 @@ def main() -> None:
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit("run as root: network namespaces are made")
-    clean(NODES)
-    with tempfile.TemporaryDirectory(prefix="churn-", dir=arguments.directory) as name:
+    folder = tempfile.TemporaryDirectory(prefix="churn-", dir=arguments.directory)
+    with alone(NODES), folder as name:
         binaries = (arguments.forebay, arguments.origin)
         site = Site(Path(name).resolve(), binaries, SIZE, [NODE_MBIT] * NODES, ORIGIN_MBIT)
         try:
             told = torture(site, arguments.seconds, arguments.seed)
         finally:
             site.stop()
-            clean(NODES)
     print(json.dumps(told, indent=1))
     if arguments.report:
         arguments.report.write_text(json.dumps(told, indent=1) + "\n")

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from network import clean
+from network import alone
 from nodes import Cluster, Job, Site, Size, finish
 
 HERE = Path(__file__).resolve().parent
@@ -296,13 +296,13 @@ def served_by_nginx(site: Site) -> dict[str, float]:
     """Measure the CPU of nginx and of curl for the same shards over TLS."""
     host, folder = site.nodes[1], site.folder
     (folder / "nginx.conf").write_text(
-        f"daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/nginx.log;\n"
+        f"user root; daemon off; worker_processes 1; pid {folder}/nginx.pid;\n"
+        f"error_log {folder}/nginx.log;\n"
         "events {}\nhttp { access_log off; server {\n"
         f"listen {host.address}:9443 ssl; root {folder}/store;\n"
         f"ssl_certificate {folder}/node1.pem; ssl_certificate_key {folder}/node1.key;\n"
         "ssl_protocols TLSv1.3; } }\n"
     )
-    (folder / "ca.pem").chmod(0o644)
     nginx = subprocess.Popen(host.command("nginx", "-c", f"{folder}/nginx.conf"))
     time.sleep(1)
     urls = []
@@ -350,11 +350,11 @@ def main() -> None:
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit("run as root: network namespaces are made")
-    clean(NODES)
     target = machine.results() / "cluster.json"
     figures: dict[str, object] = json.loads(target.read_text()) if target.exists() else {}
     figures["machine"] = machine.describe(Path(arguments.directory))
-    with tempfile.TemporaryDirectory(prefix="nodes-", dir=arguments.directory) as name:
+    folder = tempfile.TemporaryDirectory(prefix="nodes-", dir=arguments.directory)
+    with alone(NODES), folder as name:
         binaries = (arguments.forebay, arguments.origin)
         size = Size(arguments.shards, SAMPLES, SAMPLE)
         site = Site(Path(name).resolve(), binaries, size, [NODE_MBIT] * NODES, ORIGIN_MBIT)
@@ -366,7 +366,6 @@ def main() -> None:
                 target.write_text(json.dumps(figures, indent=1) + "\n")
         finally:
             site.stop()
-            clean(NODES)
     print(f"written to {target}")
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 # A block of addresses reserved for measuring (RFC 2544).
@@ -73,6 +77,18 @@ def make_bridge() -> None:
     """Make the bridge."""
     run("ip", "link", "add", BRIDGE, "type", "bridge")
     run("ip", "link", "set", BRIDGE, "up")
+
+
+@contextlib.contextmanager
+def alone(nodes: int) -> Iterator[None]:
+    """Hold the names of the namespaces, which a machine has once; others wait."""
+    with (Path(tempfile.gettempdir()) / "forebay-namespaces.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        clean(nodes)
+        try:
+            yield
+        finally:
+            clean(nodes)
 
 
 def clean(nodes: int) -> None:

@@ -51,7 +51,8 @@ def make_shards(folder: Path, shards: int) -> None:
 def serve(folder: Path) -> subprocess.Popen[bytes]:
     """Serve the folder by nginx."""
     (folder / "nginx.conf").write_text(
-        f"daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/nginx.log;\n"
+        f"user root; daemon off; worker_processes 1; pid {folder}/nginx.pid;\n"
+        f"error_log {folder}/nginx.log;\n"
         "events {}\nhttp { access_log off; server {\n"
         f"listen 127.0.0.1:{PORT}; root {folder}/store; keepalive_requests 1000000; }} }}\n"
     )

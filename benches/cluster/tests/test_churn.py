@@ -12,7 +12,7 @@ sys.path.insert(0, str(CLUSTER))
 
 import churn  # noqa: E402
 import nodes  # noqa: E402
-from network import clean  # noqa: E402
+from network import alone  # noqa: E402
 
 ROOT = CLUSTER.parents[1]
 # A dozen strikes.
@@ -31,25 +31,24 @@ def trial(*command):
 @pytest.fixture
 def namespaces():
     """Makes network namespaces, links and token buckets, or skips the test."""
-    clean(churn.NODES)
     name = "fb-trial"
-    try:
-        why = (
-            trial("ip", "netns", "add", name)
-            or trial("ip", "-n", name, "link", "add", "fb0", "type", "veth", "peer", "fb1")
-            or trial("ip", "link", "add", "fb-bridge", "type", "bridge")
-            or trial(
-                *("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "fb0", "root"),
-                *("tbf", "rate", "1mbit", "burst", "10kb", "latency", "1ms"),
+    with alone(churn.NODES):
+        try:
+            why = (
+                trial("ip", "netns", "add", name)
+                or trial("ip", "-n", name, "link", "add", "fb0", "type", "veth", "peer", "fb1")
+                or trial("ip", "link", "add", "fb-bridge", "type", "bridge")
+                or trial(
+                    *("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "fb0", "root"),
+                    *("tbf", "rate", "1mbit", "burst", "10kb", "latency", "1ms"),
+                )
             )
-        )
-    finally:
-        subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
-        clean(churn.NODES)
-    if why:
-        pytest.skip(f"needs namespaces: run as root, with iproute2 ({why})")
-    yield
-    clean(churn.NODES)
+        finally:
+            trial("ip", "netns", "delete", name)
+            trial("ip", "link", "delete", "fb-bridge")
+        if why:
+            pytest.skip(f"needs namespaces: run as root, with iproute2 ({why})")
+        yield
 
 
 def test_struck_cluster_delivers_each_sample_once(namespaces, tmp_path):
