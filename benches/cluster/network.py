@@ -95,4 +95,6 @@ def clean(nodes: int) -> None:
     """Remove the remains of an earlier run."""
     for name in [f"{NODE}{number}" for number in range(nodes)] + [STORE]:
         subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+        # A process that is left keeps its namespace, and so the link.
+        subprocess.run(["ip", "link", "delete", f"{name}-up"], capture_output=True, check=False)
     subprocess.run(["ip", "link", "delete", BRIDGE], capture_output=True, check=False)
