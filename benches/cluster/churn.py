@@ -219,7 +219,7 @@ def torture(site: Site, seconds: int, seed: int) -> dict[str, object]:
         struck.end(everything=True)
         for playing in [player.process for player in players if player.process]:
             playing.kill()
-            playing.wait()
+            playing.communicate()
         return {
             "seed": seed,
             "seconds": seconds,
