@@ -27,6 +27,7 @@ from nodes import Cluster, Job, Site, Size, finish
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "rivals"))
 import machine  # noqa: E402
+import nginx  # noqa: E402
 
 NODES = 4
 # Rates of the links, in Mbit/s: a node's, and the store's, which all nodes share.
@@ -295,15 +296,9 @@ def peer_rate(site: Site) -> dict[str, float]:
 def served_by_nginx(site: Site) -> dict[str, float]:
     """Measure the CPU of nginx and of curl for the same shards over TLS."""
     host, folder = site.nodes[1], site.folder
-    (folder / "nginx.conf").write_text(
-        f"user root; daemon off; worker_processes 1; pid {folder}/nginx.pid;\n"
-        f"error_log {folder}/nginx.log;\n"
-        "events {}\nhttp { access_log off; server {\n"
-        f"listen {host.address}:9443 ssl; root {folder}/store;\n"
-        f"ssl_certificate {folder}/node1.pem; ssl_certificate_key {folder}/node1.key;\n"
-        "ssl_protocols TLSv1.3; } }\n"
-    )
-    nginx = subprocess.Popen(host.command("nginx", "-c", f"{folder}/nginx.conf"))
+    tls = f"ssl_certificate {folder}/node1.pem; ssl_certificate_key {folder}/node1.key;"
+    listen, inside = f"{host.address}:9443 ssl", tuple(host.command())
+    server = nginx.serve(folder, listen, inside=inside, more=f"{tls} ssl_protocols TLSv1.3;")
     time.sleep(1)
     urls = []
     for shard in range(site.size.shards):
@@ -313,8 +308,8 @@ def served_by_nginx(site: Site) -> dict[str, float]:
         subprocess.run(site.nodes[0].command("curl", "-sSfk", *urls), check=True)
         after = os.times()
     finally:
-        nginx.terminate()
-        nginx.wait()
+        server.terminate()
+        server.wait()
     asked = after.children_user + after.children_system
     asked -= before.children_user + before.children_system
     ended = os.times()

@@ -20,6 +20,9 @@ from typing import Any, NamedTuple
 from network import NODE, STORE, Host, make_bridge
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "cli/bench/contest"))
+import processes  # noqa: E402
+
 PORT, ORIGIN_PORT = 9481, 9000
 # Time for daemons to start, and for fills to end.
 PATIENCE = 60
@@ -183,12 +186,9 @@ class Cluster:
 
     def signal(self, number: int, what: signal.Signals) -> None:
         """Send a signal to a daemon and its readers."""
-        daemon = self.daemons[number]
-        children = subprocess.run(
-            ["pgrep", "-P", str(daemon.pid)], capture_output=True, text=True, check=False
-        )
-        pids = [*(int(pid) for pid in children.stdout.split()), daemon.pid]
-        for pid in pids if what != signal.SIGTERM else [daemon.pid]:
+        daemon = self.daemons[number].pid
+        readers = [] if what == signal.SIGTERM else processes.children(daemon)
+        for pid in [*readers, daemon]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, what)
 
@@ -213,8 +213,7 @@ class Cluster:
 
     def cpu(self, node: int) -> float:
         """Return the CPU seconds of a node's daemon so far."""
-        fields = Path(f"/proc/{self.daemons[node].pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return processes.cpu_seconds([self.daemons[node].pid])
 
     def settle(self, nodes: list[int]) -> None:
         """Wait until no shard is on its way in."""

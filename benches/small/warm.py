@@ -23,7 +23,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "rivals"))
+sys.path.insert(0, str(HERE.parents[1] / "cli/bench/contest"))
 import machine  # noqa: E402
+import nginx  # noqa: E402
+import processes  # noqa: E402
 
 PORT = 9912
 # A member's header and data, and the end of the archive.
@@ -48,17 +51,6 @@ def make_shards(folder: Path, shards: int) -> None:
         (folder / f"{number:06d}.tar").write_bytes(made.getvalue()[:SHARD].ljust(SHARD, b"\0"))
 
 
-def serve(folder: Path) -> subprocess.Popen[bytes]:
-    """Serve the folder by nginx."""
-    (folder / "nginx.conf").write_text(
-        f"user root; daemon off; worker_processes 1; pid {folder}/nginx.pid;\n"
-        f"error_log {folder}/nginx.log;\n"
-        "events {}\nhttp { access_log off; server {\n"
-        f"listen 127.0.0.1:{PORT}; root {folder}/store; keepalive_requests 1000000; }} }}\n"
-    )
-    return subprocess.Popen(["nginx", "-c", f"{folder}/nginx.conf"])
-
-
 def warm(forebay: str, folder: Path, shards: int) -> dict[str, float]:
     """Warm an empty cache; returns shards a second, and the daemon's CPU seconds for each."""
     home = Path(tempfile.mkdtemp(prefix="cache-", dir=folder))
@@ -80,8 +72,7 @@ def warm(forebay: str, folder: Path, shards: int) -> dict[str, float]:
         since = time.monotonic()
         subprocess.run([forebay, *words], check=True, stdout=subprocess.DEVNULL)
         seconds = time.monotonic() - since
-        fields = Path(f"/proc/{daemon.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        cpu = processes.cpu_seconds([daemon.pid])
         return {"shards per second": shards / seconds, "CPU ms per shard": cpu / shards * 1000}
     finally:
         daemon.terminate()
@@ -99,13 +90,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="small-", dir=arguments.directory) as name:
         folder = Path(name).resolve()
         make_shards(folder / "store" / "data", arguments.shards)
-        folder.chmod(0o755)
-        nginx = serve(folder)
+        server = nginx.serve(folder, f"127.0.0.1:{PORT}")
         try:
             rounds = [warm(forebay, folder, arguments.shards) for _ in range(ROUNDS)]
         finally:
-            nginx.terminate()
-            nginx.wait()
+            server.terminate()
+            server.wait()
     median = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
     figures = {"shards": arguments.shards, "bytes each": SHARD, "rounds": rounds, "median": median}
     print(json.dumps(figures, indent=1))
