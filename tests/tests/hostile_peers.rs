@@ -77,14 +77,9 @@ impl Bench {
     }
 
     fn request(&self, number: u64) -> ShardRequest {
-        ShardRequest {
-            endpoint: self.origin.server.endpoint(),
-            url: Origin::url(&format!("{number}.tar")),
-            version: None,
-            only_cached: false,
-            is_awaited: true,
-            tenant: None,
-        }
+        let (endpoint, url) =
+            (self.origin.server.endpoint(), Origin::url(&format!("{number}.tar")));
+        ShardRequest { is_awaited: true, ..ShardRequest::any_version(&endpoint, &url) }
     }
 
     /// Connects to the node as the other one.
@@ -144,7 +139,7 @@ fn honest_stand_in_is_read() {
     assert!(other.received_bytes > 0 && bench.served() < all, "{}", bench.served());
 }
 
-/// Whatever an owner says, a job gets each sample once, with its bytes.
+/// Lies of an owner, each of which costs time: a job gets each sample once, with its bytes.
 #[test]
 fn lies_of_an_owner_cost_no_sample() {
     for lie in Lie::ALL {

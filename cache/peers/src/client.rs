@@ -15,6 +15,7 @@ use forebay_source::Stat;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Response, StatusCode};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::message::{
@@ -152,12 +153,25 @@ impl Peers {
 
     /// Asks a member for its identity.
     pub(crate) async fn greet_member(&self, peer: &Peer) -> Result<Greeting> {
-        let asked = async { document(self.post(peer, HELLO, Vec::new()).await?).await };
+        self.answered(peer, HELLO, Ok(Vec::new())).await
+    }
+
+    /// Sends a request that is answered by a short document.
+    async fn answered<T: DeserializeOwned>(
+        &self,
+        peer: &Peer,
+        path: &str,
+        body: Asked<Vec<u8>>,
+    ) -> Result<T> {
+        let asked = async { document(self.post(peer, path, body?).await?).await };
         let body = asked.await.map_err(|failure| failure.error)?;
-        serde_json::from_slice(&body).map_err(|error| {
-            let what = format!("a node's greeting is malformed: {error}");
-            Error::new(ErrorKind::Invalid, what).at("node", peer.name())
-        })
+        parsed(&body).map_err(|error| error.at("node", peer.name()))
+    }
+
+    /// Sends a request of which a node takes notice.
+    async fn told(&self, peer: &Peer, path: &str, request: &ShardRequest) -> Result<()> {
+        let told = async { self.post(peer, path, json(request)?).await.map(drop) };
+        told.await.map_err(|failure| failure.error.at("node", peer.name()))
     }
 
     /// Asks a member what it has of a shard. Its answer counts for nothing but a report.
@@ -169,12 +183,7 @@ impl Peers {
         let ring = self.ring();
         let member = ring.member(node).ok_or_else(unknown).map_err(|error| error.at("node", node));
         let peer = self.routes.peer(member?);
-        let asked = async { document(self.post(&peer, HAS, json(request)?).await?).await };
-        let body = asked.await.map_err(|failure| failure.error)?;
-        serde_json::from_slice(&body).map_err(|error| {
-            let what = format!("a node's answer is malformed: {error}");
-            Error::new(ErrorKind::Invalid, what).at("node", node)
-        })
+        self.answered(&peer, HAS, json(request)).await
     }
 
     /// Asks the node at an address, a host and a port, for its identity. Its certificate must be
@@ -188,11 +197,7 @@ impl Peers {
         let response = client.post(url).send().await.map_err(|error| lost(address, &error))?;
         let status = response.status();
         let body = document(response).await.map_err(|failure| failure.error)?;
-        serde_json::from_slice(&body).map_err(|error| {
-            let what = format!("a node's greeting is malformed: {error}");
-            let error = Error::new(ErrorKind::Invalid, what).at("address", address);
-            error.at("status", status.as_u16())
-        })
+        parsed(&body).map_err(|error| error.at("address", address).at("status", status.as_u16()))
     }
 
     /// Asks a node for length and version of a shard.
@@ -234,8 +239,7 @@ impl Peers {
     pub async fn suspect(&self, peer: &Peer, request: &ShardRequest) -> Result<()> {
         let error = Error::new(ErrorKind::Corrupt, "a member differs from its checksum");
         peer.note(&Failure::new(Fallback::Corrupt, error));
-        let told = async { self.post(peer, SUSPECT, json(request)?).await.map(drop) };
-        told.await.map_err(|failure| failure.error.at("node", peer.name()))
+        self.told(peer, SUSPECT, request).await
     }
 
     /// Returns true if a node has a whole copy of the version that the request names. A node that
@@ -256,8 +260,7 @@ impl Peers {
     /// # Errors
     /// The error of the node.
     pub async fn keep(&self, peer: &Peer, request: &ShardRequest) -> Result<()> {
-        let told = async { self.post(peer, KEEP, json(request)?).await.map(drop) };
-        told.await.map_err(|failure| failure.error.at("node", peer.name()))
+        self.told(peer, KEEP, request).await
     }
 
     /// Fills `into` with the bytes of the request's ranges, each as far as the shard has any.
@@ -435,6 +438,12 @@ fn any_client(tls: &rustls::ClientConfig) -> reqwest::ClientBuilder {
 fn build(builder: reqwest::ClientBuilder) -> Result<reqwest::Client> {
     builder.build().map_err(|error| {
         Error::new(ErrorKind::Unavailable, format!("the HTTP client cannot start: {error}"))
+    })
+}
+
+fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
+    serde_json::from_slice(body).map_err(|error| {
+        Error::new(ErrorKind::Invalid, format!("a node's answer is malformed: {error}"))
     })
 }
 

@@ -55,15 +55,15 @@ impl Greeted {
     }
 }
 
-/// Greets the members for as long as it is polled; `rules`: digest of this node's rules.
-pub async fn greet_members(peers: Arc<Peers>, rules: watch::Receiver<String>) {
+/// Greets the members for as long as it is polled; `own`: this node's greeting.
+pub async fn greet_members(peers: Arc<Peers>, own: watch::Receiver<Greeting>) {
     let mut look = tokio::time::interval(EVERY);
     loop {
         look.tick().await;
         let mut due: Vec<_> = peers.others().into_iter().filter_map(due).collect();
         due.sort_by_key(|(age, _)| std::cmp::Reverse(*age));
         due.truncate(MAX_GREETINGS);
-        let greetings = due.into_iter().map(|(_, peer)| greet(&peers, peer, &rules));
+        let greetings = due.into_iter().map(|(_, peer)| greet(&peers, peer, &own));
         futures::stream::iter(greetings).for_each_concurrent(AT_ONCE, |greeting| greeting).await;
     }
 }
@@ -75,12 +75,10 @@ fn due(peer: Arc<Peer>) -> Option<(Duration, Arc<Peer>)> {
     (age >= wanted).then_some((age, peer))
 }
 
-async fn greet(peers: &Peers, peer: Arc<Peer>, rules: &watch::Receiver<String>) {
+async fn greet(peers: &Peers, peer: Arc<Peer>, own: &watch::Receiver<Greeting>) {
     let greeting = tokio::time::timeout(WITHIN, peers.greet_member(&peer)).await;
-    let greeting: Option<Result<Greeting>> = greeting.ok();
-    peer.note_greeting(
-        greeting.map(|greeting| greeting.map(|greeting| Greeted::of(&greeting, &rules.borrow()))),
-    );
+    let greeted = |greeting: Greeting| Greeted::of(&greeting, &own.borrow().rules);
+    peer.note_greeting(greeting.ok().map(|greeting: Result<_>| greeting.map(greeted)));
 }
 
 #[cfg(test)]

@@ -32,5 +32,5 @@ pub use peered::{Hop, Peered};
 pub use report::{
     ClusterReport, DrainReport, HolderReport, OwnerReport, PlacementReport, ServingReport,
 };
-pub use routes::{Part, Route};
+pub use routes::{CANDIDATES, Part, Route};
 pub use tls::{PeerPem, PeerTls, PeerTlsFiles};

@@ -97,12 +97,24 @@ pub struct ShardRequest {
 }
 
 impl ShardRequest {
+    /// Makes a request about a shard in any version.
+    #[must_use]
+    pub fn any_version(endpoint: &str, url: &str) -> Self {
+        Self {
+            endpoint: endpoint.to_owned(),
+            url: url.to_owned(),
+            version: None,
+            only_cached: false,
+            is_awaited: false,
+            tenant: None,
+        }
+    }
+
     /// Makes a request about one version of a shard.
     #[must_use]
     pub fn of(origin: Origin) -> Self {
-        let Origin { endpoint, url, version } = origin;
-        let version = Some(version);
-        Self { endpoint, url, version, only_cached: false, is_awaited: false, tenant: None }
+        let version = Some(origin.version);
+        Self { version, ..Self::any_version(&origin.endpoint, &origin.url) }
     }
 
     /// Returns the shard in the version that the asker reads, if it names one.
@@ -217,14 +229,7 @@ mod tests {
     use super::*;
 
     fn request(ranges: Vec<(u64, u64)>) -> BytesRequest {
-        let shard = ShardRequest {
-            endpoint: "http://127.0.0.1:9000".into(),
-            url: "s3://bucket/0.tar".into(),
-            version: None,
-            only_cached: false,
-            is_awaited: true,
-            tenant: None,
-        };
+        let shard = ShardRequest::any_version("http://127.0.0.1:9000", "s3://bucket/0.tar");
         BytesRequest { shard, of_object: false, ranges }
     }
 

@@ -83,12 +83,11 @@ impl Peered {
         rank: &Rank,
     ) -> ShardRequest {
         ShardRequest {
-            endpoint: self.origin.endpoint().to_owned(),
-            url: object_of(url).into_owned(),
             version: stat.map(|stat| stat.version.clone()),
             only_cached,
             is_awaited: rank.is_awaited(),
             tenant: self.tenant.clone(),
+            ..ShardRequest::any_version(self.origin.endpoint(), &object_of(url))
         }
     }
 

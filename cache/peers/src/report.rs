@@ -34,7 +34,7 @@ pub struct ClusterReport {
     /// Digest of its rules for data sets and sources.
     #[serde(default)]
     pub rules: String,
-    /// Its certificate.
+    /// Certificate of this node.
     #[serde(default)]
     pub certificate: CertificateReport,
     /// Counts of its peer server.

@@ -191,31 +191,37 @@ fn nodes(cluster: &ClusterConfig, answers: &[Answer], digest: &str) -> Vec<Findi
     let skewed: Vec<_> = skewed
         .map(|(name, greeted)| format!("{name} ({:+} s)", greeted.clock_ahead_seconds))
         .collect();
-    found.push(match skewed.is_empty() {
-        true => Finding::ok("node_clocks", "all within 5 s of this one"),
-        false => Finding::warn(
-            "node_clocks",
-            format!("more than 5 s from this one: {}", first(&skewed)),
-            "run chrony or another NTP client on all nodes: `chronyc tracking`",
-        ),
-    });
+    found.push(agreement(
+        ("node_clocks", "all within 5 s of this one"),
+        ("more than 5 s from this one", &skewed),
+        "run chrony or another NTP client on all nodes: `chronyc tracking`",
+    ));
     let differ: Vec<_> = greeted
         .iter()
         .filter(|(_, greeted)| !greeted.has_same_rules)
         .map(|(name, _)| name.as_str())
         .collect();
-    found.push(match differ.is_empty() {
-        true => Finding::ok("node_rules", "the same rules for data sets and sources on all"),
-        false => Finding::warn(
-            "node_rules",
-            format!("other [[dataset]] or [[source]] rules: {}", first(&differ)),
-            "give all nodes the same, and `forebay config apply` there",
-        ),
-    });
+    found.push(agreement(
+        ("node_rules", "the same rules for data sets and sources on all"),
+        ("other [[dataset]] or [[source]] rules", &differ),
+        "give all nodes the same, and `forebay config apply` there",
+    ));
     found
 }
 
-/// Judges whether nodes answer as who they should be.
+/// Returns the finding of a check that names the nodes that differ.
+fn agreement(
+    (check, agreed): (&'static str, &str),
+    (trouble, nodes): (&str, &[impl AsRef<str>]),
+    mend: &str,
+) -> Finding {
+    match nodes.is_empty() {
+        true => Finding::ok(check, agreed),
+        false => Finding::warn(check, format!("{trouble}: {}", first(nodes)), mend),
+    }
+}
+
+/// Compares the answers of nodes with the members that they should be.
 fn reached(cluster: &ClusterConfig, answers: &[Answer]) -> Finding {
     const CHECK: &str = "nodes";
     let (mut wrong, mut silent) = (Vec::new(), Vec::new());

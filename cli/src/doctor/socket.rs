@@ -69,7 +69,7 @@ struct Told {
     release: String,
     /// Jobs connected to it.
     jobs: usize,
-    /// Its part in a cluster.
+    /// Part of the node in a cluster.
     cluster: Option<ClusterReport>,
 }
 

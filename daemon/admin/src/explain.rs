@@ -73,7 +73,7 @@ fn named(holder: &HolderReport) -> String {
     format!("{}{here}", holder.node)
 }
 
-/// What a node has of a shard, as the end of a sentence.
+/// Copy of a shard on a node, as the end of a sentence.
 fn has(holder: &HolderReport) -> String {
     match (holder.presence, &holder.error) {
         (Some(Presence::Whole), _) => ": it has a whole copy".to_owned(),

@@ -95,10 +95,8 @@ impl Policy {
                     "the tenant whose socket this is has been taken out of the configuration";
                 Error::new(ErrorKind::PermissionDenied, what).at("tenant", name)
             })?;
-            let (tenant, groups) = (Some(name.clone()), tenant.groups.clone());
-            let owner = owner_behind(name, client.uid);
-            let who = Who { uid: None, groups, tenant: tenant.clone() };
-            return Ok(Admitted { is_admin: false, tenant, owner, who });
+            let (who, owner) = (any_of(tenant), owner_behind(name, client.uid));
+            return Ok(Admitted { is_admin: false, tenant: who.tenant.clone(), owner, who });
         }
         let is_own = client.uid == rustix::process::geteuid().as_raw();
         let is_named = !self.private
@@ -149,8 +147,7 @@ impl Policy {
                 .at("url", url)
                 .advise("give all nodes of a cluster the same [[tenant]] rules")
         })?;
-        let (groups, tenant) = (tenant.groups.clone(), Some(name.to_owned()));
-        self.datasets.may_read(&Who { uid: None, groups, tenant }, url)
+        self.datasets.may_read(&any_of(tenant), url)
     }
 
     /// Refuses a pattern that can mean nothing that this client may have read.
@@ -160,6 +157,12 @@ impl Policy {
             false => self.datasets.may_list(&client.who, pattern),
         }
     }
+}
+
+/// Returns the rights of any job of a tenant: users have other numbers where it comes from.
+fn any_of(tenant: &NodeTenant) -> Who {
+    let name = tenant.rule.name.clone();
+    Who { uid: None, groups: tenant.groups.clone(), tenant: Some(name) }
 }
 
 /// Tells a user behind a tenant's socket from those of this machine, and of other tenants, who have

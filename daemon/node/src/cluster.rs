@@ -43,7 +43,6 @@ pub struct Cluster {
     group: String,
     tls: watch::Receiver<PeerTls>,
     greeting: watch::Sender<Greeting>,
-    rules: watch::Sender<String>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -89,16 +88,22 @@ impl Cluster {
             protocol: PROTOCOL,
             oldest_protocol: PROTOCOL,
             unix_time: 0,
-            rules: rules.clone(),
+            rules,
             is_draining: false,
         };
-        let (greeting_sender, greeting) = watch::channel(greeting);
-        let (rules, own_rules) = watch::channel(rules);
+        let (greeting, greeted) = watch::channel(greeting);
         let memory = Arena::new(region);
         let guard = Arc::new(guard);
         let hears = guard.clone();
         peers.when_denied(Box::new(move |node, error| hears.note_ask(node, error)));
-        let config = PeerServerConfig { listen, tls: tls.clone(), greeting, serve, memory, guard };
+        let config = PeerServerConfig {
+            listen,
+            tls: tls.clone(),
+            greeting: greeted.clone(),
+            serve,
+            memory,
+            guard,
+        };
         let server = PeerServer::start(config, store, peers.clone()).await?;
         let greet = Arc::new(GreetByTls(peers.clone()));
         let source = members.clone();
@@ -108,10 +113,9 @@ impl Cluster {
         let tasks = vec![
             tokio::spawn(renew(files, tls_sender, peers.clone())),
             tokio::spawn(follow(members.changed(), ring_sender, store.clone())),
-            tokio::spawn(greet_members(peers.clone(), own_rules)),
+            tokio::spawn(greet_members(peers.clone(), greeted)),
         ];
-        let greeting = greeting_sender;
-        Ok(Self { peers, server, members, source, group, tls, greeting, rules, tasks })
+        Ok(Self { peers, server, members, source, group, tls, greeting, tasks })
     }
 
     /// Takes the node off the member list, where nodes register themselves. Returns the time until
@@ -165,8 +169,7 @@ impl Cluster {
 
     /// Tells other nodes a new digest of this node's rules.
     pub fn set_rules(&self, rules: String) {
-        self.greeting.send_modify(|greeting| greeting.rules.clone_from(&rules));
-        self.rules.send_replace(rules);
+        self.greeting.send_modify(|greeting| greeting.rules = rules);
     }
 
     /// Returns the node's part in its cluster.
@@ -183,7 +186,7 @@ impl Cluster {
             source: list.source,
             is_draining: self.greeting.borrow().is_draining,
             is_listed: list.is_listed,
-            rules: self.rules.borrow().clone(),
+            rules: self.greeting.borrow().rules.clone(),
             certificate: self.tls.borrow().certificate.clone(),
             serving: self.server.report(),
         }

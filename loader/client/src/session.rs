@@ -489,9 +489,9 @@ fn register(
 fn receive(shared: &Shared, first: Arc<Connection>, batches: &Sender<RawBatch>) {
     let (mut connection, mut outage) = (first, Outage::default());
     loop {
-        let (connected, mut has_delivered) = (Instant::now(), false);
-        let lost = receive_from(shared, &connection, batches, &mut has_delivered);
-        let Some((lost, is_told)) = lost else { return };
+        let connected = Instant::now();
+        let Some(loss) = receive_from(shared, &connection, batches) else { return };
+        let Loss { error: lost, is_told, has_delivered } = loss;
         connection.shut();
         {
             let mut wanted = shared.wanted();
@@ -550,24 +550,31 @@ impl Wanted {
     }
 }
 
-/// Receives until the daemon is lost or nobody wants batches (`None`). Returns the reason, and true
-/// if the daemon told it; `has_delivered` is set once something came.
+/// Loss of a daemon.
+struct Loss {
+    error: Error,
+    /// True if the error is the last word of the daemon.
+    is_told: bool,
+    /// True if something came from it before.
+    has_delivered: bool,
+}
+
+/// Receives until the daemon is lost or nobody wants batches (`None`).
 fn receive_from(
     shared: &Shared,
     connection: &Arc<Connection>,
     batches: &Sender<RawBatch>,
-    has_delivered: &mut bool,
-) -> Option<(Error, bool)> {
+) -> Option<Loss> {
     let mut receiver = Receiver::default();
     let mut slabs: HashMap<u32, (Arc<Slab>, Option<u64>)> = HashMap::new();
-    let mut told = None;
+    let (mut told, mut has_delivered) = (None, false);
     loop {
         let reply = match connection.receive(&mut receiver) {
             Ok(reply) => reply,
             Err(_) if shared.closing.is_closed() => return None,
             Err(error) => {
                 let is_told = told.is_some();
-                return Some((told.unwrap_or(error), is_told));
+                return Some(Loss { error: told.unwrap_or(error), is_told, has_delivered });
             }
         };
         // The last word of a daemon that ends the connection.
@@ -575,14 +582,14 @@ fn receive_from(
             Reply::Failed { run: None, error } => Some(error.clone()),
             _ => None,
         };
-        *has_delivered |= told.is_none() && !matches!(reply, Reply::Slab { .. });
+        has_delivered |= told.is_none() && !matches!(reply, Reply::Slab { .. });
         let raw = match reply {
             Reply::Slab { slab, len, batches } => {
                 let spare = spare_bytes(shared.config.open.prefetch, len, batches);
                 match receiver.take_descriptor().and_then(|fd| Slab::map(fd, len)) {
                     // Batches in the older slabs may still be on their way.
                     Ok(map) => drop(slabs.insert(slab, (map, spare))),
-                    Err(error) => return Some((error, false)),
+                    Err(error) => return Some(Loss { error, is_told: false, has_delivered }),
                 }
                 continue;
             }
@@ -594,7 +601,7 @@ fn receive_from(
                 };
                 let Some((slab, spare)) = slabs.get(&batch.slab).cloned() else {
                     let error = Error::new(ErrorKind::Invalid, "a batch named an unknown slab");
-                    return Some((error, false));
+                    return Some(Loss { error, is_told: false, has_delivered });
                 };
                 // Slots are taken in batch order: no later batch lies in an older slab.
                 slabs.retain(|number, _| *number >= batch.slab);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::{Catalogue, Index, IndexPart};
@@ -200,33 +200,44 @@ impl Growth {
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         match &mut *index {
             Catalogue::Plain(index) => index.append(part, most)?,
-            Catalogue::Packed(_) => {
-                let what = "another node sent samples behind the last one";
-                return Err(Error::new(ErrorKind::Corrupt, what));
-            }
+            Catalogue::Packed(_) => return Err(behind_the_last()),
         }
         drop(index);
         self.progress.send_modify(|progress| progress.samples += more);
         Ok(())
     }
 
-    /// Returns true if all members lie in the first `len` bytes.
-    pub(crate) fn fits(&self, len: u64) -> bool {
-        self.index().index().members.iter().all(|member| member.end() <= len)
-    }
-
-    /// Completes the index: the other node sent all samples of a shard of `len` bytes.
-    pub(crate) fn finish(&self, len: u64) {
-        let index = self.index().index();
+    /// Completes the index: the other node sent all samples of a shard of `len` bytes. On an error,
+    /// nothing changes.
+    ///
+    /// # Errors
+    /// `Corrupt` if a member ends behind them, or the index was complete.
+    pub(crate) fn finish(&self, len: u64, is_unpacked: bool) -> Result<()> {
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        let Catalogue::Plain(grown) = &mut *index else { return Err(behind_the_last()) };
+        if grown.members.iter().any(|member| member.end() > len) {
+            let what = "another node sent a member that ends behind the shard";
+            return Err(Error::new(ErrorKind::Corrupt, what).at("len", len));
+        }
+        let whole = Catalogue::whole(std::mem::take(grown));
+        // Readers that learn of the end must find it.
+        if is_unpacked {
+            self.mark_unpacked();
+        }
         self.verdict.settle(None);
-        self.complete(&index, len);
+        self.end_with(index, whole, len);
+        Ok(())
     }
 
     /// Completes the index: the indexer saw the end of the archive, and all `len` bytes.
     pub(crate) fn complete(&self, from: &Index, len: u64) {
+        let whole = Catalogue::whole(from.clone());
+        self.end_with(self.index.write().unwrap_or_else(PoisonError::into_inner), whole, len);
+    }
+
+    fn end_with(&self, mut index: RwLockWriteGuard<'_, Catalogue>, whole: Catalogue, len: u64) {
         self.len.get_or_init(|| len);
-        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-        *index = Catalogue::whole(from.clone());
+        *index = whole;
         drop(index);
         self.progress.send_modify(|progress| progress.counted = true);
     }
@@ -244,6 +255,10 @@ impl Growth {
     pub(crate) fn index(&self) -> RwLockReadGuard<'_, Catalogue> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn behind_the_last() -> Error {
+    Error::new(ErrorKind::Corrupt, "another node sent samples behind the last one")
 }
 
 /// A waiting reader.

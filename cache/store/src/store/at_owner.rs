@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_peers::message::{Reply, ShardRequest};
-use forebay_peers::{Hop, IndexStream, OwnerReport, Part, Peered, Peers, Route};
+use forebay_peers::{CANDIDATES, Hop, IndexStream, OwnerReport, Part, Peered, Peers, Route};
 use forebay_policy::Moment;
 use forebay_shard::UNKNOWN;
 use forebay_source::{AtPeer, Binding, ByClient, Options, PeerTimes, Source, object_of};
@@ -97,11 +97,14 @@ impl Store {
     /// Returns true if nodes share copies of this shard: its data set allows it, and every node
     /// reads it by its own rules, not by a job's credentials.
     pub(super) fn is_shared(&self, source: &Arc<dyn Source>, url: &str, options: &Options) -> bool {
-        let rule_allows = self.inner.shared.shares.current().rule(self.charge(url)).peers;
-        rule_allows
+        self.allows_peers(url)
             && source.is_remote()
             && !self.is_never_cached(url)
             && self.inner.sources.reads_by_rule(url, options)
+    }
+
+    fn allows_peers(&self, url: &str) -> bool {
+        self.inner.shared.shares.current().rule(self.charge(url)).peers
     }
 
     /// Returns true if other nodes keep this shard, and this one does not.
@@ -122,12 +125,11 @@ impl Store {
     fn duty(&self, wanted: &Wanted) -> Duty {
         let url = &wanted.origin.url;
         let Some(peers) = self.peers() else { return Duty::Own };
-        let rule_allows = self.inner.shared.shares.current().rule(self.charge(url)).peers;
         let route = peers.route(object_key(&wanted.origin));
         if route.owner.is_none()
             || self.hop == Hop::Last
             || !wanted.source.is_shared()
-            || !rule_allows
+            || !self.allows_peers(url)
         {
             return Duty::Own;
         }
@@ -152,7 +154,7 @@ impl Store {
         let key = ObjectKey::new(source.endpoint(), &object_of(url));
         let ring = peers.ring();
         let mut candidates = match self.is_shared(&source, url, &options) {
-            true => ring.candidates(key, 2),
+            true => ring.candidates(key, CANDIDATES),
             false => Vec::new(),
         }
         .into_iter()
@@ -249,10 +251,13 @@ impl Store {
     /// Returns true if the owner of a shard has a whole copy.
     async fn has_copy(&self, route: &Route, wanted: &Wanted) -> bool {
         let (Some(peers), Some(owner)) = (self.peers(), &route.owner) else { return false };
-        let (only_cached, tenant) = (true, self.asking_tenant());
-        let only = ShardRequest::of(wanted.origin.clone());
-        let only = ShardRequest { only_cached, tenant, ..only };
-        peers.has_copy(owner, &only).await
+        peers.has_copy(owner, &self.request(wanted, true)).await
+    }
+
+    /// Makes a request about a shard for this node's job.
+    fn request(&self, wanted: &Wanted, only_cached: bool) -> ShardRequest {
+        let tenant = self.asking_tenant();
+        ShardRequest { only_cached, tenant, ..ShardRequest::of(wanted.origin.clone()) }
     }
 
     async fn open_at_owner(
@@ -272,9 +277,7 @@ impl Store {
         for (peer, only_cached) in [(route.owner, false), (route.next, true)] {
             let Some(peer) = peer else { continue };
             let is_awaited = urgency == Urgency::Needed;
-            let request = ShardRequest::of(wanted.origin.clone());
-            let tenant = self.asking_tenant();
-            let request = ShardRequest { is_awaited, only_cached, tenant, ..request };
+            let request = ShardRequest { is_awaited, ..self.request(wanted, only_cached) };
             let at_node = wanted.source.peer_times().map(PeerTimes::begin);
             match peers.index(&peer, &request).await {
                 Ok(index) => return Some(self.open_with(wanted, index, at_node)),
@@ -365,21 +368,20 @@ impl Store {
                     growth.append(part, most).inspect_err(|error| index.note_wrong(error))
                 }
                 Ok(Reply::End { len, is_unpacked }) => {
-                    let is_changed = is_sized && !is_unpacked && len != stored;
-                    if !is_changed && growth.fits(len) {
-                        if is_unpacked {
-                            growth.mark_unpacked();
+                    let ended = match is_sized && !is_unpacked && len != stored {
+                        true => {
+                            let what = "a node's index is not that of the origin's object";
+                            let error = Error::new(ErrorKind::Corrupt, what);
+                            Err(error.at("len", len).at("origin", stored))
                         }
-                        growth.finish(len);
+                        false => growth.finish(len, is_unpacked),
+                    };
+                    if ended.is_ok() {
                         growth.settle();
                         self.keep_elsewhere(&shard);
                         return;
                     }
-                    let what = "a node's index is not that of the origin's object";
-                    let error = Error::new(ErrorKind::Corrupt, what);
-                    let error = error.at("len", len).at("origin", stored);
-                    index.note_wrong(&error);
-                    Err(error)
+                    ended.inspect_err(|error| index.note_wrong(error))
                 }
                 Ok(Reply::Failed(error)) | Err(error) => Err(error),
             };

@@ -242,14 +242,7 @@ impl Store {
             && self.copies_kept(url) > 1
             && source.endpoint() == endpoint
             && self.is_shared(&source, url, &options);
-        is_wanted.then(|| ShardRequest {
-            endpoint: endpoint.to_owned(),
-            url: object_of(url).into_owned(),
-            version: None,
-            only_cached: false,
-            is_awaited: false,
-            tenant: None,
-        })
+        is_wanted.then(|| ShardRequest::any_version(endpoint, &object_of(url)))
     }
 
     async fn tell(&self, request: ShardRequest) {

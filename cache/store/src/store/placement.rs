@@ -43,15 +43,9 @@ impl Store {
     pub async fn placement(&self, url: &str) -> Result<Option<PlacementReport>> {
         let Some(peers) = self.peers() else { return Ok(None) };
         let placed = self.owner(url)?;
-        let endpoint = self.inner.sources.open(url, &Options::default())?.endpoint().to_owned();
-        let request = ShardRequest {
-            endpoint,
-            url: object_of(url).into_owned(),
-            version: None,
-            only_cached: true,
-            is_awaited: false,
-            tenant: None,
-        };
+        let source = self.inner.sources.open(url, &Options::default())?;
+        let any = ShardRequest::any_version(source.endpoint(), &object_of(url));
+        let request = ShardRequest { only_cached: true, ..any };
         let (owner, next) = tokio::join!(
             self.holder(peers, placed.owner, &request),
             self.holder(peers, placed.next, &request)
