@@ -729,7 +729,8 @@ impl Bench {
                 return epoch + 1;
             }
         }
-        panic!("{} of {SHARDS} shards are here", self.tier(0).counters.shards);
+        let missing: Vec<_> = (0..SHARDS).filter(|n| !self.is_here(0, &n.to_string())).collect();
+        panic!("shards {missing:?} are not here");
     }
 }
 

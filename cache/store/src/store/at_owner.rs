@@ -184,7 +184,7 @@ impl Store {
     }
 
     /// Returns true if this node is to have a copy of a shard that another one owns.
-    fn wants_copy(&self, wanted: &Wanted) -> bool {
+    pub(super) fn wants_copy(&self, wanted: &Wanted) -> bool {
         match self.duty(wanted) {
             Duty::Own => false,
             Duty::Second(_) => true,

@@ -122,6 +122,11 @@ impl Store {
             };
             match opened.await {
                 Err(error) if error.kind() == ErrorKind::Full && asker.may_fare_better(&first) => {}
+                // A waiting job reads the shard at its owner; a prefetch may start a copy.
+                Ok(shard)
+                    if shard.is_at_owner()
+                        && (first.urgency, urgency) == (Urgency::Needed, Urgency::Ahead)
+                        && self.wants_copy(&wanted) => {}
                 opened => return opened.map(lease),
             }
         }
