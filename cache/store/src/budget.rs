@@ -90,11 +90,17 @@ impl Space {
         let shares = self.shares();
         let budgets = [&shares[0].budget, &shares[1].budget];
         let Some(more) = Self::reserve(&self.tier.budget, budgets, bytes) else { return false };
-        for (own, more) in shares.iter().zip(more.shares().iter()) {
-            own.absorb(more);
-        }
-        self.tier.absorb(&more.tier);
+        drop(shares);
+        self.join(&more);
         true
+    }
+
+    /// Takes over the bytes of another space of the same budgets.
+    pub(crate) fn join(&self, other: &Self) {
+        for (own, other) in self.shares().iter().zip(other.shares().iter()) {
+            own.absorb(other);
+        }
+        self.tier.absorb(&other.tier);
     }
 
     /// Returns all but `bytes`.

@@ -6,6 +6,7 @@
 //!   RECENCY                      order in which shards were last used; a hint
 //!   WEAR                         rest of the daily write allowance; a hint
 //!   indexes/<hash>-<name>.idx    index of a shard that is read where it is; a hint
+//!   checkpoints/                 files of checkpoints on their way to a store (`staged.rs`)
 //!   LOCK                         flock held while a daemon runs; its pid inside
 //!   shards/<hash>-<name>         the origin's tar, byte for byte, not compressed
 //!                                (`+` for `-` if a newer release holds the name)
@@ -22,6 +23,7 @@ mod indexes;
 mod pins;
 mod recency;
 mod shared_sync;
+mod staged;
 mod survey;
 mod wear;
 
@@ -42,6 +44,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 use crate::files::{Extent, Files};
 
 use shared_sync::SharedSync;
+pub(crate) use staged::{FoundStaged, check_staged_id};
 pub(crate) use survey::{Finding, Found};
 
 /// Ending of a sidecar's name,

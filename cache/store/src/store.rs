@@ -27,6 +27,7 @@ mod reconfigure;
 mod reports;
 mod selector;
 mod snapshot;
+mod staged;
 mod upkeep;
 
 use std::collections::HashMap;
@@ -68,6 +69,7 @@ pub use prefetch::Prefetched;
 pub use reconfigure::StoreRules;
 pub use snapshot::OnChange;
 use snapshot::Snapshot;
+pub use staged::{FoundStagedFile, StagedFile};
 
 /// Configuration of a store.
 #[derive(Debug, Clone)]

@@ -33,6 +33,7 @@ mod removal;
 mod request;
 mod room;
 mod scrub;
+mod staged;
 mod table;
 mod wanted;
 mod wear;
@@ -75,6 +76,7 @@ pub(crate) use new_charges::NewCharges;
 pub(crate) use open::{CopyFacts, OpeningGuard};
 pub use request::Urgency;
 pub use scrub::{Flaw, Scrub};
+use staged::StagedRoom;
 use table::ShardTable;
 #[cfg(test)]
 pub(crate) use wanted::Absent;
@@ -122,6 +124,8 @@ struct TierInner {
     relieving: AtomicBool,
     budget: Arc<Budget>,
     table: Mutex<ShardTable>,
+    /// Room of files of checkpoints.
+    staged: Mutex<StagedRoom>,
     /// Result of the listing of the directory; none while it runs.
     scanned: watch::Sender<Option<Result<()>>>,
     tally: Arc<Tally>,

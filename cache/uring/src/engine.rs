@@ -21,6 +21,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
 use crate::file::{DiskFile, Open, Opened};
+use crate::lent::{LentRegion, LentSpan};
 use crate::region::Region;
 use crate::span::{Frozen, Memory, Span};
 
@@ -175,6 +176,14 @@ impl Engine {
         answer.await.map_err(|_| closed())
     }
 
+    /// Registers a client's memory, as [`Engine::attach`] does.
+    ///
+    /// # Errors
+    /// As [`Engine::attach`].
+    pub async fn attach_lent(&self, lent: &LentRegion) -> Result<bool> {
+        self.attach(lent.region()).await
+    }
+
     /// Forgets a region's memory. Operations in flight are not disturbed; later ones go
     /// unregistered.
     pub fn detach(&self, region: &Arc<Region>) {
@@ -220,6 +229,18 @@ impl Engine {
     /// has the bytes already: no span comes back.
     pub fn write_frozen(&self, file: &DiskFile, offset: u64, from: Frozen) -> Operation {
         self.submit(Direction::Write, file.clone(), offset, Memory::Frozen(from))
+    }
+
+    /// Writes a client's bytes at `offset`; the same alignment holds. The bytes may change
+    /// meanwhile: the file gets some of what the client wrote. No span comes back.
+    pub fn write_lent(&self, file: &DiskFile, offset: u64, from: LentSpan) -> Operation {
+        self.submit(Direction::Write, file.clone(), offset, Memory::Lent(from))
+    }
+
+    /// Reads into a client's memory from `offset` until it is full or the file ends; the same
+    /// alignment holds. No span comes back.
+    pub fn read_lent(&self, file: &DiskFile, offset: u64, into: LentSpan) -> Operation {
+        self.submit(Direction::Read, file.clone(), offset, Memory::Lent(into))
     }
 
     /// Many reads with at most one wake-up of the engine; operations come in the order of `reads`.

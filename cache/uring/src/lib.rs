@@ -13,6 +13,7 @@
 //! | [`Arena`] | which bytes of a region are whose |
 //! | [`Span`] | exclusive use of one range |
 //! | [`Frozen`] | the same range once nobody writes to it: read, and written out, at the same time |
+//! | [`LentRegion`] | memory that a client writes, and only the kernel reads |
 //! | [`DiskFile`] | a descriptor, its alignment, its place in the ring's file table |
 //! | [`Engine`] | the thread (or pool) that moves bytes between the two |
 //! | [`Faults`] | what tests let go wrong on the way |
@@ -34,6 +35,7 @@ mod arena;
 mod engine;
 mod exec;
 mod file;
+mod lent;
 mod ranges;
 mod region;
 mod span;
@@ -45,6 +47,7 @@ pub use engine::{
 };
 pub use exec::close_on_exec;
 pub use file::{Alignment, DiskFile, Open, ask_for_direct};
+pub use lent::{LentRegion, LentSpan};
 pub use region::{CHUNK, PageReport, Region};
 pub use span::{Frozen, Span};
 

@@ -69,7 +69,7 @@ impl Region {
     /// `Invalid` for a length of zero or one that overflows, `Full` if the machine lacks the
     /// memory.
     pub fn create(name: &str, len: usize) -> Result<Arc<Self>> {
-        Self::build(name, len, SealFlags::empty())
+        Self::build(name, len, SealFlags::FUTURE_WRITE)
     }
 
     /// The same for memory whose descriptor leaves the process: the set of seals is sealed too.
@@ -79,6 +79,11 @@ impl Region {
     /// # Errors
     /// As [`Region::create`].
     pub fn create_sealed(name: &str, len: usize) -> Result<Arc<Self>> {
+        Self::build(name, len, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
+    }
+
+    /// The same for memory that its receiver may map to write, as [`crate::LentRegion`].
+    pub(crate) fn create_lent(name: &str, len: usize) -> Result<Arc<Self>> {
         Self::build(name, len, SealFlags::SEAL)
     }
 
@@ -97,12 +102,9 @@ impl Region {
         let (fd, map, pages) = climb(name, len).map_err(|error| {
             error.at("region", name).at("bytes", len).advise("lower the budget or free memory")
         })?;
-        rustix::fs::fcntl_add_seals(
-            &fd,
-            SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | extra,
-        )
-        .doing("seal a memory region")
-        .map_err(|error| error.at("region", name))?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | extra)
+            .doing("seal a memory region")
+            .map_err(|error| error.at("region", name))?;
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         Ok(Arc::new(Self {
             attachments: Mutex::new(Vec::new()),

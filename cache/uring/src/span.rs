@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
+use crate::lent::LentSpan;
 use crate::region::Region;
 
 /// One lease of an arena: the range is free again when the last piece of it drops.
@@ -19,7 +20,10 @@ pub(crate) struct Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.region.free_list().give_back(&self.region, self.start, self.len);
+        // An empty one was never taken from the list.
+        if self.len > 0 {
+            self.region.free_list().give_back(&self.region, self.start, self.len);
+        }
     }
 }
 
@@ -137,64 +141,59 @@ pub(crate) enum Memory {
     Span(Span),
     /// Only read from: others may read it at the same time.
     Frozen(Frozen),
+    /// A client's, which may write it at any time.
+    Lent(LentSpan),
 }
 
 impl Memory {
-    fn span(&self) -> &Span {
-        match self {
-            Self::Span(span) => span,
-            Self::Frozen(frozen) => &frozen.span,
-        }
-    }
-
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Span(span) => span.len,
             Self::Frozen(frozen) => frozen.len,
+            Self::Lent(lent) => lent.len(),
         }
     }
 
     /// Returns its start in its region, in bytes.
     pub(crate) fn offset(&self) -> usize {
-        self.span().offset
+        match self {
+            Self::Span(span) => span.offset,
+            Self::Frozen(frozen) => frozen.span.offset,
+            Self::Lent(lent) => lent.offset(),
+        }
     }
 
     /// The region it lies in.
     pub(crate) fn region(&self) -> &Arc<Region> {
-        self.span().region()
+        match self {
+            Self::Span(span) => span.region(),
+            Self::Frozen(frozen) => frozen.span.region(),
+            Self::Lent(lent) => lent.region(),
+        }
     }
 
-    /// Address of the first byte, for the kernel, which writes there only if it is a span.
+    /// Address of the first byte, for the kernel, which writes there unless it is frozen.
     pub(crate) fn address(&self) -> NonNull<u8> {
-        self.span().address()
+        // SAFETY: the offset is at most the region's length, so the result is inside the mapping
+        // or one past its end, which an empty piece never reads.
+        unsafe { self.region().base().add(self.offset()) }
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Span(span) => span,
-            Self::Frozen(frozen) => frozen,
-        }
-    }
-
-    /// The bytes, to be written to; none of what is frozen.
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        match self {
-            Self::Span(span) => span,
-            Self::Frozen(_) => &mut [],
-        }
-    }
-
-    /// Returns the span for the caller: an empty piece for frozen memory.
+    /// Returns the span for the caller: an empty piece for memory that stays with others.
     pub(crate) fn into_span(self) -> Span {
         match self {
             Self::Span(span) => span,
-            Self::Frozen(frozen) => frozen.span.stub(),
+            Self::Frozen(_) | Self::Lent(_) => self.stub(),
         }
     }
 
     /// An empty piece of it.
     pub(crate) fn stub(&self) -> Span {
-        self.span().stub()
+        match self {
+            Self::Span(span) => span.stub(),
+            Self::Frozen(frozen) => frozen.span.stub(),
+            Self::Lent(lent) => Span::new(lent.region(), lent.offset(), 0),
+        }
     }
 }
 

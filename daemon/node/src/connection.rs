@@ -266,6 +266,9 @@ impl Connection {
                 Request::List { pattern, origin } => {
                     self.list(pattern, Options::from(origin)).await?;
                 }
+                Request::Checkpoint(_) => {
+                    return Err(Error::new(ErrorKind::Invalid, "not yet"));
+                }
                 Request::Pace { bandwidth } => {
                     self.pace = Some(Arc::new(Rate::new(bandwidth)));
                 }

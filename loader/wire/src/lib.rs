@@ -5,6 +5,7 @@
 //! read-only. The daemon acts on nothing it reads from the slab, and the trainer checks every range
 //! in a message before it touches the map. The kernel identifies a client ([`credentials`]).
 
+pub mod checkpoint;
 pub mod clock;
 pub mod commands;
 pub mod credentials;
@@ -13,6 +14,7 @@ pub mod fork;
 pub mod frame;
 pub mod leases;
 mod left_out;
+pub mod lent;
 pub mod message;
 mod metered;
 pub mod slab;
@@ -27,7 +29,8 @@ pub const PROTOCOL: u32 = 4;
 pub const PROTOCOL_OLDEST: u32 = 3;
 
 /// First protocol in which a run starts at any position or at chosen samples, jobs mix data sets or
-/// share a queue, and both sides report bad samples and decoders ([`message::Request::Play`],
+/// share a queue, checkpoints are saved, and both sides report bad samples and decoders ([`message::Request::Play`],
 /// [`message::Request::Pick`], [`message::Request::Mix`], [`message::Request::Share`],
-/// [`message::Request::Bad`], [`message::Request::Decoded`], [`message::Reply::Placed`]).
+/// [`message::Request::Checkpoint`], [`message::Request::Bad`], [`message::Request::Decoded`],
+/// [`message::Reply::Placed`]).
 pub const PROTOCOL_POSITIONS: u32 = 4;

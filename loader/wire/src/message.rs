@@ -9,6 +9,7 @@ use forebay_error::{Error, ErrorKind};
 use forebay_histogram::Times;
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint;
 use crate::leases::{LogPosition, Mark, Sharing};
 pub use crate::left_out::LeftOut;
 
@@ -122,6 +123,8 @@ pub enum Request {
         /// The run.
         run: u64,
     },
+    /// A request about checkpoints; answered by [`Reply::Checkpoint`].
+    Checkpoint(Box<checkpoint::Request>),
 }
 
 /// Kind of a request, as the first byte of its encoding tells.
@@ -409,6 +412,8 @@ pub enum Reply {
     },
     /// Precedes the last [`Reply::Listed`] of a pattern that keys match which no URL can name.
     LeftOut(LeftOut),
+    /// Answers [`Request::Checkpoint`].
+    Checkpoint(Box<checkpoint::Reply>),
 }
 
 /// A job's data and options.
@@ -712,5 +717,7 @@ mod tests {
         assert_eq!(place(&Request::Explain { run: 1 }), 17);
         assert_eq!(place(&Reply::Awaited { run: 1, wait: None }), 17);
         assert_eq!(place(&Reply::LeftOut(LeftOut::default())), 18);
+        let staged = checkpoint::Reply::Staged;
+        assert_eq!(place(&Reply::Checkpoint(Box::new(staged))), 19);
     }
 }

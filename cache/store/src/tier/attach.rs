@@ -94,6 +94,7 @@ impl Tier {
             relieving: AtomicBool::new(false),
             budget: Budget::new(size.capacity),
             table: Mutex::new(ShardTable::new(shared.shares.current(), shared.forecast.clone())),
+            staged: Mutex::default(),
             scanned: watch::Sender::new(None),
             tally: Arc::default(),
             traffic: Traffics::new(shared.waits.clone()),
@@ -178,8 +179,12 @@ impl Tier {
     }
 
     fn scan(&self, directory: &Directory) {
-        let listed = match directory.recover() {
-            Ok(found) => {
+        let recovered = directory.recover().and_then(|found| {
+            let staged = directory.recover_staged(&self.staged_names())?;
+            Ok((found, staged))
+        });
+        let listed = match recovered {
+            Ok((found, staged)) => {
                 let tier = self.name();
                 tracing::info!(tier, shards = found.whole.len(), "found whole shards on the tier");
                 let whole = by_use(directory, found.whole);
@@ -191,6 +196,7 @@ impl Tier {
                 let shares = self.0.shared.shares.current();
                 let budgets = shares.budgets(NOBODY);
                 table.newer = Some(Space::enter(&self.0.budget, budgets, found.newer_bytes));
+                self.enter_staged(staged);
                 // Shards used before the listing ended are the latest used.
                 let early = table.names_by_use();
                 let latest = clock::now() + CLOCK_SLACK;

@@ -3,6 +3,7 @@
 //! The same orders, the same rules for short transfers and errors, the same answers; only
 //! who waits for the disk differs.
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Condvar};
 
 use forebay_error::Result;
@@ -83,15 +84,20 @@ fn fly(mut flight: Flight, shared: &Shared) {
 
 fn call(transfer: &mut Transfer) -> Result<usize, Errno> {
     let window = transfer.window();
-    let bytes = window.start..window.start + window.len;
-    match transfer.direction {
-        Direction::Read => rustix::io::pread(
-            &transfer.file,
-            &mut transfer.memory.bytes_mut()[bytes],
-            window.offset,
-        ),
-        Direction::Write => {
-            rustix::io::pwrite(&transfer.file, &transfer.memory.bytes()[bytes], window.offset)
-        }
-    }
+    let file = transfer.file.as_fd().as_raw_fd();
+    // The file's alignment was checked with the end: offsets fit.
+    let offset = libc::off_t::try_from(window.offset).map_err(|_| Errno::OVERFLOW)?;
+    // SAFETY: the window lies inside the memory.
+    let start = unsafe { transfer.memory.address().as_ptr().add(window.start) };
+    let moved = match transfer.direction {
+        // SAFETY: the transfer owns the span, or the memory is a client's and no reference to it
+        // exists; frozen memory is never read into.
+        Direction::Read => unsafe { libc::pread(file, start.cast(), window.len, offset) },
+        // SAFETY: the memory is mapped for as long as the transfer holds it, and is only read.
+        Direction::Write => unsafe { libc::pwrite(file, start.cast(), window.len, offset) },
+    };
+    usize::try_from(moved).map_err(|_| {
+        let error = std::io::Error::last_os_error();
+        Errno::from_io_error(&error).unwrap_or(Errno::IO)
+    })
 }

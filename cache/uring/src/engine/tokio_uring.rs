@@ -185,8 +185,8 @@ impl Aloft {
 
 // SAFETY: the window lies in a mapping that does not move and that the memory keeps alive; it is
 // the same for as long as the flight is not advanced, which needs it back. Its bytes are
-// initialised (a region is zeroed), and nobody writes to them: a span's are no one else's, and
-// frozen ones are read-only for all.
+// initialised (a region is zeroed), and no thread of this process writes to them: a span's are no
+// one else's, frozen ones are read-only for all, and lent ones are reached by the kernel alone.
 unsafe impl IoBuf for Aloft {
     fn stable_ptr(&self) -> *const u8 {
         self.window().0

@@ -1,0 +1,289 @@
+//! Staged files of checkpoints on a tier: room, bytes, records.
+//!
+//! A staged file takes room of the tier like a shard, and evicts shards that no job reads or will
+//! need at once. It is never evicted itself: its owner removes it. Nobody waits for room: a
+//! training run is told at once that a checkpoint does not fit.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{MutexGuard, PoisonError};
+
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_uring::{DiskFile, LentSpan, Open, Span};
+
+use super::request::RoomRequest;
+use super::{Disk, Tier};
+use crate::budget::Space;
+use crate::clock;
+use crate::device;
+use crate::directory::{FoundStaged, check_staged_id};
+use crate::shares::NOBODY;
+
+/// Room of staged files by name.
+pub(crate) type StagedRoom = HashMap<String, Space>;
+
+impl Tier {
+    /// Returns true if a file may be staged here.
+    pub(crate) fn may_stage(&self) -> bool {
+        self.disk().is_some() && self.is_writable()
+    }
+
+    fn staged_room(&self) -> MutexGuard<'_, StagedRoom> {
+        self.0.staged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn device_of_staged(&self) -> Result<&Disk> {
+        self.disk().ok_or_else(|| {
+            Error::new(ErrorKind::Invalid, "a tier of memory keeps no checkpoints")
+                .at("tier", self.name())
+        })
+    }
+
+    /// Enters a file that a listing found.
+    pub(super) fn enter_staged(&self, found: Vec<FoundStaged>) {
+        let shares = self.0.shared.shares.current();
+        let mut room = self.staged_room();
+        for FoundStaged { id, bytes } in found {
+            room.entry(id)
+                .or_insert_with(|| Space::enter(&self.0.budget, shares.budgets(NOBODY), bytes));
+        }
+    }
+
+    /// Names of all files, the unfinished ones too.
+    pub(super) fn staged_names(&self) -> HashSet<String> {
+        self.staged_room().keys().cloned().collect()
+    }
+
+    /// Names of all staged files, once the directory is listed.
+    ///
+    /// # Errors
+    /// If it cannot be listed.
+    pub(crate) async fn staged(&self) -> Result<Vec<String>> {
+        self.scanned().await?;
+        Ok(self.staged_names().into_iter().collect())
+    }
+
+    /// Bytes that staged files take.
+    pub(crate) fn staged_bytes(&self) -> u64 {
+        self.staged_room().values().map(Space::bytes).sum()
+    }
+
+    /// Takes room, and evicts shards for it.
+    async fn make_room_to_stage(&self, bytes: u64) -> Result<Space> {
+        loop {
+            self.scanned().await?;
+            let leaving = {
+                let mut table = self.table();
+                self.check_enabled()?;
+                if !self.is_listed() {
+                    continue;
+                }
+                let shares = self.0.shared.shares.current();
+                let budgets = shares.budgets(NOBODY);
+                if let Some(space) = Space::reserve(&self.0.budget, budgets, bytes) {
+                    return Ok(space);
+                }
+                if !self.is_writable() {
+                    return Err(self.closed());
+                }
+                let need = RoomRequest { than: None, ..RoomRequest::ahead(None) };
+                self.evict_for(&mut table, need, None)
+            };
+            match leaving {
+                Some(gone) => gone.await,
+                None => return Err(self.no_room_to_stage(bytes)),
+            };
+        }
+    }
+
+    fn no_room_to_stage(&self, bytes: u64) -> Error {
+        let what = "the tier has no room for a checkpoint: its shards are in use";
+        Error::new(ErrorKind::Full, what)
+            .at("tier", self.name())
+            .at("bytes", bytes)
+            .at("staged", self.staged_bytes())
+            .at("capacity", self.0.budget.limit())
+            .advise("wait for uploads, raise the tier's capacity, or save fewer bytes")
+    }
+
+    /// Creates a file with room for `bytes`.
+    ///
+    /// # Errors
+    /// `Full` if there is no room; `Invalid` for a name in use; those of the device.
+    pub(crate) async fn stage(&self, id: &str, bytes: u64) -> Result<DiskFile> {
+        check_staged_id(id)?;
+        let disk = self.device_of_staged()?;
+        let space = self.make_room_to_stage(bytes).await?;
+        {
+            let mut room = self.staged_room();
+            if room.contains_key(id) {
+                return Err(Error::new(ErrorKind::Invalid, "the file is staged already")
+                    .at("id", id)
+                    .at("tier", self.name()));
+            }
+            room.insert(id.to_owned(), space);
+        }
+        let created = async {
+            self.on_disk(|directory| directory.prepare_staging()).await?;
+            let path = self.directory()?.staged(id);
+            let create = disk.engine.open(&path, Open::Create { len: bytes });
+            self.answered(create.await)
+        };
+        let created = created.await;
+        if created.is_err() {
+            self.staged_room().remove(id);
+        }
+        created
+    }
+
+    /// Takes room for more bytes of a file.
+    ///
+    /// # Errors
+    /// `Full` if there is none.
+    pub(crate) async fn grow_staged(&self, id: &str, bytes: u64) -> Result<()> {
+        let more = self.make_room_to_stage(bytes).await?;
+        if let Some(space) = self.staged_room().get(id) {
+            space.join(&more);
+        }
+        Ok(())
+    }
+
+    /// Writes a client's bytes. `at`: offset in the file.
+    ///
+    /// # Errors
+    /// Those of the device; `Full` if the disk has no space.
+    pub(crate) async fn write_staged(
+        &self,
+        file: &DiskFile,
+        at: u64,
+        from: LentSpan,
+    ) -> Result<()> {
+        let disk = self.device_of_staged()?;
+        let bytes = from.len() as u64;
+        let wrote = device::answer(disk.engine.write_lent(file, at, from)).await;
+        self.answered(wrote.and_then(|done| done.result))?;
+        self.0.tally.written_bytes.add(bytes);
+        if let Some(mut wear) = self.wear() {
+            // Counted, never a reason to reject a checkpoint.
+            wear.spend(bytes, clock::now());
+        }
+        Ok(())
+    }
+
+    /// Reads into a client's memory.
+    ///
+    /// # Errors
+    /// Those of the device; `Corrupt` if the file is shorter.
+    pub(crate) async fn read_staged_lent(
+        &self,
+        file: &DiskFile,
+        at: u64,
+        into: LentSpan,
+        len: usize,
+    ) -> Result<()> {
+        let disk = self.device_of_staged()?;
+        let read = device::answer(disk.engine.read_lent(file, at, into)).await;
+        self.whole(at, len, read.and_then(|done| done.result))
+    }
+
+    /// Reads the first `len` bytes of a span.
+    ///
+    /// # Errors
+    /// As [`Tier::read_staged_lent`].
+    pub(crate) async fn read_staged(
+        &self,
+        file: &DiskFile,
+        at: u64,
+        into: Span,
+        len: usize,
+    ) -> Result<Span> {
+        let disk = self.device_of_staged()?;
+        let done = device::answer(disk.engine.read(file, at, into)).await;
+        let (span, read) = match done {
+            Ok(done) => (Some(done.span), done.result),
+            Err(error) => (None, Err(error)),
+        };
+        self.whole(at, len, read)?;
+        span.ok_or_else(device::silent)
+    }
+
+    fn whole(&self, at: u64, len: usize, read: Result<usize>) -> Result<()> {
+        match self.answered(read)? {
+            read if read >= len => Ok(()),
+            read => Err(Error::new(ErrorKind::Corrupt, "a checkpoint's file is too short")
+                .at("tier", self.name())
+                .at("offset", at + read as u64)),
+        }
+    }
+
+    /// Notes a failure of the device.
+    fn answered<T>(&self, answer: Result<T>) -> Result<T> {
+        answer.inspect_err(|error| match error.kind() {
+            ErrorKind::Unavailable | ErrorKind::PermissionDenied => self.note_failure(error),
+            ErrorKind::Full => self.note_full(error),
+            _ => {}
+        })
+    }
+
+    /// Makes a file durable and visible, cut to its length.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) async fn seal_staged(
+        &self,
+        (id, file): (&str, &DiskFile),
+        len: u64,
+        record: Vec<u8>,
+    ) -> Result<()> {
+        let disk = self.device_of_staged()?;
+        let name = id.to_owned();
+        self.on_disk(move |directory| directory.trim_staged(&name, len)).await?;
+        let synced = device::answer(disk.engine.sync_data(file)).await;
+        self.answered(synced.and_then(|synced| synced))?;
+        if let Some(space) = self.staged_room().get(id) {
+            space.shrink(len);
+        }
+        self.save_record(id, record).await
+    }
+
+    /// Replaces the record of a file.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) async fn save_record(&self, id: &str, record: Vec<u8>) -> Result<()> {
+        let name = id.to_owned();
+        let saved = self.on_disk(move |directory| directory.save_record(&name, &record)).await;
+        self.answered(saved)
+    }
+
+    /// Reads the record of a file.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) async fn read_record(&self, id: &str) -> Result<Vec<u8>> {
+        let name = id.to_owned();
+        self.on_disk(move |directory| directory.read_record(&name)).await
+    }
+
+    /// Opens a file to read it.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) async fn open_staged(&self, id: &str) -> Result<DiskFile> {
+        check_staged_id(id)?;
+        let disk = self.device_of_staged()?;
+        let path = self.directory()?.staged(id);
+        let opened = device::answer(disk.engine.open(&path, Open::Read)).await;
+        self.answered(opened.and_then(|opened| opened))
+    }
+
+    /// Removes a file and frees its room.
+    ///
+    /// # Errors
+    /// Those of the device; then the file keeps its room.
+    pub(crate) async fn remove_staged(&self, id: &str) -> Result<()> {
+        let name = id.to_owned();
+        self.on_disk(move |directory| directory.remove_staged(&name)).await?;
+        self.staged_room().remove(id);
+        Ok(())
+    }
+}

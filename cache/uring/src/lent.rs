@@ -1,0 +1,97 @@
+//! Memory that a client of the process may write at any time.
+//!
+//! The process never reads or writes these bytes itself: they may change under a reader. It only
+//! names ranges of them to the kernel, which copies between them and files. So a client that
+//! changes bytes while they are written spoils nothing but its own file.
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use forebay_error::{Error, ErrorKind, Result};
+
+use crate::region::Region;
+
+/// Memory shared with one client, which maps it to write and to read.
+#[derive(Debug, Clone)]
+pub struct LentRegion(Arc<Region>);
+
+impl LentRegion {
+    /// Maps at least `len` bytes (rounded up to 2 MiB), zeroed and backed.
+    ///
+    /// The descriptor is sealed against resizing and against further seals: the client can neither
+    /// shrink the memory under the kernel nor outgrow its budget.
+    ///
+    /// # Errors
+    /// As [`Region::create`].
+    pub fn create(name: &str, len: usize) -> Result<Self> {
+        Region::create_lent(name, len).map(Self)
+    }
+
+    /// The memfd, for the client.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+
+    /// Length in bytes, a multiple of 2 MiB.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A range of the memory for an operation.
+    ///
+    /// # Errors
+    /// `Invalid` if the range leaves the region.
+    pub fn span(&self, range: Range<u64>) -> Result<LentSpan> {
+        let inside = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
+        match inside.filter(|(start, end)| start <= end && *end <= self.0.len()) {
+            Some((start, end)) => {
+                Ok(LentSpan { region: self.0.clone(), offset: start, len: end - start })
+            }
+            None => Err(Error::new(ErrorKind::Invalid, "a range lies outside of the lent memory")
+                .at("start", range.start)
+                .at("end", range.end)
+                .at("bytes", self.0.len())),
+        }
+    }
+
+    /// The region, for an engine that registers it.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.0
+    }
+}
+
+/// A range of lent memory. It gives no access to the bytes, and may overlap others.
+#[derive(Debug, Clone)]
+pub struct LentSpan {
+    region: Arc<Region>,
+    offset: usize,
+    len: usize,
+}
+
+impl LentSpan {
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for a range without bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Start in its region, in bytes.
+    pub(crate) fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// The region it lies in.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+}
