@@ -1,4 +1,4 @@
-//! Checkpoints: documents and names of their files. Pure logic: nothing here opens,
+//! Checkpoints: documents of their files, and publication. Pure logic: nothing here opens,
 //! connects or waits.
 //!
 //! An attempt is one save of one checkpoint: files of many ranks, and one commit. Its files become
@@ -12,6 +12,7 @@
 //! | [`Record`] | a staged file on a tier, and the progress of its upload |
 //! | [`Receipt`], [`Manifest`] | an uploaded file and a whole attempt, at the origin |
 //! | [`Level`] | durability that a user can wait for |
+//! | [`Publication`] | the next step of an attempt's publication |
 
 mod blocks;
 mod id;
@@ -20,6 +21,7 @@ mod level;
 mod manifest;
 mod name;
 mod parts;
+mod publication;
 mod receipt;
 mod record;
 #[cfg(test)]
@@ -33,6 +35,7 @@ pub use level::Level;
 pub use manifest::{Entry, Manifest};
 pub use name::{FileName, METADATA};
 pub use parts::{FILE_BYTES_MAX, PARTS_MAX, part_bytes};
+pub use publication::{Publication, Step};
 pub use receipt::Receipt;
 pub use record::{Commit, Progress, Record};
 pub use sealed::DOCUMENT_BYTES_MAX;

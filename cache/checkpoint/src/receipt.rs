@@ -42,6 +42,12 @@ impl Receipt {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         sealed::decode(bytes)
     }
+
+    /// Returns true if both are of the same bytes under the same name.
+    pub(crate) fn is_of_same_file(&self, other: &Self) -> bool {
+        (self.id, &self.name, self.len, &self.blocks)
+            == (other.id, &other.name, other.len, &other.blocks)
+    }
 }
 
 impl Document for Receipt {
