@@ -1,4 +1,4 @@
-//! Checkpoints: documents of their files, and publication. Pure logic: nothing here opens,
+//! Checkpoints: documents of their files, publication, retention. Pure logic: nothing here opens,
 //! connects or waits.
 //!
 //! An attempt is one save of one checkpoint: files of many ranks, and one commit. Its files become
@@ -13,6 +13,7 @@
 //! | [`Receipt`], [`Manifest`] | an uploaded file and a whole attempt, at the origin |
 //! | [`Level`] | durability that a user can wait for |
 //! | [`Publication`] | the next step of an attempt's publication |
+//! | [`Keep`], [`removal`], [`is_leftover`] | checkpoints and files that may be deleted |
 
 mod blocks;
 mod id;
@@ -24,6 +25,7 @@ mod parts;
 mod publication;
 mod receipt;
 mod record;
+mod retention;
 #[cfg(test)]
 mod samples;
 mod sealed;
@@ -38,4 +40,5 @@ pub use parts::{FILE_BYTES_MAX, PARTS_MAX, part_bytes};
 pub use publication::{Publication, Step};
 pub use receipt::Receipt;
 pub use record::{Commit, Progress, Record};
+pub use retention::{Keep, LEFTOVER, Published, is_leftover, removal};
 pub use sealed::DOCUMENT_BYTES_MAX;
