@@ -11,6 +11,7 @@
 mod bill;
 mod commands;
 mod credentials;
+mod file_sink;
 mod helper_process;
 mod layout;
 mod limits;
@@ -28,6 +29,7 @@ mod remote;
 mod rules;
 mod scheme;
 mod signature;
+mod sink;
 mod sources;
 mod stat;
 
@@ -55,6 +57,10 @@ pub use readers::{
 pub use remote::{Counters, LinkReport};
 pub use rules::{Rule, Rules, settled};
 pub use signature::object_of;
+pub use sink::{
+    EXISTS, Found, LISTED_MAX, NO_UPLOAD, Named, Overwrite, PART_BYTES_MIN, PARTS_MAX, PartTag,
+    REASON, Sink, Tag, UploadId,
+};
 pub use sources::{ByClient, NewRules, Sources};
 pub use stat::{Binding, Stat};
 

@@ -11,7 +11,7 @@ use futures::FutureExt as _;
 use serde::{Deserialize, Serialize};
 
 /// The variables that are understood, and whether [`fmt::Debug`] shows their values.
-const UNDERSTOOD: [(&str, Value); 48] = [
+const UNDERSTOOD: [(&str, Value); 49] = [
     ("AWS_ACCESS_KEY_ID", Value::Hidden),
     ("AWS_ALLOW_HTTP", Value::Shown),
     ("AWS_CONFIG_FILE", Value::Shown),
@@ -27,6 +27,7 @@ const UNDERSTOOD: [(&str, Value); 48] = [
     ("AWS_ENDPOINT_URL_STS", Value::Shown),
     ("AWS_PROFILE", Value::Shown),
     ("AWS_REGION", Value::Shown),
+    ("AWS_REQUEST_CHECKSUM_CALCULATION", Value::Shown),
     ("AWS_REQUEST_PAYER", Value::Shown),
     ("AWS_ROLE_ARN", Value::Shown),
     ("AWS_ROLE_SESSION_NAME", Value::Shown),

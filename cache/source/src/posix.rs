@@ -22,7 +22,7 @@ use crate::stat::{Stat, changed};
 use crate::{RangeRead, Source};
 
 /// Endpoint in the cache keys of files.
-const ENDPOINT: &str = "file";
+pub(crate) const ENDPOINT: &str = "file";
 
 /// Files of this machine's file systems.
 pub(crate) struct Posix {

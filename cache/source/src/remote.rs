@@ -12,11 +12,13 @@
 //!         protocol.rs    replies that are none
 //!       link.rs        the endpoint: slots, concurrency limit, late replies, circuit breaker
 //!       wire.rs        the HTTP client
+//!   bucket_sink.rs  writes, by the same link and with the same retries
 //! ```
 
 mod attempts;
 pub(crate) mod azure;
 mod bucket;
+mod bucket_sink;
 mod error_document;
 pub(crate) mod gcs;
 mod head;
@@ -49,6 +51,7 @@ use crate::queue::Rank;
 use crate::stat::{Binding, Stat};
 use crate::{Begun, Limits, RangeRead, Source};
 use attempts::{Attempts, Failed};
+pub(crate) use bucket_sink::BucketSink;
 use head::Head;
 pub(crate) use http::Http;
 pub(crate) use hub::Hub;
@@ -60,7 +63,7 @@ use refusal::Refusals;
 use reply::{Reply, tell};
 pub(crate) use store_client::StoreClient;
 pub use wire::Counters;
-pub(crate) use wire::Wire;
+pub(crate) use wire::{Direction, Wire};
 
 /// Bytes of the first request for a shard, before its size is known: a part, enough for the first
 /// samples.

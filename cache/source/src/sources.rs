@@ -12,15 +12,19 @@ use lru::LruCache;
 
 use crate::commands::{self, Commands};
 use crate::credentials::Lending;
+use crate::file_sink::FileSink;
 use crate::linked::{Linked, Worked};
 use crate::listing::{self, LeftOut, Listing};
-use crate::network::Gate;
+use crate::network::{Gate, Network};
 use crate::posix::{Posix, path_of};
 use crate::readers::{Client, Permit, Readers};
-use crate::remote::{Counters, Http, Hub, LinkReport, Remote, StoreClient, Wire, azure, gcs, s3};
+use crate::remote::{
+    BucketSink, Counters, Direction, Http, Hub, LinkReport, Remote, StoreClient, Wire, azure, gcs,
+    s3,
+};
 use crate::rules::{self, Rule, Rules};
 use crate::scheme::Scheme;
-use crate::{Limits, Options, Source, signature};
+use crate::{Limits, Options, Sink, Source, signature};
 
 /// Sources remembered: a node has a handful of buckets; this bounds what hostile clients can make.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
@@ -78,14 +82,21 @@ fn unnamed() -> Error {
         .advise("ask an admin to add one, or use an embedded daemon: daemon=\"embedded\"")
 }
 
+/// Returns the error for a URL that only has readers.
+fn read_only() -> Error {
+    Error::new(ErrorKind::Invalid, "nothing can be written to URLs of this kind")
+        .advise("use s3://, gs://, az://, file:// or a path")
+}
+
 /// Returns the client's permit, if its rights are narrower than the daemon's.
 fn permit(client: Option<&ByClient>) -> Option<&Arc<dyn Permit>> {
     client.and_then(|client| client.permit.as_ref())
 }
 
-/// Every store that this process reads from.
+/// Every store that this process reads from, or writes to.
 pub struct Sources {
     posix: Arc<Posix>,
+    files: Arc<FileSink>,
     readers: Readers,
     lending: Lending,
     ruled: RwLock<Arc<Ruled>>,
@@ -102,11 +113,84 @@ struct Ruled {
     rules: Rules,
     wire: Arc<Wire>,
     open: Mutex<LruCache<Key, Arc<dyn Source>>>,
+    sinks: Mutex<LruCache<Key, Arc<dyn Sink>>>,
 }
 
 impl Ruled {
     fn new(rules: Rules, wire: Wire) -> Arc<Self> {
-        Arc::new(Self { rules, wire: Arc::new(wire), open: Mutex::new(LruCache::new(REMEMBERED)) })
+        let open = Mutex::new(LruCache::new(REMEMBERED));
+        let sinks = Mutex::new(LruCache::new(REMEMBERED));
+        Arc::new(Self { rules, wire: Arc::new(wire), open, sinks })
+    }
+
+    /// The rule for the URL of a store, for this client.
+    fn rule(&self, url: &str, client: Option<&ByClient>) -> Result<Option<(usize, &Rule)>> {
+        let rule = self.rules.of(url)?;
+        match permit(client).is_some() && rule.is_none() {
+            true => Err(unnamed().at("url", url)),
+            false => Ok(rule),
+        }
+    }
+}
+
+/// A store, as its rule lets a client use it.
+struct Permitted<'a> {
+    scheme: Scheme,
+    /// Host or bucket.
+    host: &'a str,
+    key: Key,
+    network: Network,
+    rule: Option<&'a Rule>,
+}
+
+impl<'a> Permitted<'a> {
+    fn new(
+        url: &'a str,
+        options: &Options,
+        client: Option<&ByClient>,
+        rule: Option<(usize, &'a Rule)>,
+    ) -> Result<Self> {
+        let (scheme, rest) = url.split_once("://").unwrap_or_default();
+        let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let store = Scheme::of(scheme).ok_or_else(|| {
+            let what = format!("URLs of the scheme '{scheme}' are not supported");
+            Error::new(ErrorKind::Invalid, what)
+                .advise("use s3://, gs://, az://, hf://, https://, http://, file:// or a path")
+        })?;
+        // Plain HTTP has no use for options; forgetting them shares its connections among clients.
+        let options = match (rule, store.family()) {
+            (Some((_, rule)), _) => {
+                let ruled = rule.over(options, store)?;
+                match permit(client) {
+                    Some(_) => rule.pinned(ruled, store, host)?,
+                    None => ruled,
+                }
+            }
+            (None, Some(family)) => options.of(family),
+            (None, None) => Options::default(),
+        };
+        let key = (format!("{scheme}://{host}"), options, rule.map(|(number, _)| number));
+        let rule = rule.map(|(_, rule)| rule);
+        let network = rule.map(Rule::network).unwrap_or_default();
+        Ok(Self { scheme: store, host, key, network, rule })
+    }
+
+    fn client(
+        &'a self,
+        ruled: &'a Ruled,
+        lending: &'a Lending,
+        direction: Direction,
+    ) -> StoreClient<'a> {
+        StoreClient {
+            root: &self.key.0,
+            options: &self.key.1,
+            profile: self.rule.and_then(|rule| rule.profile.as_deref()),
+            lending,
+            wire: &ruled.wire,
+            network: &self.network,
+            limits: self.rule.map(|rule| rule.limits).unwrap_or_default(),
+            direction,
+        }
     }
 }
 
@@ -123,6 +207,7 @@ impl Sources {
         let readers = Readers::new(reader, limits.file_timeout)?;
         Ok(Self {
             posix: Arc::new(Posix::new(readers.clone())),
+            files: Arc::new(FileSink::new(limits.file_timeout)),
             readers,
             lending: Lending::new(Vec::new(), false),
             ruled: RwLock::new(Ruled::new(Rules::default(), Wire::new(limits, Gate::default())?)),
@@ -264,55 +349,25 @@ impl Sources {
             let client = client.ok_or_else(|| at(commands::only_in_jobs()))?;
             return Ok(client.commands.now.clone());
         }
-        let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| *scheme != "file")
+        let Some((scheme, _)) = url.split_once("://").filter(|(scheme, _)| *scheme != "file")
         else {
             path_of(url)?;
             return self.open_file(url, client);
         };
         let ruled = self.now();
-        let rule = ruled.rules.of(url)?;
-        let is_others = permit(client).is_some();
-        if is_others && rule.is_none() {
-            return Err(at(unnamed()));
-        }
+        let rule = ruled.rule(url, client)?;
         if let Some((_, source)) = self.brought.iter().find(|(brought, _)| brought == scheme) {
             return Ok(Arc::clone(source));
         }
-        let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        let store = Scheme::of(scheme).ok_or_else(|| {
-            let what = format!("URLs of the scheme '{scheme}' are not supported");
-            at(Error::new(ErrorKind::Invalid, what))
-                .advise("use s3://, gs://, az://, hf://, https://, http://, file:// or a path")
-        })?;
-        // Plain HTTP has no use for options; forgetting them shares its connections among clients.
-        let options = match (rule, store.family()) {
-            (Some((_, rule)), _) => {
-                let ruled = rule.over(options, store).map_err(at)?;
-                match is_others {
-                    true => rule.pinned(ruled, store, host).map_err(at)?,
-                    false => ruled,
-                }
-            }
-            (None, Some(family)) => options.of(family),
-            (None, None) => Options::default(),
-        };
-        let key = (format!("{scheme}://{host}"), options, rule.map(|(number, _)| number));
-        let rule = rule.map(|(_, rule)| rule);
+        let permitted = Permitted::new(url, options, client, rule).map_err(at)?;
         let mut open = ruled.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(source) = open.get(&key) {
+        if let Some(source) = open.get(&permitted.key) {
             return Ok(Arc::clone(source));
         }
-        let store_client = StoreClient {
-            root: &key.0,
-            options: &key.1,
-            profile: rule.and_then(|rule| rule.profile.as_deref()),
-            lending: &self.lending,
-            wire: &ruled.wire,
-            network: &rule.map(Rule::network).unwrap_or_default(),
-            limits: rule.map(|rule| rule.limits).unwrap_or_default(),
-        };
-        let instead = rule.and_then(|rule| rule.endpoint.as_deref());
-        let source: Arc<dyn Source> = match store {
+        let store_client = permitted.client(&ruled, &self.lending, Direction::Reads);
+        let instead = permitted.rule.and_then(|rule| rule.endpoint.as_deref());
+        let host = permitted.host;
+        let source: Arc<dyn Source> = match permitted.scheme {
             Scheme::S3 => Arc::new(Remote::new(s3::open(host, &store_client).map_err(at)?)),
             Scheme::Google => Arc::new(Remote::new(gcs::open(host, &store_client).map_err(at)?)),
             Scheme::Azure => Arc::new(Remote::new(azure::open(host, &store_client).map_err(at)?)),
@@ -321,8 +376,59 @@ impl Sources {
                 Arc::new(Remote::new(Http::new(url, instead, &store_client).map_err(at)?))
             }
         };
-        open.put(key, Arc::clone(&source));
+        open.put(permitted.key.clone(), Arc::clone(&source));
         Ok(source)
+    }
+
+    /// The sink that writes `url` for a client with `options`, whose right to write there the
+    /// caller has checked: of a store that sources may use, or files that this process opens by
+    /// their paths. Does not connect.
+    ///
+    /// # Errors
+    /// As [`Sources::open_for`]; `Invalid` for a URL that nothing can be written to.
+    pub fn sink(
+        &self,
+        url: &str,
+        options: &Options,
+        client: Option<&ByClient>,
+    ) -> Result<Arc<dyn Sink>> {
+        let at = |error: Error| error.at("url", url);
+        if forebay_error::command(url).is_some() {
+            return Err(at(read_only()));
+        }
+        if url.split_once("://").is_none_or(|(scheme, _)| scheme == "file") {
+            path_of(url)?;
+            return self.file_sink(url, client);
+        }
+        let ruled = self.now();
+        let rule = ruled.rule(url, client)?;
+        let permitted = Permitted::new(url, options, client, rule).map_err(at)?;
+        let mut sinks = ruled.sinks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sink) = sinks.get(&permitted.key) {
+            return Ok(Arc::clone(sink));
+        }
+        let store_client = permitted.client(&ruled, &self.lending, Direction::Writes);
+        let bucket = match permitted.scheme {
+            Scheme::S3 => s3::open(permitted.host, &store_client),
+            Scheme::Google => gcs::open(permitted.host, &store_client),
+            Scheme::Azure => azure::open(permitted.host, &store_client),
+            Scheme::Hub | Scheme::Http => Err(read_only()),
+        };
+        let sink: Arc<dyn Sink> = Arc::new(BucketSink::new(bucket.map_err(at)?));
+        sinks.put(permitted.key.clone(), Arc::clone(&sink));
+        Ok(sink)
+    }
+
+    /// Returns the writer of files, where this process opens them by their paths for this client.
+    fn file_sink(&self, url: &str, client: Option<&ByClient>) -> Result<Arc<dyn Sink>> {
+        let is_named = self.now().rules.of(url)?.is_some() || self.opens_named;
+        if is_named && permit(client).is_none() {
+            return Ok(Arc::clone(&self.files) as Arc<dyn Sink>);
+        }
+        let what = "this daemon does not write files named by jobs";
+        Err(Error::new(ErrorKind::PermissionDenied, what)
+            .at("url", url)
+            .advise("write to an object store"))
     }
 
     /// Returns the reader of a file for a client: the daemon, or the client's own descriptors.

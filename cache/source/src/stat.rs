@@ -55,6 +55,15 @@ impl Stat {
     }
 }
 
+/// The version of a file; its time is in seconds and nanoseconds.
+pub(crate) fn file_version(
+    inode: u64,
+    len: u64,
+    (seconds, rest): (i64, impl std::fmt::Display),
+) -> String {
+    format!("{inode:x}-{len:x}-{seconds}.{rest:09}")
+}
+
 /// The shard is not what it was when it was asked for.
 pub(crate) fn changed(url: &str) -> Error {
     Error::new(ErrorKind::Unavailable, "the shard changed while it was read")

@@ -100,6 +100,18 @@ fn cut_ends_cleanly_and_reset_does_not() {
 }
 
 #[test]
+fn request_whose_answer_is_lost_reaches_the_server() {
+    let bench = Bench::new();
+    bench.set(Fault::LoseAnswer);
+    assert_eq!(bench.get(), (String::new(), Some(ErrorKind::ConnectionReset)));
+    assert_eq!(bench.server.counts().gets["bbb/k 1.tar"], 1);
+    bench.proxy.set([(When::put(), Fault::status(503)), (When::post(), Fault::status(500))]);
+    assert!(bench.ask("PUT", "").0.starts_with("HTTP/1.1 503"));
+    assert!(bench.ask("POST", "").0.starts_with("HTTP/1.1 500"));
+    assert_eq!(body(&bench.get().0), BODY);
+}
+
+#[test]
 fn stalled_answers_arrive_when_other_rules_are_set() {
     let bench = Bench::new();
     for (fault, before) in [(Fault::Stall(4), "0123"), (Fault::StallBeforeHead, "")] {

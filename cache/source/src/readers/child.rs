@@ -23,7 +23,7 @@ use passed::{Open, Passed, tagged};
 
 use super::message::{self, Answer, Hello, PIECE, PREFIX, Request, Said};
 use crate::layout::Layout;
-use crate::stat::{Binding, Stat};
+use crate::stat::{Binding, Stat, file_version};
 
 /// The name under which Lustre's client tells a file's layout.
 const LUSTRE_LAYOUT: &str = "lustre.lov";
@@ -317,6 +317,6 @@ fn stat_of(stat: &rustix::fs::Stat) -> Result<Stat> {
     }
     let len = u64::try_from(stat.st_size)
         .map_err(|_| Error::new(ErrorKind::Corrupt, "the shard has a negative length"))?;
-    let (inode, seconds, rest) = (stat.st_ino, stat.st_mtime, stat.st_mtime_nsec);
-    Ok(Stat::new(len, format!("{inode:x}-{len:x}-{seconds}.{rest:09}"), Binding::Weak))
+    let version = file_version(stat.st_ino, len, (stat.st_mtime, stat.st_mtime_nsec));
+    Ok(Stat::new(len, version, Binding::Weak))
 }

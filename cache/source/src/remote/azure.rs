@@ -63,7 +63,7 @@ pub(crate) fn open(authority: &str, store_client: &StoreClient<'_>) -> Result<Bu
     let store = builder.build().map_err(|error| unfit("Azure", &error))?;
     let refusals =
         Refusals { endpoint, access_advice: access_advice(options), ..Refusals::default() };
-    Ok(Bucket::new(store_client, store, refusals))
+    Ok(Bucket::new(store_client, store, refusals).conditional(custom.is_none()))
 }
 
 /// The container, and the account if one is named.

@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
 use object_store::ObjectStore;
 use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
+use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 
 use super::link::Target;
@@ -21,25 +22,27 @@ use crate::listing::{Found, Listing, Wanted};
 use crate::origin_checksum::Comparison;
 use crate::stat::Stat;
 
-/// A store that also lists what it has, page by page.
-pub(super) trait Listed: ObjectStore + PaginatedListStore {}
+/// A store that also lists what it has, page by page, and takes objects in parts.
+pub(super) trait ObjectBucket: ObjectStore + PaginatedListStore + MultipartStore {}
 
-impl<T: ObjectStore + PaginatedListStore> Listed for T {}
+impl<T: ObjectStore + PaginatedListStore + MultipartStore> ObjectBucket for T {}
 
 /// One bucket or container as one client reaches it.
 pub(crate) struct Bucket {
     /// Prefix of its objects' URLs, such as `s3://bucket`.
     root: String,
-    store: Arc<dyn Listed>,
-    route: Route,
+    pub(super) store: Arc<dyn ObjectBucket>,
+    pub(super) route: Route,
     /// Access to the store's checksums.
     attributes: Option<Attributes>,
+    /// True if it is known that the store honours conditions of writes.
+    pub(super) is_conditional: bool,
 }
 
 impl Bucket {
     pub(super) fn new(
         store_client: &StoreClient<'_>,
-        store: impl Listed,
+        store: impl ObjectBucket,
         refusals: Refusals,
     ) -> Self {
         Self {
@@ -47,7 +50,14 @@ impl Bucket {
             store: Arc::new(store),
             route: Route::new(store_client, refusals),
             attributes: None,
+            is_conditional: false,
         }
+    }
+
+    /// The same, whose store honours conditions of writes by its own documentation if `is_known`.
+    pub(super) fn conditional(mut self, is_known: bool) -> Self {
+        self.is_conditional = is_known;
+        self
     }
 
     /// The same, whose store tells checksums.
@@ -57,7 +67,7 @@ impl Bucket {
     }
 
     /// Returns the path in the bucket of the object behind `url`.
-    fn location(&self, url: &str) -> Result<Path> {
+    pub(super) fn location(&self, url: &str) -> Result<Path> {
         let at = |error: Error| error.at("url", url);
         let key = url.strip_prefix(&self.root).and_then(|rest| rest.strip_prefix('/'));
         let key = key.filter(|key| !key.is_empty());
@@ -68,6 +78,19 @@ impl Bucket {
             return Err(at(error).advise("write s3://bucket/key with one `/` between names"));
         }
         Path::parse(key).map_err(|error| at(invalid(&format!("invalid key: {error}"))))
+    }
+
+    /// Returns the prefix of the keys in the folder `url`.
+    pub(super) fn folder(&self, url: &str) -> Result<String> {
+        let rest =
+            url.strip_prefix(&self.root).filter(|rest| matches!(rest.get(..1), None | Some("/")));
+        let Some(rest) = rest else {
+            return Err(invalid("the URL names no folder of this bucket").at("url", url));
+        };
+        match rest.trim_matches('/') {
+            "" => Ok(String::new()),
+            _ => Ok(format!("{}/", self.location(url.trim_end_matches('/'))?)),
+        }
     }
 
     /// One page of what lies below the pattern's prefix.

@@ -47,7 +47,7 @@ pub(crate) fn open(name: &str, store_client: &StoreClient<'_>) -> Result<Bucket>
         options.which_are_set(&CREDENTIALS)
     );
     let refusals = Refusals { endpoint, access_advice, ..Refusals::default() };
-    Ok(Bucket::new(store_client, store, refusals))
+    Ok(Bucket::new(store_client, store, refusals).conditional(!custom))
 }
 
 /// Returns the endpoint, and true if it is configured.

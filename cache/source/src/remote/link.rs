@@ -90,6 +90,10 @@ pub struct LinkReport {
     pub breaks: u64,
     /// Payload bytes received.
     pub bytes: u64,
+    /// Payload bytes of objects, and parts of them, that it took.
+    pub written_bytes: u64,
+    /// Requests by which it took them.
+    pub puts: u64,
     /// Second requests for what was late.
     pub hedges: u64,
     /// Bytes that came twice by them.
@@ -124,6 +128,8 @@ pub(crate) struct Link {
     looked: Notify,
     lacks: Lacks,
     bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    puts: AtomicU64,
     hedges: AtomicU64,
     hedged_bytes: AtomicU64,
     retries: AtomicU64,
@@ -352,6 +358,8 @@ impl Link {
             looked: Notify::new(),
             lacks: Lacks::default(),
             bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
+            puts: AtomicU64::new(0),
             hedges: AtomicU64::new(0),
             hedged_bytes: AtomicU64::new(0),
             retries: AtomicU64::new(0),
@@ -450,6 +458,13 @@ impl Link {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
+    /// Notes a request that wrote so many bytes. How long it took says nothing about replies, by
+    /// which requests are sized and judged late.
+    pub(super) fn wrote(&self, bytes: u64) {
+        self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.puts.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Returns the results of checksum comparisons.
     pub(super) fn checksums(&self) -> &Arc<Tally> {
         &self.checksums
@@ -506,6 +521,8 @@ impl Link {
             down,
             breaks,
             bytes: read(&self.bytes),
+            written_bytes: read(&self.written_bytes),
+            puts: read(&self.puts),
             hedges: read(&self.hedges),
             hedged_bytes: read(&self.hedged_bytes),
             retries: read(&self.retries),

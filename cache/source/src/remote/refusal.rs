@@ -201,7 +201,7 @@ impl Refusals {
             _ if matches!(refusal, Refusal::NotFound { .. }) || status == Some(404) => {
                 let what = match code {
                     Some("NoSuchBucket") => "the bucket does not exist",
-                    _ => "the shard does not exist",
+                    _ => "the object does not exist",
                 };
                 Error::new(ErrorKind::NotFound, what).advise("check the URL's spelling")
             }
@@ -210,7 +210,7 @@ impl Refusals {
                 Refusal::PermissionDenied { .. } | Refusal::Unauthenticated { .. }
             ) || matches!(status, Some(401 | 403)) =>
             {
-                let what = "access to the shard was denied";
+                let what = "access to the object was denied";
                 Error::new(ErrorKind::PermissionDenied, what).advise(&self.access_advice)
             }
             _ if is_changed(refusal, status) => return crate::stat::changed(url),
@@ -285,17 +285,24 @@ fn reason(refusal: &Refusal) -> String {
 /// Start of object_store's messages about a status.
 const STATUS: &str = "status code: ";
 
+/// Start of those about one of several requests that were sent as one.
+const ONE_OF_SEVERAL: &str = "(code: ";
+
+/// Start of those about an error document behind a good status.
+const DOCUMENT: &str = "error response: ";
+
 /// The HTTP status in object_store's message, if it holds one.
 fn status(reason: &str) -> Option<u16> {
-    let (_, status) = reason.split_once(STATUS)?;
+    let (_, status) = reason.split_once(STATUS).or_else(|| reason.rsplit_once(ONE_OF_SEVERAL))?;
     status.get(..3)?.parse().ok()
 }
 
 /// The status without the body that follows it, or a short message of the system.
 fn harmless(reason: &str) -> String {
-    let text = match reason.split_once(STATUS) {
-        Some((_, status)) => status.split(':').next().unwrap_or_default(),
-        None => reason.lines().next().unwrap_or_default(),
+    let text = match (reason.split_once(STATUS), reason.split_once(DOCUMENT)) {
+        (Some((_, status)), _) => status.split(':').next().unwrap_or_default(),
+        (None, Some(_)) => "an error after a good status",
+        (None, None) => reason.lines().next().unwrap_or_default(),
     };
     text.trim().chars().take(MESSAGE_CHARS).collect()
 }
@@ -342,6 +349,18 @@ mod tests {
         let shown = error.to_string();
         assert_eq!((error.place("status"), error.place("code")), (Some("503"), Some("SlowDown")));
         assert!(shown.contains("endpoint=http://e") && !shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn error_behind_a_good_status_shows_only_its_code() {
+        let error = explain(
+            "Server returned error response: <Error><Code>InternalError</Code>hunter2</Error>",
+        );
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(error.place("code"), Some("InternalError"));
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+        let one = explain("Bulk delete request failed for key k: Forbidden (code: 403)");
+        assert_eq!(one.kind(), ErrorKind::PermissionDenied);
     }
 
     /// Errors have this form when a broken body is requested again.

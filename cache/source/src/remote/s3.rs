@@ -6,16 +6,20 @@
 use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
-use object_store::aws::{AmazonS3Builder, AwsCredential};
+use object_store::aws::{AmazonS3Builder, AwsCredential, Checksum};
 
 use super::StoreClient;
 use super::bucket::{Bucket, unfit};
 use super::refusal::Refusals;
 use super::s3_attributes::{Access, Attributes, Signer};
+use super::wire::Direction;
 use crate::{Options, network};
 
 /// The region that servers other than Amazon's expect in signatures when they do not care.
 const ANY_REGION: &str = "us-east-1";
+
+/// The variable that says if requests carry checksums, as Amazon's tools read it.
+const CHECKSUMS: &str = "AWS_REQUEST_CHECKSUM_CALCULATION";
 
 /// The variables that hold a key pair.
 const KEYS: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
@@ -62,6 +66,10 @@ pub(crate) fn open(name: &str, store_client: &StoreClient<'_>) -> Result<Bucket>
         }
         Some(Signer::Lent(identity)) => builder.with_credentials(Arc::new(identity.clone())),
     };
+    let builder = match store_client.direction {
+        Direction::Reads => builder,
+        Direction::Writes => for_writes(builder, options, custom.is_some())?,
+    };
     let store = builder.build().map_err(|error| unfit("S3", &error))?;
     let identity = match &signer {
         Some(Signer::Lent(identity)) => Some(identity.clone()),
@@ -86,7 +94,32 @@ pub(crate) fn open(name: &str, store_client: &StoreClient<'_>) -> Result<Bucket>
         signer,
         client: connector.client().clone(),
     };
-    Ok(Bucket::new(store_client, store, refusals).telling(Attributes::new(name, access)))
+    let bucket = Bucket::new(store_client, store, refusals).conditional(custom.is_none());
+    Ok(bucket.telling(Attributes::new(name, access)))
+}
+
+/// A client that writes. No hash of the bytes is signed, which would take a core; where the store
+/// knows CRC-64/NVME, it compares what arrived.
+fn for_writes(
+    builder: AmazonS3Builder,
+    options: &Options,
+    custom: bool,
+) -> Result<AmazonS3Builder> {
+    // Not all that speak S3 know how to delete several objects at once.
+    let builder = builder.with_unsigned_payload(true).with_disable_bulk_delete(true);
+    let has_checksums = match options.get(CHECKSUMS).map(str::to_ascii_lowercase).as_deref() {
+        Some("when_supported") => true,
+        Some("when_required") => false,
+        Some(_) => {
+            return Err(invalid("invalid AWS_REQUEST_CHECKSUM_CALCULATION")
+                .advise("set it to when_supported or when_required"));
+        }
+        None => !custom,
+    };
+    Ok(match has_checksums {
+        true => builder.with_checksum_algorithm(Checksum::CRC64NVME),
+        false => builder,
+    })
 }
 
 /// The region to sign for. Amazon's own is never guessed.

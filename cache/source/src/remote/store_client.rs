@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forebay_error::Result;
 
 use super::Wire;
-use super::wire::Shared;
+use super::wire::{Direction, Shared};
 use crate::Options;
 use crate::credentials::Lending;
 use crate::limits::RateLimits;
@@ -24,11 +24,12 @@ pub(crate) struct StoreClient<'a> {
     pub(crate) wire: &'a Arc<Wire>,
     pub(crate) network: &'a Network,
     pub(crate) limits: RateLimits,
+    pub(crate) direction: Direction,
 }
 
 impl StoreClient<'_> {
     /// The HTTP client for this way.
     pub(super) fn connector(&self) -> Result<Shared> {
-        self.wire.connector_by(self.network)
+        self.wire.connector_by(self.network, self.direction)
     }
 }

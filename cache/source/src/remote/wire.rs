@@ -92,6 +92,15 @@ fn retry_after(value: &HeaderValue) -> Option<Duration> {
     Some(date.duration_since(SystemTime::now()).unwrap_or_default())
 }
 
+/// Direction of the bytes of a client's requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Direction {
+    /// From the store. Silence is bounded.
+    Reads,
+    /// To the store, whose answer comes when all have arrived: whoever sends bounds the wait.
+    Writes,
+}
+
 /// Network counters. All counters only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -101,6 +110,8 @@ pub struct Counters {
     pub failed: u64,
     /// Payload bytes received.
     pub bytes: u64,
+    /// Payload bytes of objects, and parts of them, that stores took.
+    pub written_bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -108,6 +119,7 @@ struct Tally {
     requests: AtomicU64,
     failed: AtomicU64,
     bytes: AtomicU64,
+    written_bytes: AtomicU64,
 }
 
 /// Ways to stores whose connections are kept: proxies and bundles of certificates that a
@@ -125,7 +137,7 @@ pub(crate) struct Wire {
     /// For whom object_store asks who this machine is: its own metadata service.
     identity: HttpClient,
     /// For those that do not go the usual way.
-    others: Mutex<LruCache<Network, HttpClient>>,
+    others: Mutex<LruCache<(Network, Direction), HttpClient>>,
     links: Arc<Mutex<Links>>,
     tally: Arc<Tally>,
 }
@@ -147,8 +159,8 @@ impl Wire {
         tally: Arc<Tally>,
     ) -> Result<Self> {
         let way = Network::of_process();
-        let identity = client(&limits, &way, &Gate::default(), &tally)?;
-        let client = client(&limits, &way, &gate, &tally)?;
+        let identity = client(&limits, &way, Direction::Reads, &Gate::default(), &tally)?;
+        let client = client(&limits, &way, Direction::Reads, &gate, &tally)?;
         let others = Mutex::new(LruCache::new(WAYS));
         Ok(Self { limits, gate, client, identity, others, links, tally })
     }
@@ -203,14 +215,16 @@ impl Wire {
     }
 
     /// Gives object_store a client that goes this way in place of one of its own.
-    pub(super) fn connector_by(&self, network: &Network) -> Result<Shared> {
+    pub(super) fn connector_by(&self, network: &Network, direction: Direction) -> Result<Shared> {
         let identity = self.identity.clone();
-        if *network == Network::default() {
+        let is_usual = *network == Network::default();
+        if is_usual && direction == Direction::Reads {
             return Ok(Shared { client: self.client.clone(), identity });
         }
+        let way = if is_usual { Network::of_process() } else { network.clone() };
         let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        let make = || client(&self.limits, network, &self.gate, &self.tally);
-        let client = others.try_get_or_insert(network.clone(), make).cloned()?;
+        let make = || client(&self.limits, &way, direction, &self.gate, &self.tally);
+        let client = others.try_get_or_insert((network.clone(), direction), make).cloned()?;
         Ok(Shared { client, identity })
     }
 
@@ -224,10 +238,19 @@ impl Wire {
         self.tally.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
+    pub(super) fn wrote(&self, bytes: u64) {
+        self.tally.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     pub(crate) fn counters(&self) -> Counters {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Tally { requests, failed, bytes } = &*self.tally;
-        Counters { requests: read(requests), failed: read(failed), bytes: read(bytes) }
+        let Tally { requests, failed, bytes, written_bytes } = &*self.tally;
+        Counters {
+            requests: read(requests),
+            failed: read(failed),
+            bytes: read(bytes),
+            written_bytes: read(written_bytes),
+        }
     }
 }
 
@@ -266,15 +289,20 @@ impl HttpConnector for Shared {
 fn client(
     limits: &Limits,
     network: &Network,
+    direction: Direction,
     gate: &Gate,
     tally: &Arc<Tally>,
 ) -> Result<HttpClient> {
     let gate = gate.by(network.proxies());
-    let builder = reqwest::Client::builder()
+    let builder = match direction {
+        // A part may be large and the network slow: silence is the failure, not duration.
+        Direction::Reads => reqwest::Client::builder().read_timeout(limits.read_timeout),
+        // While bytes are sent, silence is none.
+        Direction::Writes => reqwest::Client::builder(),
+    };
+    let builder = builder
         .user_agent(USER_AGENT)
         .connect_timeout(limits.connect_timeout)
-        // A part may be large and the network slow: silence is the failure, not duration.
-        .read_timeout(limits.read_timeout)
         .http1_only()
         // Bytes arrive as they were sent: they have a length and a checksum.
         .no_gzip()

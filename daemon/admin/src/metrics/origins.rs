@@ -22,6 +22,18 @@ pub(super) const FAMILIES: &[Family] = &[
         "Payload bytes received from the endpoint, duplicates of hedged requests included.",
         |status| each(status, |link| link.bytes.into()),
     ),
+    Family::counter(
+        "forebay_origin_written_bytes_total",
+        &["source"],
+        "Payload bytes of objects, and parts of them, that the endpoint took.",
+        |status| each(status, |link| link.written_bytes.into()),
+    ),
+    Family::counter(
+        "forebay_origin_puts_total",
+        &["source"],
+        "Requests by which the endpoint took objects, or parts of them.",
+        |status| each(status, |link| link.puts.into()),
+    ),
     Family::histogram(
         "forebay_origin_first_byte_seconds",
         &["source"],

@@ -146,6 +146,9 @@ fn write_source(f: &mut fmt::Formatter<'_>, source: &LinkReport) -> fmt::Result 
         source.limit,
         source.waiting,
     )?;
+    if source.puts > 0 {
+        write!(f, "\n        {} written by {} requests", size(source.written_bytes), source.puts)?;
+    }
     if source.down {
         write!(f, "\n        circuit breaker open: one request probes it now and then")?;
     }

@@ -45,6 +45,18 @@ impl When {
         Self { method: Some(Method::HEAD), ..Self::default() }
     }
 
+    /// PUT requests.
+    #[must_use]
+    pub fn put() -> Self {
+        Self { method: Some(Method::PUT), ..Self::default() }
+    }
+
+    /// POST requests.
+    #[must_use]
+    pub fn post() -> Self {
+        Self { method: Some(Method::POST), ..Self::default() }
+    }
+
     /// Requests whose path and query, as sent, contain `text`.
     #[must_use]
     pub fn of(mut self, text: &str) -> Self {
@@ -159,6 +171,8 @@ pub enum Fault {
     },
     /// Resets the connection without an answer.
     ResetBeforeHead,
+    /// Forwards the request, then resets the connection without an answer.
+    LoseAnswer,
     /// Resets the connection after this many bytes of the body; the last of them may be lost.
     Reset(u64),
     /// Ends the connection in order after this many bytes of the body.
@@ -280,6 +294,7 @@ impl fmt::Debug for Fault {
                 write!(f, "Refuse({status} {code} {retry_after:?})")
             }
             Self::ResetBeforeHead => f.write_str("ResetBeforeHead"),
+            Self::LoseAnswer => f.write_str("LoseAnswer"),
             Self::Reset(after) => write!(f, "Reset({after})"),
             Self::Cut(after) => write!(f, "Cut({after})"),
             Self::StallBeforeHead => f.write_str("StallBeforeHead"),
