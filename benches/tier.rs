@@ -84,6 +84,13 @@ async fn store(
     let tier = TierConfig { name, class, capacity, watermarks: None, disk };
     let look_after = Duration::from_secs(3600);
     let tenants = Vec::new();
-    let config = StoreConfig { tiers: vec![tier], datasets, tenants, look_after, state: None };
+    let config = StoreConfig {
+        tiers: vec![tier],
+        datasets,
+        tenants,
+        checkpoints: Vec::new(),
+        look_after,
+        state: None,
+    };
     Store::open(config, sources, Arena::new(frames)).await.unwrap()
 }

@@ -252,6 +252,7 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
     })?;
     logs::begin(config.daemon.log, std::io::stderr)?;
     let (tiers, datasets, tenants) = (config.tiers()?, config.datasets()?, config.tenants()?);
+    let checkpoints = config.checkpoints()?;
     let (sources, access, http) = (config.sources()?, config.access()?, config.http()?);
     let (socket, listens, audit) = (config.socket(), config.listens()?, config.audit()?);
     if let Some(parent) = socket.parent() {
@@ -269,6 +270,7 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         datasets,
         sources,
         tenants,
+        checkpoints,
         memory,
         io,
         limits: Limits::default(),
@@ -310,6 +312,7 @@ fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Don
         datasets: Vec::new(),
         sources: Rules::default(),
         tenants: Vec::new(),
+        checkpoints: Vec::new(),
         memory: embedded::memory(),
         io,
         limits: Limits::default(),

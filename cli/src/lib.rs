@@ -4,6 +4,7 @@
 //! benchmark that SIGINT or SIGTERM ended, as shells have it.
 
 mod bench;
+mod checkpoint;
 mod cluster;
 mod completions;
 mod config;
@@ -80,6 +81,8 @@ enum Verb {
     Dataset(dataset::Verb),
     #[command(subcommand)]
     Cluster(cluster::Verb),
+    #[command(subcommand)]
+    Checkpoint(checkpoint::Verb),
     #[command(subcommand)]
     Policy(policy::Verb),
     #[command(subcommand)]
@@ -326,6 +329,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
         Verb::Tier(verb) => tier::run(&verb),
         Verb::Dataset(verb) => dataset::run(&verb, launcher),
         Verb::Cluster(verb) => cluster::run(&verb),
+        Verb::Checkpoint(verb) => checkpoint::run(&verb, launcher),
         Verb::Policy(verb) => policy::run(&verb),
         Verb::Config(verb) => config::run(&verb),
         Verb::Doctor(arguments) => doctor::run(&arguments, launcher),

@@ -8,8 +8,8 @@ use forebay_config::settings::LOOK_AFTER;
 use forebay_error::{ErrorKind, Result};
 use forebay_source::{Limits, Options, Rules, Sources};
 use forebay_store::{
-    Class, Dataset, DiskConfig, Effects, FRAME_BYTES, Files, KeepFree, LocalFiles, Shard,
-    ShardHandle, Store, StoreConfig, StoreRules, Tenant, TierConfig, TierLimits, Urgency,
+    CheckpointRule, Class, Dataset, DiskConfig, Effects, FRAME_BYTES, Files, KeepFree, LocalFiles,
+    Shard, ShardHandle, Store, StoreConfig, StoreRules, Tenant, TierConfig, TierLimits, Urgency,
     Watermarks,
 };
 use forebay_uring::{Arena, Engine, EngineConfig, Faults, Region};
@@ -38,6 +38,8 @@ pub struct BareStoreConfig {
     pub datasets: Vec<Dataset>,
     /// Tenants.
     pub tenants: Vec<Tenant>,
+    /// Rules for checkpoints.
+    pub checkpoints: Vec<CheckpointRule>,
     /// Period of the device checks.
     pub look_after: Duration,
     /// Operations on the directory.
@@ -78,7 +80,8 @@ impl BareStoreConfig {
         let (datasets, files) = (Vec::new(), Arc::new(LocalFiles));
         let (tenants, look_after) = (Vec::new(), LOOK_AFTER);
         let more = Vec::new();
-        Self { cache, capacity, more, datasets, tenants, look_after, files, faults: None }
+        let (checkpoints, faults) = (Vec::new(), None);
+        Self { cache, capacity, more, datasets, tenants, checkpoints, look_after, files, faults }
     }
 
     /// Opens the store and waits until its directories are listed.
@@ -91,7 +94,8 @@ impl BareStoreConfig {
             let name = name.to_owned();
             Engine::start(EngineConfig { name, ..EngineConfig::default() }).expect("engines start")
         };
-        let Self { cache, capacity, more, datasets, tenants, look_after, files, faults } = self;
+        let Self { cache, capacity, more, datasets, tenants, checkpoints, .. } = self;
+        let (look_after, files, faults) = (self.look_after, self.files, self.faults);
         let open = |tier: BareStoreTier| {
             let BareStoreTier { name, class, path, capacity, watermarks } = tier;
             let disk = path.map(|path| {
@@ -119,7 +123,7 @@ impl BareStoreConfig {
             watermarks: None,
         };
         let tiers = std::iter::once(first).chain(more).map(open).collect();
-        let config = StoreConfig { tiers, datasets, tenants, look_after, state: None };
+        let config = StoreConfig { tiers, datasets, tenants, checkpoints, look_after, state: None };
         // Origins are files, read by processes without injected faults.
         let reader = vec![actor().into(), "reader".into()];
         let sources = Sources::new(reader, Limits::default()).expect("limits make sense");
@@ -151,6 +155,7 @@ impl BareStore {
         let rules = StoreRules {
             datasets: config.datasets.clone(),
             tenants: config.tenants.clone(),
+            checkpoints: config.checkpoints.clone(),
             tiers: std::iter::once(first).chain(more).collect(),
             sources: Rules::default(),
         };

@@ -49,6 +49,7 @@ impl Daemon {
             datasets: Vec::new(),
             sources: Rules::default(),
             tenants: Vec::new(),
+            checkpoints: Vec::new(),
             memory: FRAMES + SLABS,
             io: EngineChoice::Auto,
             // On a busy machine late requests would be sent twice, and counted.

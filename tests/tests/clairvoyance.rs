@@ -99,7 +99,13 @@ impl Bench {
             watermarks: None,
         };
         let (tenants, tiers) = (Vec::new(), vec![tier]);
-        let rules = StoreRules { datasets, tenants, tiers, sources: Rules::default() };
+        let rules = StoreRules {
+            datasets,
+            tenants,
+            checkpoints: Vec::new(),
+            tiers,
+            sources: Rules::default(),
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(self.daemon.node().store().reconfigure(rules, false)).unwrap();
     }

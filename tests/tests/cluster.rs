@@ -121,7 +121,8 @@ impl Bench {
         };
         let (tenants, tiers) = (Vec::new(), vec![tier]);
         let sources = self.config(number).sources;
-        let rules = StoreRules { datasets, tenants, tiers, sources };
+        let checkpoints = Vec::new();
+        let rules = StoreRules { datasets, tenants, checkpoints, tiers, sources };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(self.node(number).node().store().reconfigure(rules, false)).unwrap();
     }

@@ -12,7 +12,7 @@ use std::thread;
 use forebay_client::{Address, Next};
 use forebay_error::ErrorKind;
 use forebay_source::Options;
-use forebay_store::{Cache, Class, Dataset, Evict, Holdings, Tenant, Urgency};
+use forebay_store::{Cache, CheckpointRule, Class, Dataset, Evict, Holdings, Tenant, Urgency};
 use forebay_tests::{
     BareStore, BareStoreConfig, BareStoreTier, Daemon, Ended, Epoch, Installation, Installed,
     Origin, PATIENCE, UserHome, cached_file, daemon_status, epoch, eventually, job, loader, next,
@@ -597,6 +597,31 @@ fn service_manager_is_notified_of_start_reload_and_end() {
     until("STOPPING=1");
 }
 
+#[test]
+fn checkpoint_rules_are_applied_and_shown() {
+    let bench = Bench::new(4, "");
+    let runs = |key: &str| format!("[[checkpoint]]\nmatch = 's3://runs/**'\n{key}\n");
+    let running = || {
+        let ended = bench.forebay(&["config", "show", "--running", "--json"]);
+        serde_json::from_str::<Value>(&ended.out).unwrap()["checkpoint"].clone()
+    };
+    assert_eq!(running(), Value::Array(Vec::new()));
+    bench.apply(4, &runs("keep = { last = 2 }"));
+    assert_eq!(
+        (&running()[0]["match"], &running()[0]["keep"]["last"]),
+        (&"s3://runs/**".into(), &2.into())
+    );
+    bench.installation.configure(&bench.rest(4, &runs("reserve = '1B'")));
+    let (code, told) = bench.applied(&[]);
+    let changed = ["keep.last", "reserve"].map(|key| ["checkpoint", "s3://runs/**", key]);
+    assert_eq!((code, keys(&told["changes"])), (0, changed.to_vec()));
+    // A reserve beyond the tiers' capacity changes nothing.
+    bench.installation.configure(&bench.rest(4, &runs("reserve = '1PiB'")));
+    let (code, told) = bench.applied(&[]);
+    assert_eq!((code, &told["applied"]), (1, &Value::Bool(false)), "{told}");
+    assert_eq!(running()[0]["reserve"], "1B");
+}
+
 /// A source that is not named any more is not read from, and one that is, is.
 #[test]
 fn sources_are_removed_and_added_at_run_time() {
@@ -693,6 +718,31 @@ fn rule(name: &str, pattern: &str) -> Dataset {
 
 fn tenant(name: &str, max_bytes: Option<u64>) -> Tenant {
     Tenant { name: name.to_owned(), min_bytes: 0, max_bytes }
+}
+
+/// Rules that cannot be kept change nothing; others take the place of all before them.
+#[test]
+fn store_swaps_checkpoint_rules_as_a_whole() {
+    let mut tiers = TwoTiers::new(8);
+    let rule = |matches: &str, reserve_bytes| CheckpointRule {
+        reserve_bytes,
+        tiers: vec!["hdd".to_owned()],
+        ..CheckpointRule::new(matches).unwrap()
+    };
+    let held = |tiers: &TwoTiers, url: &str| {
+        tiers.bare.store.checkpoint_rule(url).map(|rule| rule.reserve_bytes)
+    };
+    let (run, best, room) = ("s3://runs/a/step-1", "s3://runs/best", 8 * tiers.shard_bytes);
+    assert_eq!(held(&tiers, run), None);
+    let narrow_first = vec![rule(best, 1), rule("s3://runs/**", room - 1)];
+    tiers.change(|config| config.checkpoints = narrow_first.clone());
+    assert_eq!((held(&tiers, run), held(&tiers, best)), (Some(room - 1), Some(1)));
+    tiers.config.checkpoints = vec![rule("s3://runs/**", room + 1)];
+    let error = tiers.bare.reconfigure(&tiers.config).unwrap_err();
+    assert_eq!((error.kind(), error.place("tiers")), (ErrorKind::Invalid, Some("hdd")));
+    assert_eq!(tiers.bare.store.checkpoint_rules(), narrow_first);
+    tiers.change(|config| config.checkpoints = vec![rule("gs://**", 0)]);
+    assert_eq!((held(&tiers, run), held(&tiers, "gs://b/a")), (None, Some(0)));
 }
 
 /// A job keeps its tenant, whether the rules name it just now or not; so do shards.

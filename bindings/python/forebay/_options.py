@@ -172,8 +172,8 @@ def check(
         _processes(workers, framework, fields, select, transform)
     wish = Wish(device)
     wish.check(fields, framework, worker_type)
-    limit = _seconds(timeout)
-    address = _daemon(daemon)
+    limit = time_limit(timeout)
+    address = daemon_address(daemon)
     pipes = flag("allow_pipe", allow_pipe)
     streams = _streams(urls)
     named = [cast(Urls, urls)] if streams is None else [stream.named() for stream in streams]
@@ -241,9 +241,7 @@ def check(
         timeout=limit,
         allow_pipe=pipes,
         daemon=address,
-        job=text("job", job, "give a name")
-        if job
-        else f"{os.path.basename(sys.argv[0] or 'python')}:{os.getpid()}",
+        job=job_name(job),
         group=job or None,
     )
 
@@ -342,7 +340,8 @@ def _maybe(option: str, value: Any, low: int, high: int) -> int | None:
     return None if value is None else whole(option, value, low, high)
 
 
-def _seconds(timeout: Any) -> float:
+def time_limit(timeout: Any) -> float:
+    """Return a time limit in seconds, above 0."""
     seconds = number("timeout", timeout)
     if seconds <= 0:
         raise Invalid(
@@ -358,7 +357,15 @@ def _shuffle(shuffle: Shuffle) -> Order:
     return "window" if flag("shuffle", shuffle) else "none"
 
 
-def _daemon(daemon: str | None) -> str | None:
+def job_name(job: str | None) -> str:
+    """Return a job's name for admins: the one given, or program and process."""
+    if job:
+        return text("job", job, "give a name")
+    return f"{os.path.basename(sys.argv[0] or 'python')}:{os.getpid()}"
+
+
+def daemon_address(daemon: str | None) -> str | None:
+    """Return the address of the daemon: the one given, ``FOREBAY_DAEMON``, or None."""
     named = daemon or os.environ.get("FOREBAY_DAEMON") or None
     if named is None or named == "embedded":
         return named

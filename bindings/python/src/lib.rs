@@ -6,6 +6,8 @@
 //!   tensor   decoded memory, handed to a framework                  tensor.rs
 //!   dlpack   the C structures of that hand-over                     dlpack.rs
 //!   device   a GPU that decodes                                     device.rs
+//!   checkpoint  files of checkpoints                              checkpoint.rs
+//!   buffer   bytes of Python objects, without the GIL               buffer.rs
 //!   errors   each error as the package's own exception              errors.rs
 //!   tools    the command line, URL lists, manifests                 tools.rs
 //!   interruptible  work that Ctrl-C cuts short                      interruptible.rs
@@ -14,6 +16,8 @@
 //! in Python beside this; the signatures here are private to it.
 
 mod batch;
+mod buffer;
+mod checkpoint;
 mod device;
 mod dlpack;
 mod errors;
@@ -40,6 +44,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batch::View>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<device::Device>()?;
+    module.add_class::<checkpoint::CheckpointWriter>()?;
+    module.add_class::<checkpoint::CheckpointReader>()?;
+    module.add_function(wrap_pyfunction!(checkpoint::checkpoint_wait, module)?)?;
+    module.add_function(wrap_pyfunction!(checkpoint::checkpoint_latest, module)?)?;
     module.add_function(wrap_pyfunction!(tools::main, module)?)?;
     module.add_function(wrap_pyfunction!(tools::expand, module)?)?;
     module.add_function(wrap_pyfunction!(tools::expand_list, module)?)?;

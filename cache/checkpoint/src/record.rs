@@ -25,6 +25,10 @@ pub struct Record {
     pub url: String,
     /// Key below that URL.
     pub name: FileName,
+    /// True for a file of its own: it belongs to no checkpoint, and is visible once it is at the
+    /// origin.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_lone: bool,
     /// Length in bytes.
     pub len: u64,
     /// CRC32C of each [`BLOCK_BYTES`](crate::BLOCK_BYTES), the last one shorter.

@@ -56,11 +56,8 @@ impl Keep {
     /// `Invalid` for a zero.
     pub fn new(last: u32, every: Option<u64>) -> Result<Self> {
         let zero = |key: &str| {
-            Error::new(
-                ErrorKind::Invalid,
-                format!("`{key}` of a checkpoint rule must be at least 1"),
-            )
-            .at("keep", key)
+            Error::new(ErrorKind::Invalid, format!("`keep.{key}` must be at least 1"))
+                .at("keep", key)
         };
         let last = NonZeroU32::new(last).ok_or_else(|| zero("last"))?;
         let every = every.map(|every| NonZeroU64::new(every).ok_or_else(|| zero("every")));
@@ -82,7 +79,7 @@ impl Keep {
     /// Returns the URLs to remove of `published`, the oldest first. A URL that is listed twice, as
     /// after an overwrite, counts as its newest checkpoint.
     #[must_use]
-    pub fn expendable<'a>(self, published: &'a [Published]) -> Vec<&'a str> {
+    pub fn expendable(self, published: &[Published]) -> Vec<&str> {
         let mut newest: BTreeMap<&str, &Published> = BTreeMap::new();
         for one in published {
             let known = newest.entry(&one.url).or_insert(one);

@@ -29,6 +29,7 @@ pub(crate) fn record_of(id: FileId, name: FileName, len: u64) -> Record {
         id,
         url: "s3://runs/a".to_owned(),
         name,
+        is_lone: false,
         len,
         blocks: blocks_of(len),
         staged_at_ms: 1,
@@ -119,13 +120,19 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
         step,
         overwrite,
     });
-    let owner = (any::<String>(), any::<Option<String>>(), any::<u32>());
+    let owner = (any::<String>(), any::<Option<String>>(), any::<u32>(), any::<bool>());
     let file = (id(), name(), contents(), any::<u64>());
     (file, owner, prop::option::of(commit), progress()).prop_filter_map(
         "ids are not unique",
-        |((id, name, (len, blocks), staged_at_ms), (job, tenant, user), commit, progress)| {
+        |(
+            (id, name, (len, blocks), staged_at_ms),
+            (job, tenant, user, is_lone),
+            commit,
+            progress,
+        )| {
             let name = if commit.is_some() { FileName::metadata() } else { name };
             let record = Record {
+                is_lone,
                 len,
                 blocks,
                 staged_at_ms,

@@ -109,6 +109,17 @@ impl Family {
 pub struct Options(BTreeMap<String, String>);
 
 impl Options {
+    /// Returns the variables whose values are no secrets.
+    #[must_use]
+    pub fn without_secrets(&self) -> BTreeMap<String, String> {
+        let is_shown = |name: &str| {
+            let mut shown = UNDERSTOOD.iter().filter(|(_, value)| *value == Value::Shown);
+            shown.any(|(known, _)| *known == name)
+        };
+        let shown = self.0.iter().filter(|(name, _)| is_shown(name));
+        shown.map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
     /// The understood variables of this process's environment.
     ///
     /// Where it names no region, the region of the AWS profile in use is taken: its files are this

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::compression::Compression;
+pub(crate) use covers::covers;
 use forebay_policy::Evict;
 
 /// `*` stays within one folder, `**` crosses folders, as in other tools.
@@ -126,7 +127,7 @@ impl Dataset {
     /// Returns true if every URL that `other` matches is certain to match this data set.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
-        covers::covers(self.matches.as_str(), other.matches.as_str())
+        covers(self.matches.as_str(), other.matches.as_str())
     }
 
     /// Rejects rules that contradict each other.

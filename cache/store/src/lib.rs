@@ -21,6 +21,7 @@
 
 mod blocks;
 mod budget;
+mod checkpoint_rule;
 mod clock;
 mod compression;
 mod counters;
@@ -50,6 +51,7 @@ mod tenant;
 mod tier;
 mod traffic;
 
+pub use checkpoint_rule::CheckpointRule;
 pub use counters::{Counters, Holding, Holdings, ThroughCounters};
 pub use dataset::{Cache, Dataset};
 pub use directory::{Occupant, ShardName, occupant};

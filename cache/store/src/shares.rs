@@ -2,6 +2,7 @@
 //!
 //! While a shard is on a tier, it is charged to one data set, by its URL, and to one tenant,
 //! whose job brought it in. Both limits are as hard as the tier's own.
+//! The rules for checkpoints stand beside them, so that all rules change at one moment.
 //!
 //! Rules may change while shards are here. A data set or tenant that keeps its name keeps its share
 //! and all it holds; only the limits change.
@@ -18,6 +19,7 @@ use forebay_source::Rate;
 use lru::LruCache;
 
 use crate::budget::Budget;
+use crate::checkpoint_rule::CheckpointRule;
 use crate::dataset::Dataset;
 use crate::tenant::Tenant;
 pub use check::check_promises;
@@ -225,6 +227,8 @@ pub(crate) struct Shares {
     /// The same for tenants.
     tenants: Vec<Arc<Share>>,
     named: Vec<(usize, Tenant)>,
+    /// Rules for checkpoints, in their order.
+    checkpoints: Vec<CheckpointRule>,
 }
 
 impl Shares {
@@ -244,6 +248,7 @@ impl Shares {
             rules: Vec::new(),
             tenants: vec![Arc::new(nobody)],
             named: Vec::new(),
+            checkpoints: Vec::new(),
         };
         none.ruled(datasets, tenants, tiers)
     }
@@ -258,7 +263,7 @@ impl Shares {
         tenants: Vec<Tenant>,
         tiers: &[(&str, u64)],
     ) -> Result<Self> {
-        check_promises(&datasets, &tenants, tiers)?;
+        check_promises(&datasets, &tenants, &[], tiers)?;
         // Removed names fall back to the share of nobody.
         let mut kept = vec![self.datasets[NOBODY.dataset].clone(); self.datasets.len()];
         let mut rules = Vec::with_capacity(datasets.len());
@@ -299,7 +304,27 @@ impl Shares {
             };
             named.push((at, tenant));
         }
-        Ok(Self { datasets: kept, rules, tenants: shares, named })
+        Ok(Self { datasets: kept, rules, tenants: shares, named, checkpoints: Vec::new() })
+    }
+
+    /// Adds the rules for checkpoints.
+    ///
+    /// # Errors
+    /// `Invalid` naming the rule, if not all promises can be kept.
+    pub(crate) fn with_checkpoints(
+        self,
+        checkpoints: Vec<CheckpointRule>,
+        tiers: &[(&str, u64)],
+    ) -> Result<Self> {
+        let datasets: Vec<_> =
+            self.rules.iter().map(|at| self.datasets[*at].rule.clone()).collect();
+        check_promises(&datasets, &[], &checkpoints, tiers)?;
+        Ok(Self { checkpoints, ..self })
+    }
+
+    /// Rules for checkpoints, in their order.
+    pub(crate) fn checkpoints(&self) -> &[CheckpointRule] {
+        &self.checkpoints
     }
 
     /// Puts these limits in force, in place of those of `before`.

@@ -43,6 +43,7 @@ use futures::future::Shared;
 use lru::LruCache;
 use tokio::sync::Notify;
 
+use crate::checkpoint_rule::CheckpointRule;
 use crate::dataset::Dataset;
 use crate::device;
 use crate::directory::ShardName;
@@ -80,6 +81,8 @@ pub struct StoreConfig {
     pub datasets: Vec<Dataset>,
     /// Limits of tenants; others have none.
     pub tenants: Vec<Tenant>,
+    /// Rules for checkpoints; the first with a matching pattern counts.
+    pub checkpoints: Vec<CheckpointRule>,
     /// Period of the checks of all devices: is the directory still there, how full is the disk, has
     /// a failed device recovered?
     pub look_after: Duration,
@@ -167,13 +170,14 @@ impl Store {
     /// has other content, it is not writable, or its disk is not mounted.
     ///
     /// # Errors
-    /// If the configuration is invalid; if the rules of data sets cannot all be kept; if no tier
-    /// can be used, unless only their disks are not mounted.
+    /// If the configuration is invalid; if the rules of data sets and checkpoints cannot all be
+    /// kept; if no tier can be used, unless only their disks are not mounted.
     pub async fn open(config: StoreConfig, sources: Sources, frames: Arena) -> Result<Self> {
         place::check(&config.tiers)?;
         let sizes: Vec<_> =
             config.tiers.iter().map(|tier| (tier.name.as_str(), tier.capacity)).collect();
-        let shares = Shares::new(config.datasets, config.tenants, &sizes)?;
+        let shares = Shares::new(config.datasets, config.tenants, &sizes)?
+            .with_checkpoints(config.checkpoints, &sizes)?;
         let disks = config.tiers.iter().filter_map(|tier| Some(tier.disk.as_ref()?.path.clone()));
         let pins = load_pins(disks).await;
         let largest = sizes.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);

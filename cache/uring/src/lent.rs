@@ -58,6 +58,22 @@ impl LentRegion {
         }
     }
 
+    /// Copies bytes to an offset, by the kernel.
+    ///
+    /// # Errors
+    /// Those of the system call.
+    pub fn fill(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+        // No slice of the mapping is made: the client may write it at any time.
+        let (mut at, mut left) = (offset, bytes);
+        while !left.is_empty() {
+            match rustix::io::pwrite(self.fd(), left, at)? {
+                0 => return Err(std::io::ErrorKind::WriteZero.into()),
+                wrote => (at, left) = (at + wrote as u64, &left[wrote..]),
+            }
+        }
+        Ok(())
+    }
+
     /// The region, for an engine that registers it.
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.0

@@ -38,6 +38,18 @@ async fn lent_bytes_reach_the_file_and_come_back() {
 }
 
 #[test]
+fn filled_bytes_are_seen_by_the_client() {
+    let lent = LentRegion::create("lent", 2 * MIB).unwrap();
+    lent.fill(4096, &pattern(5000, 1)).unwrap();
+    let client = File::from(lent.fd().try_clone_to_owned().unwrap());
+    let mut seen = vec![0; 5000];
+    client.read_exact_at(&mut seen, 4096).unwrap();
+    assert!(seen == pattern(5000, 1));
+    // Sealed against growth.
+    assert!(lent.fill(lent.len() as u64, &[1]).is_err());
+}
+
+#[test]
 fn client_can_neither_resize_nor_reseal_lent_memory() {
     let lent = LentRegion::create("lent", 1).unwrap();
     let client = File::from(lent.fd().try_clone_to_owned().unwrap());

@@ -95,6 +95,7 @@ fn event(path: &str) -> &'static str {
         ("/api/v1/jobs", "job"),
         ("/api/v1/shards", "explain"),
         ("/api/v1/cluster", "cluster"),
+        ("/api/v1/checkpoints", "checkpoint"),
         ("/api/v1/policy", "policy"),
         ("/api/v1/trace", "policy"),
     ];

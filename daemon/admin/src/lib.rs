@@ -9,7 +9,8 @@
 //!     document       the part of the document common to all routes   document.rs
 //!     lines          progress of long work, line by line             lines.rs
 //!     page           the status page                                 page.rs
-//!     state, costs, cluster, jobs, tiers, datasets, shards, explain, pins, warm_ups, scrubs, policy
+//!     state, costs, cluster, checkpoints, jobs, tiers, datasets, shards, explain, pins, warm_ups,
+//!     scrubs, policy
 //!                    one file for each kind of object
 //! ```
 //! A route is declared once, with its description, so that the document and the served routes
@@ -17,6 +18,7 @@
 
 mod access;
 mod body;
+mod checkpoints;
 mod cluster;
 mod costs;
 mod datasets;
@@ -138,6 +140,7 @@ fn declared(node: &Arc<Node>) -> (Router<Arc<Node>>, Document) {
         .routes(routes!(explain::explain))
         .routes(routes!(cluster::show, cluster::change))
         .routes(routes!(cluster::owner))
+        .routes(routes!(checkpoints::list))
         .routes(routes!(shards::evict))
         .routes(routes!(shards::check))
         .routes(routes!(pins::list, pins::pin, pins::unpin))

@@ -1,4 +1,5 @@
-//! Access settings: `allow` of a data set, limits of a tenant, `[[listen]]`, `[audit]`.
+//! Access settings: `allow` of a data set or of checkpoints, limits of a tenant, `[[listen]]`,
+//! `[audit]`.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -46,7 +47,8 @@ const OPENS_MAX: u32 = 1_000_000;
 /// The units of time that a rate of jobs may have, and their seconds.
 const TIMES: [(&str, u64); 3] = [("s", 1), ("min", 60), ("h", 3600)];
 
-/// `allow = { users, groups, tenants }`: who may read a data set; one of them is enough.
+/// `allow = { users, groups, tenants }`: who may read a data set, or write checkpoints; one of them
+/// is enough.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Allow {
@@ -66,7 +68,7 @@ impl Allow {
         self.users.is_empty() && self.groups.is_empty() && self.tenants.is_empty()
     }
 
-    fn resolved(&self) -> Result<Allowed> {
+    pub(super) fn resolved(&self) -> Result<Allowed> {
         Ok(Allowed {
             users: self.users.iter().map(User::uid).collect::<Result<_>>()?,
             groups: self.groups.iter().map(Group::gid).collect::<Result<_>>()?,
@@ -238,6 +240,7 @@ impl Config {
             groups: self.daemon.groups.iter().map(Group::gid).collect::<Result<_>>()?,
             admin_group: self.daemon.admin_group.as_ref().map(Group::gid).transpose()?,
             allow,
+            writers: self.writers()?,
             limits: self.daemon.user_limits()?,
         })
     }

@@ -4,6 +4,7 @@
 //! causes.
 
 mod access;
+mod checkpoints;
 
 use std::collections::HashSet;
 
@@ -18,6 +19,7 @@ use super::tree::{Key, Node};
 use super::values::{Fault, Reader, Skipped, Step, What};
 use super::{Config, Group};
 use crate::settings::NodeTenant;
+pub(super) use checkpoints::checkpoint_after;
 
 /// More than anybody mends in one go.
 const MAX_MISTAKES: usize = 100;
@@ -31,6 +33,7 @@ pub(super) fn check(root: &Node) -> Result<Config, Vec<Mistake>> {
         check.tiers(config);
         check.sources(config);
         check.datasets(config);
+        check.checkpoints(config);
         check.tenants(config);
         check.access(config);
         check.table("daemon", || config.daemon.check());
@@ -148,7 +151,9 @@ fn mistake(root: &Node, fault: &Fault<'_>) -> Mistake {
         [.., table, Step { key: Some(section), .. }] if table.key.is_none() => {
             let named = ["name", "match"].iter().find_map(|key| table.node.get(key)?.text());
             match (named, section.text.as_str()) {
-                (Some(name), "source") => error.at("match", forebay_error::shown(name)),
+                (Some(name), "source" | "checkpoint") => {
+                    error.at("match", forebay_error::shown(name))
+                }
                 (Some(name), section) => error.at(section, name),
                 (None, _) => error,
             }
@@ -218,7 +223,7 @@ impl Check<'_> {
             let rule = if self.is_dirty(table) {
                 Rule::new(&dataset.name, &dataset.r#match, dataset.evict)
             } else {
-                self.tiers_of(config, table, &dataset.name, &dataset.tiers);
+                self.tiers_of(config, table, ("dataset", &dataset.name), &dataset.tiers);
                 dataset.rule()
             };
             let rule = match rule {
@@ -235,8 +240,8 @@ impl Check<'_> {
         }
     }
 
-    /// A data set may lie on tiers that there are.
-    fn tiers_of(&mut self, config: &Config, table: &Node, name: &str, tiers: &[String]) {
+    /// A rule may name tiers that there are.
+    fn tiers_of(&mut self, config: &Config, table: &Node, of: (&str, &str), tiers: &[String]) {
         // One whose name cannot be read may be the one that is meant.
         if !self.has_all("tier", &config.tier) {
             return;
@@ -244,7 +249,7 @@ impl Check<'_> {
         let known: Vec<_> = config.tier.iter().map(|tier| tier.name.as_str()).collect();
         let places = table.get("tiers").map_or(&[][..], Node::elements);
         for (node, tier) in places.iter().zip(tiers) {
-            self.is_one_of(node, ("tier", tier), &known, ("dataset", name));
+            self.is_one_of(node, ("tier", tier), &known, of);
         }
     }
 

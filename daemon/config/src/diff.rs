@@ -78,7 +78,7 @@ impl Change {
             old.tier.iter().any(|tier| tier.name == name && tier.class == Class::Memory)
         };
         match (self.section.as_str(), key) {
-            ("source" | "dataset" | "tenant" | "prices", _)
+            ("source" | "dataset" | "checkpoint" | "tenant" | "prices", _)
             | (
                 "daemon",
                 Some("groups" | "admin_group" | "max_connections" | "max_sessions_per_user"),
@@ -184,6 +184,7 @@ fn keys(section: &str, name: Option<&str>, old: &Table, new: &Table, changes: &m
 fn called(section: &str) -> (&str, &str) {
     match section {
         "dataset" => ("data set", "data sets"),
+        "checkpoint" => ("checkpoints", "checkpoint rules"),
         "tier" => ("tier", "tiers"),
         "source" => ("source", "sources"),
         "tenant" => ("tenant", "tenants"),
@@ -320,6 +321,20 @@ mod tests {
     }
 
     #[test]
+    fn checkpoint_rules_are_named_by_their_pattern() {
+        let runs = "[[checkpoint]]\nmatch = 's3://runs/**'\n";
+        let limited = format!("{runs}reserve = '1GiB'\nkeep = {{ last = 3 }}\n");
+        assert_eq!(
+            told(runs, &limited),
+            [
+                "checkpoints s3://runs/**: keep.last unset -> 3",
+                "checkpoints s3://runs/**: reserve 0B -> 1GiB",
+            ]
+        );
+        assert_eq!(told(runs, ""), ["checkpoints s3://runs/**: removed"]);
+    }
+
+    #[test]
     fn cluster_changes_need_a_restart_and_shares_do_not() {
         let read = |text: &str| Config::parse(&format!("{TIER}{text}")).unwrap();
         let cluster = "[cluster]\nname = 'n'\nlisten = '10.0.0.1:1'\ncert = '/c'\nkey = '/k'\n\
@@ -331,6 +346,7 @@ mod tests {
             (cluster, &cluster.replace("'/m'", "'/other'"), true),
             (dataset, &format!("{dataset}peers = false\n"), false),
             (dataset, &format!("{dataset}copies = 2\n"), false),
+            ("", "[[checkpoint]]\nmatch = 's3://runs/**'\n", false),
         ] {
             let (old, new) = (read(old), read(new));
             let changes = diff(&old, &new, "/run/f.sock", 1 << 30);

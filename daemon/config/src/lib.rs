@@ -22,6 +22,7 @@ use crate::settings::{NodeTenant, NodeTier};
 mod access;
 mod accounts;
 mod check;
+mod checkpoint;
 mod cluster;
 pub mod control_groups;
 mod diff;
@@ -43,6 +44,7 @@ mod values;
 
 pub use access::{Allow, Audit, Listen};
 pub use accounts::Group;
+pub use checkpoint::{Checkpoint, Keep};
 pub use cluster::{Cluster, Members, Weight};
 pub use diff::{Change, diff};
 pub use mistake::{Mistake, Told};
@@ -73,6 +75,10 @@ pub struct Config {
     /// Rules for data sets; the first whose pattern matches a shard's URL applies.
     #[serde(default)]
     pub dataset: Vec<Dataset>,
+    /// Rules for checkpoints; the first whose pattern matches a checkpoint's URL applies. Without
+    /// any, no job may write.
+    #[serde(default)]
+    pub checkpoint: Vec<Checkpoint>,
     /// Tenants of the node; a job belongs to the first that has one of its groups.
     #[serde(default)]
     pub tenant: Vec<Tenant>,
@@ -542,11 +548,13 @@ impl Config {
         Ok(config)
     }
 
-    /// Refuses promises to data sets and tenants that its tiers cannot all keep.
+    /// Refuses promises to data sets, tenants and checkpoints that its tiers cannot all keep.
     fn check_promises(&self) -> Result<()> {
         let tenants: Vec<_> = self.tenants()?.into_iter().map(|tenant| tenant.rule).collect();
         let tiers = self.tier.iter().map(|tier| (tier.name.as_str(), tier.capacity.as_u64()));
-        forebay_store::check_promises(&self.datasets()?, &tenants, &tiers.collect::<Vec<_>>())
+        let (datasets, checkpoints) = (self.datasets()?, self.checkpoints()?);
+        let tiers: Vec<_> = tiers.collect();
+        forebay_store::check_promises(&datasets, &tenants, &checkpoints, &tiers)
     }
 
     /// Parses a file's text, in TOML.

@@ -256,8 +256,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Allow, Audit, Cluster, Daemon, Dataset, Leases, Listen, Members, Prices, Quota, Source,
-        Tenant, Tier,
+        Allow, Audit, Checkpoint, Cluster, Daemon, Dataset, Keep, Leases, Listen, Members, Prices,
+        Quota, Source, Tenant, Tier,
     };
 
     /// A table of the schema.
@@ -289,6 +289,8 @@ mod tests {
         same::<Tier>(&schema, "Tier");
         same::<Source>(&schema, "Source");
         same::<Dataset>(&schema, "Dataset");
+        same::<Checkpoint>(&schema, "Checkpoint");
+        same::<Keep>(&schema, "Keep");
         same::<Tenant>(&schema, "Tenant");
         same::<Quota>(&schema, "Quota");
         same::<Leases>(&schema, "Leases");
@@ -324,6 +326,8 @@ mod tests {
             ("Tier", vec!["name", "capacity"]),
             ("Source", vec!["match"]),
             ("Dataset", vec!["name", "match"]),
+            ("Checkpoint", vec!["match"]),
+            ("Keep", vec!["last"]),
             ("Tenant", vec!["name"]),
             ("Listen", vec!["path"]),
             ("Audit", vec!["path"]),

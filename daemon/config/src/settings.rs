@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_source::{Limits, Rules};
-use forebay_store::{Class, Dataset, Files, KeepFree, Tenant, Watermarks};
+use forebay_store::{CheckpointRule, Class, Dataset, Files, KeepFree, Tenant, Watermarks};
 use forebay_uring::{EngineChoice, Faults};
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,8 @@ pub struct NodeConfig {
     pub sources: Rules,
     /// Tenants of the node; a job belongs to the first that has one of its groups.
     pub tenants: Vec<NodeTenant>,
+    /// Rules for checkpoints; the first whose pattern matches a checkpoint's URL applies.
+    pub checkpoints: Vec<CheckpointRule>,
     /// Bytes of frames, slabs and tiers in memory together, at most.
     pub memory: usize,
     /// The I/O engine.
@@ -153,6 +155,8 @@ pub struct AccessConfig {
     pub admin_group: Option<u32>,
     /// Readers of a data set, by its name. A data set not listed is for admins only.
     pub allow: BTreeMap<String, Allow>,
+    /// Writers of checkpoints, in the order of the rules.
+    pub writers: Vec<Writers>,
     /// Limits on connections and on the jobs of users.
     pub limits: UserLimits,
 }
@@ -180,7 +184,16 @@ const DEFAULT_CONNECTIONS: usize = 1024;
 /// descriptor or two, of which a process has a million at most.
 pub const CONNECTIONS: RangeInclusive<usize> = 128..=65_536;
 
-/// Readers of a data set.
+/// Writers of the checkpoints that a rule matches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Writers {
+    /// The rule.
+    pub rule: CheckpointRule,
+    /// Users, groups and tenants beside the admins; none: admins only.
+    pub allow: Option<Allow>,
+}
+
+/// Readers of a data set, or writers of checkpoints.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allow {
     /// These users, …
@@ -192,7 +205,7 @@ pub struct Allow {
 }
 
 impl Allow {
-    /// True if `who` may read the data set.
+    /// True if `who` is one of them.
     #[must_use]
     pub fn names(&self, who: &Who) -> bool {
         let tenant = |name: &String| who.tenant.as_ref() == Some(name);

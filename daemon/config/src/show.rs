@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 use super::access::{AUDIT_KEEP, AUDIT_SIZE};
 use super::accounts::User;
 use super::{
-    Allow, Audit, Cluster, Config, Dataset, Group, HttpTls, Listen, Quota, Rate, Source, Tenant,
-    Tier,
+    Allow, Audit, Checkpoint, Cluster, Config, Dataset, Group, HttpTls, Keep, Listen, Quota, Rate,
+    Source, Tenant, Tier,
 };
 use crate::settings::{TenantLimits, UserLimits};
 
@@ -23,7 +23,7 @@ const UNITS: [(&str, u64); 4] =
     [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
 /// The sections of a policy.
-const POLICY: [&str; 5] = ["tier", "source", "dataset", "tenant", "listen"];
+const POLICY: [&str; 6] = ["tier", "source", "dataset", "checkpoint", "tenant", "listen"];
 
 /// The document, by section; `socket` and `memory` are what holds where the file says nothing.
 pub fn document(config: &Config, socket: &str, memory: u64) -> Value {
@@ -65,6 +65,7 @@ pub(super) fn written(
         "tier": config.tier.iter().map(tier).collect::<Vec<_>>(),
         "source": config.source.iter().map(|one| source(one, url)).collect::<Vec<_>>(),
         "dataset": config.dataset.iter().map(|one| dataset(one, url)).collect::<Vec<_>>(),
+        "checkpoint": config.checkpoint.iter().map(|one| checkpoint(one, url)).collect::<Vec<_>>(),
         "tenant": config.tenant.iter().map(tenant).collect::<Vec<_>>(),
         "listen": config.listen.iter().map(listen).collect::<Vec<_>>(),
         "leases": said(json!({ "redis": config.leases.redis.as_deref().map(url) })),
@@ -161,6 +162,19 @@ fn dataset(dataset: &Dataset, url: fn(&str) -> String) -> Value {
         "peers": dataset.peers,
         "copies": dataset.copies,
         "allow": dataset.allow.as_ref().map(allow),
+    }))
+}
+
+fn checkpoint(checkpoint: &Checkpoint, url: fn(&str) -> String) -> Value {
+    let keep = |keep: Keep| said(json!({ "last": keep.last, "every": keep.every }));
+    said(json!({
+        "match": url(&checkpoint.r#match),
+        "allow": checkpoint.allow.as_ref().map(allow),
+        "reserve": size(checkpoint.reserve.as_u64()),
+        "max": maybe_size(checkpoint.max),
+        "tiers": (!checkpoint.tiers.is_empty()).then_some(&checkpoint.tiers),
+        "upload_bandwidth": checkpoint.upload_bandwidth.map(rate),
+        "keep": checkpoint.keep.map(keep),
     }))
 }
 
@@ -277,6 +291,8 @@ mod tests {
              bandwidth = '10Gbit/s'\nendpoint = 'https://store.example?token=hunter2'\n\
              [[dataset]]\nname = 'all'\nmatch = '**'\nttl = '30d'\nquota = { min = '1MiB' }\n\
              bandwidth = '4Gbit/s'\nallow = { users = ['root'], groups = [12], tenants = ['vision'] }\n\
+             [[checkpoint]]\nmatch = 's3://runs/**'\nallow = { groups = [12] }\nmax = '1GiB'\n\
+             upload_bandwidth = '5Gbit/s'\nkeep = { last = 5, every = 100 }\n\
              [[tenant]]\nname = 'vision'\ngroups = ['root', 4242]\nopens = '600/min'\n\
              [[listen]]\npath = '/run/v.sock'\ntenant = 'vision'\nmode = '666'\ngroup = 12\n\
              [audit]\npath = '/var/log/a.jsonl'\nmax_size = '1MiB'\n\
@@ -297,6 +313,12 @@ mod tests {
         assert_eq!(document["daemon"]["http_tls"]["client_ca"], "/a.pem");
         assert_eq!(document["dataset"][0]["allow"]["users"][0], "root");
         assert_eq!(document["dataset"][0]["copies"], 1);
+        let checkpoint = &document["checkpoint"][0];
+        assert_eq!(
+            (&checkpoint["reserve"], &checkpoint["keep"]["last"]),
+            (&"0B".into(), &5.into())
+        );
+        assert_eq!(policy(&document)["checkpoint"][0], *checkpoint);
         let cluster = &document["cluster"];
         assert_eq!(
             (&cluster["address"], &cluster["weight"]),

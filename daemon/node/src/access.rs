@@ -2,12 +2,14 @@
 //! A client that no rule names has no rights. Users and groups are numbers here; names were looked
 //! up when the configuration was read, so no connection waits for a name service.
 //! ```text
+//!   checkpoints rule of a checkpoint's URL, and the clients that may write there
 //!   datasets    data set of a URL, and the clients that may read it
 //!   limits      limits on jobs and opens of a tenant or a user
 //!   nodes       the same for the jobs of other nodes
 //!   permit      the same checks, as a connection's sources ask them
 //! ```
 
+mod checkpoints;
 mod datasets;
 mod limits;
 mod nodes;
@@ -26,6 +28,7 @@ use forebay_wire::credentials::Credentials;
 use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64;
 
+use checkpoints::Checkpoints;
 use datasets::Datasets;
 pub use limits::{Holder, SessionPermit, Usage};
 pub use nodes::NodeGuard;
@@ -54,6 +57,7 @@ pub struct Policy {
     limits: UserLimits,
     tenants: Vec<NodeTenant>,
     datasets: Datasets,
+    checkpoints: Checkpoints,
 }
 
 impl Policy {
@@ -65,9 +69,15 @@ impl Policy {
         datasets: &[Dataset],
         config: AccessConfig,
     ) -> Self {
-        let AccessConfig { groups, admin_group, allow, limits } = config;
+        let AccessConfig { groups, admin_group, allow, writers, limits } = config;
         let datasets = Datasets::new(datasets, allow);
-        Self { private, groups, admin_group, limits, tenants, datasets }
+        let checkpoints = Checkpoints::new(writers);
+        Self { private, groups, admin_group, limits, tenants, datasets, checkpoints }
+    }
+
+    /// Each list of those who may read or write something.
+    fn allows(&self) -> impl Iterator<Item = &Allow> {
+        self.datasets.allows().chain(self.checkpoints.allows())
     }
 
     /// Returns true if the daemon's own socket serves other users.
@@ -81,7 +91,7 @@ impl Policy {
         !self.private
             && (!self.groups.is_empty()
                 || self.admin_group.is_some()
-                || self.datasets.allows().any(names_somebody))
+                || self.allows().any(names_somebody))
     }
 
     fn tenant(&self, name: &str) -> Option<&NodeTenant> {
@@ -108,11 +118,12 @@ impl Policy {
         let who = Who { uid: Some(client.uid), groups, tenant: tenant.clone() };
         let is_served = !self.private
             && (self.groups.iter().any(|gid| client.is_in(*gid))
-                || self.datasets.allows().any(|allow| allow.names(&who)));
+                || self.allows().any(|allow| allow.names(&who)));
         if !is_admin && !is_served {
             let what = "this daemon does not serve this user";
             return Err(Error::new(ErrorKind::PermissionDenied, what).at("uid", client.uid).advise(
-                "have one of its groups named in [daemon] groups, or in the `allow` of a [[dataset]]",
+                "have one of its groups named in [daemon] groups, or in the `allow` of a [[dataset]] or \
+                 [[checkpoint]]",
             ));
         }
         Ok(Admitted { is_admin, tenant, owner: u64::from(client.uid), who })
@@ -134,6 +145,18 @@ impl Policy {
         match client.is_admin {
             true => Ok(()),
             false => self.datasets.may_read(&client.who, url),
+        }
+    }
+
+    /// Refuses the URL of a checkpoint that this client may not write. A node writes only what a
+    /// rule matches, for admins as well; a user's own daemon writes all that its user may.
+    ///
+    /// # Errors
+    /// `PermissionDenied` with the URL.
+    pub fn may_write(&self, client: &Admitted, url: &str) -> Result<()> {
+        match self.private {
+            true => Ok(()),
+            false => self.checkpoints.may_write(&client.who, client.is_admin, url),
         }
     }
 

@@ -3,6 +3,7 @@
 //! The client can end only its own session. Whatever it sends, the worst that follows is
 //! an error to it and the end of its connection.
 
+mod checkpoint;
 mod incoming;
 
 use std::collections::HashMap;
@@ -18,7 +19,7 @@ use forebay_engine::session::{Event, Grant, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::{self as source, Client, Ending, Handover, Listing, Options, Permit, Rate};
 use forebay_store::{Listener, OnChange, Store, Urgency};
-use forebay_uring::Region;
+use forebay_uring::{LentRegion, Region};
 use forebay_wire::clock::now_ns;
 use forebay_wire::frame;
 use forebay_wire::leases::Sharing;
@@ -64,6 +65,8 @@ type Outgoing = (Vec<u8>, Option<Rider>);
 /// A file descriptor sent along with a frame.
 enum Rider {
     Slab(Arc<Region>),
+    /// Memory of a client's checkpoints.
+    Lent(Arc<LentRegion>),
     /// A reader's, to the client.
     Socket(OwnedFd),
     /// Standard output of a command, and the line that reports its end.
@@ -77,6 +80,7 @@ impl Rider {
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Self::Slab(region) => vec![region.fd()],
+            Self::Lent(lent) => vec![lent.fd()],
             Self::Socket(socket) => vec![socket.as_fd()],
             Self::Command { output, line } => vec![output.as_fd(), line.as_fd()],
         }
@@ -144,6 +148,7 @@ pub async fn serve(
         traces: false,
         on_change: OnChange::default(),
         telling: None,
+        checkpoint: checkpoint::Client::default(),
     };
     if let Err(error) = connection.run(greeted).await
         && error.kind() != ErrorKind::Closed
@@ -188,6 +193,8 @@ struct Connection {
     rights: Arc<Rights>,
     /// The job's slot among those of its tenant or user.
     place: Option<SessionPermit>,
+    /// Checkpoints of the client.
+    checkpoint: checkpoint::Client,
 }
 
 impl Connection {
@@ -266,9 +273,7 @@ impl Connection {
                 Request::List { pattern, origin } => {
                     self.list(pattern, Options::from(origin)).await?;
                 }
-                Request::Checkpoint(_) => {
-                    return Err(Error::new(ErrorKind::Invalid, "not yet"));
-                }
+                Request::Checkpoint(request) => self.checkpoint(*request).await?,
                 Request::Pace { bandwidth } => {
                     self.pace = Some(Arc::new(Rate::new(bandwidth)));
                 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use forebay_checkpoints::Checkpoints;
 use forebay_config::settings::{NodeConfig, NodeTier};
 use forebay_engine::session::{Host, SlabMemory};
 use forebay_error::{Error, ErrorKind, Result};
@@ -58,6 +59,8 @@ pub struct Node {
     pub gpus: Gpus,
     /// The node's part in its cluster, if it is in one.
     pub cluster: Option<Cluster>,
+    /// Checkpoints on their way to a store.
+    pub checkpoints: Arc<Checkpoints>,
 }
 
 impl Node {
@@ -97,7 +100,8 @@ impl Node {
         let access = Arc::new(Access::new(policy));
         let guard = NodeGuard::new(&access, &audit);
         let tenants: Vec<_> = config.tenants.into_iter().map(|tenant| tenant.rule).collect();
-        let store = StoreConfig { tiers, datasets, tenants, look_after, state: config.state };
+        let (checkpoints, state) = (config.checkpoints, config.state);
+        let store = StoreConfig { tiers, datasets, tenants, checkpoints, look_after, state };
         let store = Store::open(store, sources, frames.clone()).await?;
         for engine in store.engines() {
             engine.attach(&region).await?;
@@ -109,7 +113,9 @@ impl Node {
             Some(cluster) => Some(Cluster::start(cluster, &store, capacity, rules, guard).await?),
             None => None,
         };
-        let slab_bytes = memory.left(in_memory)?;
+        let slabs = SlabMemory::new(memory.left(in_memory)?);
+        let checkpoints = Checkpoints::start(store.clone(), slabs.clone());
+        let checkpoints = Arc::new(checkpoints.await);
         Ok(Arc::new(Self {
             store,
             access,
@@ -117,7 +123,7 @@ impl Node {
             audit,
             readers,
             frames,
-            slabs: SlabMemory::new(slab_bytes),
+            slabs,
             requests: RequestMemory::new(),
             started: Instant::now(),
             scrubs: Scrubs::default(),
@@ -128,6 +134,7 @@ impl Node {
             costs: Costs::default(),
             gpus: Gpus::default(),
             cluster,
+            checkpoints,
         }))
     }
 

@@ -102,6 +102,7 @@ impl Node {
         let rules = StoreRules {
             datasets: datasets.clone(),
             tenants: tenants.iter().map(|tenant| tenant.rule.clone()).collect(),
+            checkpoints: config.checkpoints()?,
             tiers: tiers.into_iter().map(limits).collect(),
             sources: config.sources()?,
         };

@@ -199,7 +199,7 @@ pub async fn serve(
     tokio::pin!(stop);
     loop {
         while clients.try_join_next().is_some() {}
-        let quiet = idle_for(&mut count, idle);
+        let quiet = idle_for(&mut count, idle, &node);
         let limit = node.access.policy().user_limits().connections;
         tokio::select! {
             () = &mut stop => break,
@@ -269,13 +269,19 @@ async fn talk(
     drop(present);
 }
 
-/// Completes once nobody was connected for `idle`; never without a limit.
-async fn idle_for(count: &mut tokio::sync::watch::Receiver<usize>, idle: Option<Duration>) {
+/// Completes once nobody was connected for `idle` and no checkpoint is on its way; never without a
+/// limit.
+async fn idle_for(
+    count: &mut tokio::sync::watch::Receiver<usize>,
+    idle: Option<Duration>,
+    node: &Node,
+) {
     let Some(idle) = idle else { return std::future::pending().await };
     loop {
         // The sender lives in the node: the waits cannot fail.
         let _ = count.wait_for(|clients| *clients == 0).await;
-        if tokio::time::timeout(idle, count.wait_for(|clients| *clients > 0)).await.is_err() {
+        let came = tokio::time::timeout(idle, count.wait_for(|clients| *clients > 0)).await;
+        if came.is_err() && !node.checkpoints.is_busy() {
             return;
         }
     }

@@ -10,6 +10,7 @@
 //!          └─ Connection one socket to one daemon                connection.rs
 //!               ├─ Files     what it opens for the daemon      files.rs
 //!               ├─ Commands  what it runs for the daemon        commands.rs
+//!               ├─ CheckpointWriter, CheckpointReader          checkpoint.rs
 //!               ├─ Admin     what admins ask, over HTTP         admin.rs
 //!               ├─ Address   which daemon; starts one if none    address.rs, launch.rs
 //!               └─ Deadline  until when a wait may last           deadline.rs
@@ -20,6 +21,7 @@
 mod address;
 mod admin;
 mod cache;
+mod checkpoint;
 mod commands;
 mod connection;
 mod counting;
@@ -34,11 +36,15 @@ mod session;
 mod trace;
 mod waits;
 
+pub use forebay_wire::checkpoint::Level;
 pub use forebay_wire::message::RunEnd;
 
 pub use address::{Address, NODE_SOCKET};
 pub use admin::Admin;
 pub use cache::{CACHE, CAPACITY, cache_directory, existing, wanted_capacity};
+pub use checkpoint::{
+    CheckpointPlace, CheckpointReader, CheckpointWriter, Commit, FileId, SaveConfig, Watch,
+};
 pub use connection::Connection;
 pub use deadline::{Deadline, TIMEOUT_MAX};
 pub use launch::{Capacity, LOG_MAX, Launch, RuntimeDirectory};

@@ -29,8 +29,8 @@ pub const PROTOCOL: u32 = 4;
 pub const PROTOCOL_OLDEST: u32 = 3;
 
 /// First protocol in which a run starts at any position or at chosen samples, jobs mix data sets or
-/// share a queue, checkpoints are saved, and both sides report bad samples and decoders ([`message::Request::Play`],
-/// [`message::Request::Pick`], [`message::Request::Mix`], [`message::Request::Share`],
-/// [`message::Request::Checkpoint`], [`message::Request::Bad`], [`message::Request::Decoded`],
-/// [`message::Reply::Placed`]).
+/// share a queue, checkpoints are saved, and both sides report bad samples and decoders
+/// ([`message::Request::Play`], [`message::Request::Pick`], [`message::Request::Mix`],
+/// [`message::Request::Share`], [`message::Request::Checkpoint`], [`message::Request::Bad`],
+/// [`message::Request::Decoded`], [`message::Reply::Placed`]).
 pub const PROTOCOL_POSITIONS: u32 = 4;

@@ -33,8 +33,8 @@ pub(crate) struct Bucket {
     root: String,
     pub(super) store: Arc<dyn ObjectBucket>,
     pub(super) route: Route,
-    /// Access to the store's checksums.
-    attributes: Option<Attributes>,
+    /// Access to the store's checksums, and to its uploads in parts.
+    pub(super) attributes: Option<Attributes>,
     /// True if it is known that the store honours conditions of writes.
     pub(super) is_conditional: bool,
 }

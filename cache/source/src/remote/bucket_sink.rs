@@ -216,6 +216,18 @@ impl BucketSink {
         }
     }
 
+    /// Returns true if an upload is lost that a store failed to complete: Ceph answers with a fault
+    /// of its own.
+    async fn forgot(&self, location: &Path, upload: &str, error: &Error) -> bool {
+        let has_answered = error.place("status").is_some();
+        match &self.bucket.attributes {
+            Some(attributes) if error.kind() == ErrorKind::Unavailable && has_answered => {
+                attributes.lacks_upload(&self.bucket.route, location.as_ref(), upload).await
+            }
+            _ => false,
+        }
+    }
+
     /// Tries if the store refuses to replace an object in `folder`.
     async fn probe(&self, folder: &str) -> Result<bool> {
         let url = format!("{}/{PROBE}{:032x}", folder.trim_end_matches('/'), fastrand::u128(..));
@@ -337,7 +349,10 @@ impl Sink for BucketSink {
                 let found = self.head(url).await?.filter(|found| found.len == whole);
                 found.map(|found| found.tag).ok_or(error)
             }
-            Err(gave_up) => Err(gave_up.error),
+            Err(GaveUp { error, .. }) => match self.forgot(&location, &id, &error).await {
+                true => Err(sink::no_upload(url)),
+                false => Err(error),
+            },
         }
     }
 

@@ -175,6 +175,26 @@ impl Attributes {
         Ok(pieces.filter(whole).map(|pieces| (algorithm, pieces)))
     }
 
+    /// Returns true if the store says that it does not know an upload in parts; false if it knows
+    /// it, or does not tell.
+    pub(crate) async fn lacks_upload(&self, route: &Route, key: &str, upload: &str) -> bool {
+        let parts = || {
+            self.client
+                .list_parts()
+                .bucket(&self.bucket)
+                .key(key)
+                .upload_id(upload)
+                .max_parts(1)
+                .set_request_payer(self.payer.clone())
+                .send()
+        };
+        let asked = Self::answered(route, self.target(key), parts);
+        match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(Err(error)) => error.kind() == ErrorKind::NotFound,
+            Ok(Ok(_)) | Err(_) => false,
+        }
+    }
+
     /// A busy store of checksums holds no bytes up.
     fn target<'a>(&'a self, key: &'a str) -> Target<'a> {
         Target { folder: &self.bucket, url: key }

@@ -58,7 +58,7 @@ impl Token<'_> {
 }
 
 /// Returns true if `wide` matches every URL that `narrow` matches.
-pub(super) fn covers(wide: &str, narrow: &str) -> bool {
+pub(crate) fn covers(wide: &str, narrow: &str) -> bool {
     if wide == narrow {
         return true;
     }

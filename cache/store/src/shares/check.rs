@@ -1,69 +1,139 @@
-//! Check of limits: can all promises to data sets and tenants be kept?
+//! Check of limits: can all promises to data sets, tenants and checkpoints be kept?
 
 use forebay_error::{Error, ErrorKind, Result};
 
+use crate::checkpoint_rule::CheckpointRule;
 use crate::dataset::Dataset;
 use crate::tenant::Tenant;
 
 /// Rejects rules that `tiers`, given by name and capacity, cannot all keep.
 ///
 /// # Errors
-/// `Invalid` naming the data set or tenant and the options.
+/// `Invalid` naming the data set, tenant or checkpoint rule and the options.
 pub fn check_promises(
     datasets: &[Dataset],
     tenants: &[Tenant],
+    checkpoints: &[CheckpointRule],
     tiers: &[(&str, u64)],
 ) -> Result<()> {
     self::datasets(datasets, tiers)?;
-    self::tenants(tenants, tiers)
+    self::tenants(tenants, tiers)?;
+    self::checkpoints(checkpoints, datasets, tiers)
+}
+
+/// Tiers to which rules are bound: what these promise must fit there.
+struct Choice<'a> {
+    names: Vec<&'a str>,
+    capacity: u64,
+    is_all: bool,
+}
+
+impl<'a> Choice<'a> {
+    /// Returns all tiers together, and each set of tiers that is named.
+    fn all(
+        tiers: &'a [(&'a str, u64)],
+        named: impl Iterator<Item = &'a Vec<String>>,
+    ) -> impl Iterator<Item = Self> {
+        let everywhere: Vec<&str> = tiers.iter().map(|(name, _)| *name).collect();
+        let named = named.filter(|names| !names.is_empty());
+        let named = named.map(|names| names.iter().map(String::as_str).collect());
+        std::iter::once(everywhere).chain(named).map(|names: Vec<&str>| {
+            let chosen = tiers.iter().filter(|(name, _)| names.contains(name));
+            let capacity = total(chosen.map(|(_, bytes)| *bytes));
+            let is_all = tiers.iter().all(|(name, _)| names.contains(name));
+            Self { names, capacity, is_all }
+        })
+    }
+
+    /// Returns true if a rule of these tiers can use no others; none named: it can use any.
+    fn binds(&self, named: &[String]) -> bool {
+        match named.is_empty() {
+            true => self.is_all,
+            false => named.iter().all(|name| self.names.contains(&name.as_str())),
+        }
+    }
+
+    /// Rejects promises beyond the capacity.
+    fn fits(&self, promised: u64, what: &str, advice: &str) -> Result<()> {
+        match promised > self.capacity {
+            false => Ok(()),
+            true => Err(Error::new(ErrorKind::Invalid, what.to_owned())
+                .at("tiers", self.names.join(", "))
+                .at("capacity", self.capacity)
+                .at("promised", promised)
+                .advise(advice.to_owned())),
+        }
+    }
+}
+
+/// Returns the bytes that a data set may hold against all others. A pinned one may grow to its
+/// maximum, which must fit beside the minimums of the others.
+fn promise(set: &Dataset) -> u64 {
+    match (set.pin, set.max_bytes) {
+        (true, Some(max)) => max,
+        _ => set.min_bytes,
+    }
+}
+
+/// Returns the first name that no tier has.
+fn unknown<'a>(named: &'a [String], tiers: &[(&str, u64)]) -> Option<&'a String> {
+    named.iter().find(|name| !tiers.iter().any(|(tier, _)| tier == name))
 }
 
 /// Rejects data sets whose rules `tiers` cannot all keep.
 fn datasets(datasets: &[Dataset], tiers: &[(&str, u64)]) -> Result<()> {
     for set in datasets {
         set.check()?;
-        let known = |name: &&String| !tiers.iter().any(|(tier, _)| tier == name);
-        if let Some(unknown) = set.tiers.iter().find(known) {
+        if let Some(unknown) = unknown(&set.tiers, tiers) {
             return Err(Error::new(ErrorKind::Invalid, "the tier does not exist")
                 .at("dataset", &set.name)
                 .at("tier", unknown));
         }
     }
-    // Checks all tiers together, and each set of tiers that a data set is bound to: data sets bound
-    // to it must fit.
-    let everywhere: Vec<&str> = tiers.iter().map(|(name, _)| *name).collect();
-    let choices = datasets.iter().filter(|set| !set.tiers.is_empty());
-    let choices = choices.map(|set| set.tiers.iter().map(String::as_str).collect());
-    for choice in std::iter::once(everywhere).chain(choices) {
-        let within = |set: &&Dataset| match set.tiers.is_empty() {
-            true => tiers.iter().all(|(name, _)| choice.contains(name)),
-            false => set.tiers.iter().all(|name| choice.contains(&name.as_str())),
-        };
-        let chosen = tiers.iter().filter(|(name, _)| choice.contains(name));
-        let capacity = total(chosen.map(|(_, bytes)| *bytes));
-        let bound = || datasets.iter().filter(within);
-        let refuse = |what: &str, promised: u64, advice: &str| {
-            Err(Error::new(ErrorKind::Invalid, what.to_owned())
-                .at("tiers", choice.join(", "))
-                .at("capacity", capacity)
-                .at("promised", promised)
-                .advise(advice.to_owned()))
-        };
-        let minima = total(bound().map(|set| set.min_bytes));
-        if minima > capacity {
-            let advice = "lower quota.min, or raise the tiers' capacity";
-            return refuse("the data sets' minima exceed the capacity", minima, advice);
+    for choice in Choice::all(tiers, datasets.iter().map(|set| &set.tiers)) {
+        let bound = || datasets.iter().filter(|set| choice.binds(&set.tiers));
+        choice.fits(
+            total(bound().map(|set| set.min_bytes)),
+            "the data sets' minima exceed the capacity",
+            "lower quota.min, or raise the tiers' capacity",
+        )?;
+        choice.fits(
+            total(bound().map(promise)),
+            "the pinned data sets exceed the capacity",
+            "lower the pinned data sets' quota.max, or raise the tiers' capacity",
+        )?;
+    }
+    Ok(())
+}
+
+/// Rejects checkpoint rules whose reserves `tiers` cannot all keep, beside the data sets' promises.
+fn checkpoints(
+    rules: &[CheckpointRule],
+    datasets: &[Dataset],
+    tiers: &[(&str, u64)],
+) -> Result<()> {
+    for rule in rules {
+        rule.check()?;
+        if let Some(unknown) = unknown(&rule.tiers, tiers) {
+            let error = Error::new(ErrorKind::Invalid, "the tier does not exist");
+            return Err(rule.locate(error).at("tier", unknown));
         }
-        // A pinned data set may grow to its maximum, which must fit beside the minimums of the
-        // others.
-        let promised = total(bound().map(|set| match (set.pin, set.max_bytes) {
-            (true, Some(max)) => max,
-            _ => set.min_bytes,
-        }));
-        if promised > capacity {
-            let advice = "lower the pinned data sets' quota.max, or raise the tiers' capacity";
-            return refuse("the pinned data sets exceed the capacity", promised, advice);
-        }
+    }
+    let named = || rules.iter().map(|rule| &rule.tiers);
+    for choice in Choice::all(tiers, named().chain(datasets.iter().map(|set| &set.tiers))) {
+        let bound = rules.iter().filter(|rule| choice.binds(&rule.tiers));
+        let reserves = total(bound.map(|rule| rule.reserve_bytes));
+        choice.fits(
+            reserves,
+            "the checkpoints' reserves exceed the capacity",
+            "lower `reserve`, or raise the tiers' capacity",
+        )?;
+        let sets = datasets.iter().filter(|set| choice.binds(&set.tiers)).map(promise);
+        choice.fits(
+            total(std::iter::once(reserves).chain(sets)),
+            "the checkpoints' reserves and the data sets' promises exceed the capacity",
+            "lower `reserve`, quota.min or a pinned quota.max, or raise the tiers' capacity",
+        )?;
     }
     Ok(())
 }

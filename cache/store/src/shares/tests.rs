@@ -124,6 +124,33 @@ fn promises_beyond_the_capacity_are_rejected() {
 }
 
 #[test]
+fn reserves_beyond_the_capacity_are_rejected() {
+    let reserve = |tiers: &[&str], reserve_bytes| CheckpointRule {
+        reserve_bytes,
+        tiers: tiers.iter().copied().map(str::to_owned).collect(),
+        ..CheckpointRule::new("s3://runs/**").unwrap()
+    };
+    let with = |sets: Vec<Dataset>, rules: Vec<CheckpointRule>| {
+        shares(sets, Vec::new()).with_checkpoints(rules, &TIERS)
+    };
+    let minimum = |min_bytes| vec![Dataset { min_bytes, ..dataset("a", "/a/**") }];
+    let both = ["nvme", "hdd"];
+    assert!(with(minimum(1000), vec![reserve(&both, 5000)]).is_ok());
+    assert!(with(minimum(5000), vec![reserve(&["nvme"], 1000)]).is_ok());
+    for (sets, rules, promised) in [
+        (vec![], vec![reserve(&both, 3000), reserve(&both, 3001)], "6001"),
+        (vec![], vec![reserve(&["nvme"], 600), reserve(&["nvme"], 401)], "1001"),
+        (minimum(1001), vec![reserve(&both, 5000)], "6001"),
+        (minimum(0), vec![reserve(&both, u64::MAX), reserve(&both, 1)], "18446744073709551615"),
+    ] {
+        let error = with(sets, rules).unwrap_err();
+        assert_eq!((error.kind(), error.place("promised")), (ErrorKind::Invalid, Some(promised)));
+    }
+    let error = with(vec![], vec![reserve(&["tape"], 0)]).unwrap_err();
+    assert_eq!((error.place("match"), error.place("tier")), (Some("s3://runs/**"), Some("tape")));
+}
+
+#[test]
 fn contradicting_rules_are_rejected() {
     let day = std::time::Duration::from_secs(86_400);
     let a = || dataset("a", "/a/**");

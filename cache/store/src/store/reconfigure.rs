@@ -14,6 +14,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Rules;
 
 use super::Store;
+use crate::checkpoint_rule::CheckpointRule;
 use crate::dataset::Dataset;
 use crate::shares::Shares;
 use crate::shutdown::shutting_down;
@@ -26,6 +27,8 @@ pub struct StoreRules {
     pub datasets: Vec<Dataset>,
     /// Limits of tenants.
     pub tenants: Vec<Tenant>,
+    /// Rules for checkpoints; the first with a matching pattern counts.
+    pub checkpoints: Vec<CheckpointRule>,
     /// Limits of every tier.
     pub tiers: Vec<TierLimits>,
     /// Rules for origins.
@@ -46,7 +49,7 @@ impl Store {
         let Self { inner, .. } = self;
         // One change at a time: the checked rules must be the next in force.
         let _alone = inner.reconfiguring.lock().await;
-        let StoreRules { datasets, tenants, tiers: limits, sources } = rules;
+        let StoreRules { datasets, tenants, checkpoints, tiers: limits, sources } = rules;
         let mut sizes = Vec::with_capacity(inner.tiers.len());
         for tier in &inner.tiers {
             let its = limits.iter().find(|limits| limits.name == tier.name());
@@ -63,7 +66,8 @@ impl Store {
             .zip(&sizes)
             .map(|(tier, size)| (tier.name(), size.capacity))
             .collect();
-        let shares = Arc::new(inner.shared.shares.current().ruled(datasets, tenants, &named)?);
+        let shares = inner.shared.shares.current().ruled(datasets, tenants, &named)?;
+        let shares = Arc::new(shares.with_checkpoints(checkpoints, &named)?);
         let sources = inner.sources.prepare(sources)?;
         let judged = self.judge(shares).await?;
         let effects = Effects::of(&inner.shared.shares.current(), &judged, &inner.tiers, &sizes);

@@ -6,6 +6,7 @@ use forebay_histogram::Times;
 use forebay_source::{Billed, LinkReport};
 
 use super::Store;
+use crate::checkpoint_rule::CheckpointRule;
 use crate::counters::{Counters, Holding, Holdings, ThroughCounters};
 use crate::dataset::Dataset;
 use crate::fill::Fills;
@@ -112,5 +113,18 @@ impl Store {
     pub fn datasets(&self) -> Vec<Dataset> {
         let shares = self.inner.shared.shares.current();
         shares.datasets().map(|(_, kept)| kept.rule.clone()).collect()
+    }
+
+    /// Rules for checkpoints, in order.
+    #[must_use]
+    pub fn checkpoint_rules(&self) -> Vec<CheckpointRule> {
+        self.inner.shared.shares.current().checkpoints().to_vec()
+    }
+
+    /// Rule for the checkpoint at `url`: the first that matches, if any does.
+    #[must_use]
+    pub fn checkpoint_rule(&self, url: &str) -> Option<CheckpointRule> {
+        let shares = self.inner.shared.shares.current();
+        shares.checkpoints().iter().find(|rule| rule.has(url)).cloned()
     }
 }

@@ -4,7 +4,10 @@
 //! The store keeps bytes and an opaque record of each file. The record's meaning belongs to the
 //! layer that uploads.
 
+use std::sync::Arc;
+
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_source::{Options, Rank, Sink, Source};
 use forebay_uring::{Arena, DiskFile, LentSpan, Span};
 
 use super::Store;
@@ -89,7 +92,30 @@ impl Store {
         self.inner.tiers.iter().map(Tier::staged_bytes).sum()
     }
 
-    /// Memory for the blocks of uploads: the frames of fills.
+    /// Returns the way to write below a URL, as far as the rules of sources allow this client to
+    /// reach it. The caller has checked the rules for writing.
+    ///
+    /// # Errors
+    /// As [`forebay_source::Sources::sink`].
+    pub fn sink(&self, url: &str, options: &Options) -> Result<Arc<dyn Sink>> {
+        self.inner.sources.sink(url, options, self.client.as_ref())
+    }
+
+    /// Returns the source of an object that is no shard.
+    ///
+    /// # Errors
+    /// As [`forebay_source::Sources::open_for`].
+    pub fn origin(&self, url: &str, options: &Options) -> Result<Arc<dyn Source>> {
+        self.inner.sources.open_for(url, options, self.client.as_ref())
+    }
+
+    /// Rank of what a client waits for.
+    #[must_use]
+    pub fn rank_now(&self) -> Rank {
+        Rank::now(self.owner)
+    }
+
+    /// Memory for blocks on their way to a client: the frames of fills.
     #[must_use]
     pub fn frames(&self) -> &Arena {
         &self.inner.shared.frames

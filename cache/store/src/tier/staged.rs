@@ -69,6 +69,10 @@ impl Tier {
 
     /// Takes room, and evicts shards for it.
     async fn make_room_to_stage(&self, bytes: u64) -> Result<Space> {
+        // No shard is evicted for what can never fit.
+        if bytes > self.0.budget.limit().saturating_sub(self.staged_bytes()) {
+            return Err(self.no_room_to_stage(bytes));
+        }
         loop {
             self.scanned().await?;
             let leaving = {

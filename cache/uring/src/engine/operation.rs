@@ -32,8 +32,8 @@ pub struct Read {
 /// Result of a finished operation.
 #[derive(Debug)]
 pub struct Done {
-    /// The span that was lent to the operation. Empty for frozen and lent memory, and if the engine's
-    /// thread died, which `result` then says.
+    /// The span that was lent to the operation. Empty for frozen and lent memory, and if the
+    /// engine's thread died, which `result` then says.
     pub span: Span,
     /// Bytes moved: less than the span's length only for a read that met the file's end. After an
     /// error the span's bytes are unspecified.

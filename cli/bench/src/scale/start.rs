@@ -94,6 +94,7 @@ async fn open(cache: &Path, reader: Vec<OsString>) -> Result<Store> {
         tiers: vec![tier],
         datasets: Vec::new(),
         tenants: Vec::new(),
+        checkpoints: Vec::new(),
         look_after: Duration::from_secs(3600),
         state: None,
     };

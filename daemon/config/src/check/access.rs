@@ -26,7 +26,9 @@ impl Check<'_> {
         for (table, dataset) in self.read("dataset", &config.dataset) {
             let node = table.get("allow").filter(|node| !self.is_dirty(node));
             if let (Some(node), Some(allow)) = (node, &dataset.allow) {
-                self.allow(config, (table, node), &dataset.name, allow);
+                let of = ("dataset", dataset.name.as_str());
+                self.allow(config, node, of, allow);
+                self.normalized(table, of);
             }
         }
         self.listens(config);
@@ -37,27 +39,37 @@ impl Check<'_> {
         }
     }
 
-    fn allow(&mut self, config: &Config, (table, node): (&Node, &Node), name: &str, allow: &Allow) {
-        let of = Some(("dataset", name));
+    /// Checks the `allow` of a rule, which is given by noun and name.
+    pub(super) fn allow(
+        &mut self,
+        config: &Config,
+        node: &Node,
+        (noun, name): (&str, &str),
+        allow: &Allow,
+    ) {
         if allow.is_empty() {
-            let error = Error::new(ErrorKind::Invalid, "`allow` is empty").at("dataset", name);
-            let advice =
-                "name users, groups or tenants, or leave it out to limit the data set to admins";
+            let error = Error::new(ErrorKind::Invalid, "`allow` is empty").at(noun, name);
+            let advice = "name users, groups or tenants, or leave it out to admit admins only";
             self.mistakes.push(Mistake::at(node.place, error.advise(advice)));
         }
+        let of = Some((noun, name));
         self.are_known(node.get("users"), &allow.users, of, User::uid);
         self.are_known(node.get("groups"), &allow.groups, of, Group::gid);
         if self.has_all("tenant", &config.tenant) {
             let known: Vec<_> = config.tenant.iter().map(|tenant| tenant.name.as_str()).collect();
             let places = node.get("tenants").map_or(&[][..], Node::elements);
             for (node, tenant) in places.iter().zip(&allow.tenants) {
-                self.is_one_of(node, ("tenant", tenant), &known, ("dataset", name));
+                self.is_one_of(node, ("tenant", tenant), &known, (noun, name));
             }
         }
+    }
+
+    /// Checks that normalized URLs can match a rule.
+    pub(super) fn normalized(&mut self, table: &Node, (noun, name): (&str, &str)) {
         if let Some(matches) = table.get("match")
             && let Err(error) = is_plain(matches.text().unwrap_or_default())
         {
-            self.mistakes.push(Mistake::at(matches.place, error.at("dataset", name)));
+            self.mistakes.push(Mistake::at(matches.place, error.at(noun, name)));
         }
     }
 

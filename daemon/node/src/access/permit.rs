@@ -80,6 +80,27 @@ impl Rights {
         refused.map_or(Ok(()), |error| Err(self.refused("open", error)))
     }
 
+    /// Refuses a checkpoint that this client may not save.
+    pub fn save_checkpoint(&self, url: &str) -> Result<()> {
+        let asked = self.now().and_then(|(policy, admitted)| policy.may_write(&admitted, url));
+        asked.map_err(|error| self.refused("save", error))
+    }
+
+    /// Refuses a checkpoint that this client may not read. Who may save there may read there.
+    pub fn read_checkpoint(&self, url: &str) -> Result<()> {
+        let asked =
+            self.now().and_then(|(policy, admitted)| match policy.may_write(&admitted, url) {
+                Ok(()) => Ok(()),
+                Err(_) => policy.may_read(&admitted, url),
+            });
+        asked.map_err(|error| self.refused("read", error))
+    }
+
+    /// Returns true if this client may save there.
+    pub fn may_save(&self, url: &str) -> bool {
+        self.now().is_ok_and(|(policy, admitted)| policy.may_write(&admitted, url).is_ok())
+    }
+
     /// Notes that something was refused.
     pub fn refused(&self, event: &'static str, error: Error) -> Error {
         self.audit.note(Entry::denied(event, &error).by(&self.whom()));
@@ -89,6 +110,11 @@ impl Rights {
     /// Notes what the client did, or failed to do.
     pub fn note(&self, entry: Entry) {
         self.audit.note(entry.by(&self.whom()));
+    }
+
+    /// The client's user id.
+    pub fn uid(&self) -> u32 {
+        self.client.uid
     }
 
     /// The client's process, for people who look.

@@ -1,7 +1,8 @@
 //! Tests of who may come in, and as what, by credentials that no process needs to have.
 
+use forebay_config::settings::Writers;
 use forebay_source::Permit;
-use forebay_store::{Evict, Tenant};
+use forebay_store::{CheckpointRule, Evict, Tenant};
 
 use super::*;
 use crate::audit::Audit;
@@ -10,6 +11,7 @@ const MEMBER: u32 = 4_100;
 const ADMINS: u32 = 4_200;
 const VISION: u32 = 4_300;
 const SPEECH: u32 = 4_400;
+const SAVERS: u32 = 4_500;
 
 fn client(uid: u32, groups: &[u32]) -> Credentials {
     Credentials { uid, gid: uid, groups: groups.to_vec(), pid: None }
@@ -28,6 +30,12 @@ fn tenant(name: &str, groups: &[u32]) -> NodeTenant {
     NodeTenant { rule, groups: groups.to_vec(), limits: TenantLimits::default() }
 }
 
+fn writers(matches: &str, groups: &[u32]) -> Writers {
+    let rule = CheckpointRule::new(matches).unwrap();
+    let allow = Allow { groups: groups.to_vec(), ..Allow::default() };
+    Writers { rule, allow: (!groups.is_empty()).then_some(allow) }
+}
+
 fn policy(private: bool) -> Policy {
     let set = |name: &str| Dataset::new(name, &format!("s3://{name}/**"), Evict::Lru).unwrap();
     let sets = [set("images"), set("texts"), set("kept")];
@@ -44,6 +52,7 @@ fn policy(private: bool) -> Policy {
             ("texts".to_owned(), allow(&[], &["speech"])),
         ]
         .into(),
+        writers: vec![writers("s3://runs/**", &[SAVERS]), writers("/lustre/**", &[])],
         limits: UserLimits { sessions: 3, ..UserLimits::default() },
     };
     let tenants =
@@ -188,6 +197,7 @@ fn rights_of_a_connected_peer_follow_the_policy() {
         groups: vec![VISION],
         admin_group: None,
         allow: [("images".to_owned(), allow)].into(),
+        writers: Vec::new(),
         limits: UserLimits::default(),
     };
     access.replace(vec![tenant("vision", &[VISION])], &[set], config);
@@ -242,4 +252,24 @@ fn other_nodes_hear_of_the_tenant_of_a_job() {
         let rights = Rights::of(&access, &audit, who, &main).unwrap();
         assert_eq!(rights.tenant().as_deref(), tenant);
     }
+}
+
+#[test]
+fn checkpoint_rules_admit_writers_and_bind_admins() {
+    let main = door(None, true);
+    let (node, own_daemon) = (policy(false), policy(true));
+    let [runs, path, other] = ["s3://runs/a/step-1", "/lustre/a", "s3://images/a"];
+    for (groups, may) in [
+        (&[SAVERS][..], [true, false, false]),
+        (&[MEMBER], [false, false, false]),
+        (&[ADMINS], [true, true, false]),
+    ] {
+        let who = node.admits(&client(9, groups), &main).unwrap();
+        let found = [runs, path, other].map(|url| node.may_write(&who, url).is_ok());
+        assert_eq!(found, may, "{groups:?}");
+        let reads = node.may_read(&who, "s3://images/0.tar").is_ok();
+        assert_eq!(reads, who.is_admin, "the right to write is none to read");
+    }
+    let who = own_daemon.admits(&client(own(), &[]), &main).unwrap();
+    assert!([runs, path, other].iter().all(|url| own_daemon.may_write(&who, url).is_ok()));
 }

@@ -96,6 +96,20 @@ impl SlabMemory {
         self.take(bytes, 1).map(|(grant, _)| grant)
     }
 
+    /// Reserves `bytes`, behind all who wait already.
+    ///
+    /// # Errors
+    /// `Full` for more than the pool has.
+    pub async fn reserve_in_turn(&self, bytes: usize) -> Result<Grant> {
+        if bytes > self.limit() {
+            return Err(Error::new(ErrorKind::Full, "the daemon's memory is smaller than that")
+                .at("bytes", bytes)
+                .at("memory", self.limit())
+                .advise("raise `memory`"));
+        }
+        Ok(self.take_in_turn(bytes, 1).await.0)
+    }
+
     /// True if sessions wait for memory of others.
     fn has_queue(&self) -> bool {
         self.0.queue.try_lock().is_err()

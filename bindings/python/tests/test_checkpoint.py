@@ -1,0 +1,265 @@
+"""Checkpoints: torch's own saves and loads through the node, and what plain torch makes of them."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from forebay import Invalid, NotFound, checkpoint
+
+# Seconds for an upload to a local folder on a busy machine.
+PATIENCE = 120
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+
+def state(seed: int) -> dict[str, torch.Tensor]:
+    """Return tensors of 20 MB, a scalar, and an empty one."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "weight": torch.rand(5_000_000, generator=generator),
+        "steps": torch.tensor(seed),
+        "empty": torch.zeros(0),
+    }
+
+
+def blank() -> dict[str, torch.Tensor]:
+    """Return tensors of the same shapes."""
+    return {name: torch.zeros_like(value) for name, value in state(0).items()}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Return True if all tensors are equal."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """Return the URL of a checkpoint in a folder that does not exist yet."""
+    return str(tmp_path / "run" / "step-1")
+
+
+def test_torch_saves_and_loads_files(url):
+    wanted = state(1)
+    with checkpoint.open(url, "wb") as file:
+        torch.save(wanted, file)
+    # This node reads it at once; the object is there once it is uploaded.
+    with checkpoint.open(url) as file:
+        assert same(torch.load(file), wanted)
+    checkpoint.wait(url, "published", PATIENCE)
+    assert same(torch.load(url), wanted)
+
+
+def test_stored_file_behaves_like_a_file(url):
+    content = os.urandom(9_000_001)
+    with checkpoint.open(url, "wb") as file:
+        assert (file.readable(), file.writable()) == (False, True)
+        for view in (
+            content[:10],
+            memoryview(content)[10:5_000_000],
+            bytearray(content[5_000_000:]),
+        ):
+            assert file.write(view) == len(view)
+        assert file.tell() == len(content)
+    with pytest.raises(ValueError, match="closed"):
+        file.write(b"")
+    with checkpoint.open(url, "rb") as file:
+        assert len(file) == len(content)
+        assert file.read(3) == content[:3]
+        assert file.seek(-5, io.SEEK_END) == len(content) - 5
+        assert (file.read(), file.read(1)) == (content[-5:], b"")
+        assert file.seek(4_194_300) == 4_194_300
+        assert file.read(10) == content[4_194_300:4_194_310]
+        file.seek(0)
+        assert file.read() == content
+        with pytest.raises(ValueError, match="negative"):
+            file.seek(-1)
+    with io.BufferedReader(checkpoint.open(url)) as buffered:
+        assert buffered.read() == content
+
+
+def test_failed_save_leaves_nothing(url):
+    def fail() -> None:
+        with checkpoint.open(url, "wb") as file:
+            file.write(b"half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with pytest.raises(NotFound):
+        checkpoint.open(url)
+    file = checkpoint.open(url, "wb")
+    file.write(b"half")
+    # Nobody closed it.
+    del file
+    with pytest.raises(NotFound):
+        checkpoint.wait(url, "staged", PATIENCE)
+
+
+def test_distributed_checkpoint_is_torchs_own(url):
+    wanted, found = state(2), blank()
+    dcp.save(wanted, storage_writer=checkpoint.Writer(url, step=2))
+    checkpoint.wait(url, "published", PATIENCE)
+    dcp.load(found, checkpoint_id=url)
+    assert same(found, wanted)
+    found = blank()
+    dcp.load(found, storage_reader=checkpoint.Reader(url))
+    assert same(found, wanted)
+    assert checkpoint.latest(os.path.dirname(url)) == url
+
+
+def test_checkpoint_of_plain_torch_is_restored(url):
+    wanted, found = state(3), blank()
+    dcp.save(wanted, checkpoint_id=url)
+    dcp.load(found, storage_reader=checkpoint.Reader(url))
+    assert same(found, wanted)
+    # It has no manifest.
+    assert checkpoint.latest(os.path.dirname(url)) is None
+
+
+def test_published_checkpoint_is_replaced_only_on_request(url):
+    writer = checkpoint.Writer(url)
+    dcp.save(state(4), storage_writer=writer)
+    checkpoint.wait(url, "published", PATIENCE)
+    with pytest.raises(dcp.api.CheckpointException) as raised:
+        dcp.save(state(5), storage_writer=writer)
+    (error, _) = raised.value.failures[0]
+    assert isinstance(error, Invalid)
+    assert error.places["reason"] == "exists"
+    found = blank()
+    dcp.load(found, storage_reader=checkpoint.Reader(url))
+    assert same(found, state(4))
+    dcp.save(state(6), storage_writer=checkpoint.Writer(url, overwrite=True))
+    checkpoint.wait(url, "published", PATIENCE)
+    dcp.load(found, checkpoint_id=url)
+    assert same(found, state(6))
+    dcp.load(found, storage_reader=checkpoint.Reader(url))
+    assert same(found, state(6))
+
+
+def test_writer_and_reader_can_be_pickled(url):
+    writer = pickle.loads(pickle.dumps(checkpoint.Writer(url, step=7, thread_count=3)))
+    dcp.save(state(7), storage_writer=writer)
+    checkpoint.wait(url, "published", PATIENCE)
+    found = blank()
+    dcp.load(found, storage_reader=pickle.loads(pickle.dumps(checkpoint.Reader(url))))
+    assert same(found, state(7))
+
+
+def test_folder_is_pushed_as_a_checkpoint(tmp_path, url):
+    folder = tmp_path / "folder"
+    (folder / "deep").mkdir(parents=True)
+    content = {"config.json": b"{}", "deep/model.bin": os.urandom(5_000_000), "empty": b""}
+    for name, data in content.items():
+        (folder / name).write_bytes(data)
+    checkpoint.push(folder, url, step=8)
+    checkpoint.wait(url, "published", PATIENCE)
+    for name, data in content.items():
+        assert Path(url, name).read_bytes() == data
+        with checkpoint.open(f"{url}/{name}") as file:
+            assert file.read() == data
+    assert checkpoint.latest(os.path.dirname(url)) == url
+    with pytest.raises(Invalid):
+        checkpoint.push(tmp_path / "none", url)
+
+
+def test_damaged_object_is_never_restored(url):
+    dcp.save(state(9), storage_writer=checkpoint.Writer(url))
+    checkpoint.wait(url, "published", PATIENCE)
+    (data,) = Path(url).glob("*.distcp")
+    damaged = bytearray(data.read_bytes())
+    damaged[1_000_000] ^= 1
+    data.write_bytes(damaged)
+    found = blank()
+    # This node has a right copy.
+    dcp.load(found, storage_reader=checkpoint.Reader(url))
+    assert same(found, state(9))
+
+
+def test_mistakes_are_told(url, tmp_path):
+    for mistake in ("r", "w", "ab", None):
+        with pytest.raises(Invalid, match="mode"):
+            checkpoint.open(url, mode=mistake)
+    for mistake in ("", "/", "s3://bucket"):
+        with pytest.raises(Invalid):
+            checkpoint.open(mistake, "wb")
+    with pytest.raises(Invalid, match="level"):
+        checkpoint.wait(url, "replicated")
+    for wrong in ({"step": -1}, {"thread_count": 0}, {"overwrite": 1}, {"timeout": 0}):
+        with pytest.raises(Invalid):
+            checkpoint.Writer(url, **wrong)
+    with pytest.raises(Invalid):
+        checkpoint.open("http://127.0.0.1:1/model.pt", "wb")
+    with pytest.raises(NotFound):
+        checkpoint.Reader(url).read_metadata()
+    assert checkpoint.latest(tmp_path / "nowhere") is None
+
+
+RANKS = """
+import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from forebay import checkpoint
+
+verb, url, meet = sys.argv[1:4]
+rank, world = map(int, sys.argv[4:])
+dist.init_process_group("gloo", f"file://{meet}", rank=rank, world_size=world)
+torch.manual_seed(5)
+model = torch.nn.Sequential(torch.nn.Linear(64, 300), torch.nn.ReLU(), torch.nn.Linear(300, 8))
+fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+def step():
+    optimizer.zero_grad()
+    model(torch.ones(4, 64)).sum().backward()
+    optimizer.step()
+if verb == "save":
+    step(); step()
+else:
+    # Optimizers have no state before their first step.
+    step()
+weights, moments = get_state_dict(model, optimizer)
+state = {"model": weights, "optimizer": moments}
+if verb == "save":
+    dcp.async_save(state, storage_writer=checkpoint.Writer(url, step=2)).result()
+    checkpoint.wait(url, "published", 120)
+else:
+    assert checkpoint.latest(url.rsplit("/", 1)[0]) == url
+    dcp.load(state, storage_reader=checkpoint.Reader(url))
+    weights, moments = state["model"], state["optimizer"]
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+total = sum(p.full_tensor().double().sum().item() for p in model.parameters())
+moments = [of["exp_avg_sq"] for of in optimizer.state.values()]
+squares = sum(moment.full_tensor().double().sum().item() for moment in moments)
+if rank == 0:
+    print(f"{total!r} {squares!r}")
+dist.destroy_process_group()
+"""
+
+
+def ranks(verb: str, url: str, meet: Path, world: int) -> str:
+    """Run a group of processes, and return what rank 0 says."""
+    command = [sys.executable, "-W", "ignore", "-c", RANKS, verb, url, str(meet)]
+    processes = [
+        subprocess.Popen([*command, str(rank), str(world)], stdout=subprocess.PIPE, text=True)
+        for rank in range(world)
+    ]
+    said = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * world
+    return said[0]
+
+
+def test_four_ranks_save_and_two_restore(url, tmp_path):
+    saved = ranks("save", url, tmp_path / "four", 4)
+    restored = ranks("load", url, tmp_path / "two", 2)
+    assert [float(x) for x in restored.split()] == pytest.approx(
+        [float(x) for x in saved.split()], rel=1e-12
+    )

@@ -1,0 +1,134 @@
+//! `forebay checkpoint`.
+
+mod push;
+mod size;
+
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use forebay_checkpoints::{CheckpointReport, CheckpointsReport};
+use forebay_client::{CheckpointPlace, Level, Watch};
+use forebay_error::printable;
+use forebay_source::Options;
+
+use super::{Done, Launcher, Query, Target, print};
+
+/// Time for one answer: a block takes milliseconds, and the retries of a slow store a minute.
+const ANSWER: Duration = Duration::from_secs(120);
+
+/// Show the checkpoints of this node, wait for one, or save a folder as one.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Verb {
+    /// List the checkpoints that files of this node belong to: how far each is, and what holds it.
+    Ls(Query),
+    /// Wait until a checkpoint is durable here, uploaded, or visible as a whole.
+    ///
+    /// It also gives the daemon the credentials of this environment, for uploads that wait for
+    /// some: a restart of the daemon forgets those of jobs.
+    Wait(Wait),
+    Push(push::Arguments),
+    Size(size::Arguments),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Wait {
+    /// The checkpoint's URL.
+    url: String,
+    /// Level to wait for.
+    #[arg(long, value_enum, default_value_t = Reached::Published)]
+    level: Reached,
+    /// Seconds to wait.
+    #[arg(long, default_value_t = 86_400)]
+    timeout: u64,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Level of durability.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Reached {
+    /// Durable on this node.
+    Staged,
+    /// All files of this node are in the store.
+    Uploaded,
+    /// Visible as a whole, on any node.
+    Published,
+}
+
+pub(super) fn run(verb: &Verb, launcher: &Launcher) -> Done {
+    match verb {
+        Verb::Ls(query) => {
+            let admin = query.target.admin_if_running()?;
+            query.show(&admin, "/api/v1/checkpoints", list)
+        }
+        Verb::Wait(arguments) => wait(arguments, launcher),
+        Verb::Push(arguments) => push::run(arguments, launcher),
+        Verb::Size(arguments) => size::run(arguments),
+    }
+}
+
+fn wait(arguments: &Wait, launcher: &Launcher) -> Done {
+    let level = match arguments.level {
+        Reached::Staged => Level::Staged,
+        Reached::Uploaded => Level::Uploaded,
+        Reached::Published => Level::Published,
+    };
+    let mut place = place(&arguments.target, &arguments.url, launcher)?;
+    place.timeout = Duration::from_secs(arguments.timeout);
+    Ok(place.wait(level)?)
+}
+
+/// Place of a checkpoint, reached with the credentials of this environment.
+fn place(target: &Target, url: &str, launcher: &Launcher) -> Done<CheckpointPlace> {
+    Ok(CheckpointPlace {
+        address: target.address(launcher)?,
+        url: url.to_owned(),
+        name: String::new(),
+        origin: Options::from_env().into_map(),
+        timeout: ANSWER,
+        watch: Watch::default(),
+    })
+}
+
+fn list(report: &CheckpointsReport) -> String {
+    let CheckpointsReport { staged_bytes, backlog_bytes, oldest_seconds, held_files, checkpoints } =
+        report;
+    if checkpoints.is_empty() {
+        return "no checkpoint has files on this node".to_owned();
+    }
+    let bytes = |bytes: &u64| ByteSize(*bytes).display().iec().to_string();
+    let oldest = oldest_seconds.map_or(String::new(), |age| format!(", the oldest for {age} s"));
+    let held = match held_files {
+        0 => String::new(),
+        1 => "; 1 file needs help".to_owned(),
+        files => format!("; {files} files need help"),
+    };
+    let mut lines = vec![format!(
+        "{} on the tiers, {} not in the store yet{oldest}{held}",
+        bytes(staged_bytes),
+        bytes(backlog_bytes)
+    )];
+    lines.extend(checkpoints.iter().map(checkpoint));
+    lines.join("\n")
+}
+
+/// A checkpoint, in a line, and its trouble in another.
+fn checkpoint(checkpoint: &CheckpointReport) -> String {
+    let CheckpointReport { url, level, files, bytes, uploaded_bytes, job, step, trouble, .. } =
+        checkpoint;
+    let step = step.map_or(String::new(), |step| format!("  step {step}"));
+    let [uploaded, all] =
+        [uploaded_bytes, bytes].map(|bytes| ByteSize(*bytes).display().iec().to_string());
+    let (url, job) = (printable(url), printable(job));
+    let files = if *files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+    let line = format!("  {level:9}  {uploaded:>10} of {all:>10}  {files}{step}  {url}  ({job})");
+    match trouble {
+        Some(trouble) => format!("{line}\n    {}", printable(trouble)),
+        None => line,
+    }
+}
+
+/// Prints the end of a verb that takes time.
+fn say(text: &str) -> Done {
+    Ok(print(text)?)
+}

@@ -1,0 +1,219 @@
+//! Publication of a checkpoint: receipts of all files, the manifest, `.metadata` last.
+//!
+//! The store is the meeting point. The daemon with `.metadata` waits for the receipts of exactly
+//! the files that the commit names, whichever node uploads them. Until `.metadata` is there, no
+//! reader sees anything of the checkpoint.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use forebay_checkpoint::{
+    FileId, LEFTOVER, MANIFEST, Manifest, Progress, Publication, Receipt, Record, Step,
+    is_leftover, object_url, receipt_name,
+};
+use forebay_error::{Error, ErrorKind, Result, shown};
+use forebay_source::{EXISTS, Overwrite, REASON, Sink};
+use futures::{FutureExt, StreamExt, TryStreamExt};
+
+use crate::Inner;
+use crate::clock::now_ms;
+use crate::load::{MANIFEST_MAX, manifest_of};
+use crate::registry::Tracked;
+
+/// Largest receipt: that of the largest file, whose checksums take 100 MiB as text.
+const RECEIPT_MAX: usize = 128 << 20;
+
+/// Receipts asked for at once.
+const ASKED_AT_ONCE: usize = 16;
+
+/// Time between looks for receipts of other nodes: a fraction of the time of an upload.
+const LOOKS: Duration = Duration::from_secs(2);
+
+/// Largest `.metadata`, which is put as a whole: that of a million tensors has some 500 MiB.
+const METADATA_MAX: u64 = 1 << 30;
+
+impl Inner {
+    /// Publishes the checkpoint whose `.metadata` this file is.
+    ///
+    /// # Errors
+    /// Those of the store; `Invalid` if it can never be published.
+    pub(crate) async fn publish(&self, tracked: &Tracked) -> Result<()> {
+        let record = tracked.record();
+        let sink = self.sink(&record.url, &tracked.options())?;
+        let mut publication = Publication::new(&record)?;
+        let mut replaced = None;
+        loop {
+            match publication.next(now_ms()) {
+                Step::Await(missing) => {
+                    for receipt in self.receipts(&*sink, &record.url, &missing).await? {
+                        publication.note_receipt(receipt)?;
+                    }
+                    if publication.missing().next().is_some() {
+                        self.await_receipts(&record).await?;
+                    }
+                }
+                Step::PutManifest(manifest) => {
+                    replaced = self.put_manifest(&*sink, &record, &manifest).await?;
+                    publication.note_manifest()?;
+                }
+                Step::PutMetadata => {
+                    self.put_metadata(&*sink, tracked, &record).await?;
+                    publication.note_metadata()?;
+                }
+                Step::Done => break,
+            }
+        }
+        let url = shown(&record.url);
+        tracing::info!(
+            url,
+            files = record.commit.iter().map(|all| all.ids.len()).sum::<usize>(),
+            "published a checkpoint"
+        );
+        self.note_published(&record, now_ms()).await?;
+        if let Some(before) = replaced {
+            self.remove_replaced(&*sink, &record, &before).await;
+        }
+        self.tidy(&record.url).await;
+        Ok(())
+    }
+
+    async fn receipts(
+        &self,
+        sink: &dyn Sink,
+        url: &str,
+        missing: &[FileId],
+    ) -> Result<Vec<Receipt>> {
+        let ask = |id: &FileId| {
+            let place = object_url(url, receipt_name(*id));
+            let asked = async move {
+                let found = sink.get(&place, RECEIPT_MAX).await?;
+                let found = found.map(|bytes| Receipt::decode(&bytes)).transpose();
+                found.map_err(|error| error.at("url", place))
+            };
+            asked.boxed()
+        };
+        let asked: Vec<_> = missing.iter().map(ask).collect();
+        let found: Vec<_> =
+            futures::stream::iter(asked).buffer_unordered(ASKED_AT_ONCE).try_collect().await?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Waits until receipts may have come.
+    async fn await_receipts(&self, record: &Record) -> Result<()> {
+        if is_leftover(record.staged_at_ms, now_ms()) {
+            let what = "files of a checkpoint were never uploaded by other nodes";
+            return Err(Error::new(ErrorKind::Invalid, what)
+                .at("url", &record.url)
+                .at("hours", LEFTOVER.as_secs() / 3600)
+                .advise("look at the daemons of the other ranks; the checkpoint stays invisible"));
+        }
+        // An upload of this node tells at once.
+        let mut changed = self.registry.subscribe();
+        drop(tokio::time::timeout(LOOKS, changed.changed()).await);
+        Ok(())
+    }
+
+    /// Puts the manifest, unless a published checkpoint is in the way. Returns the manifest of the
+    /// checkpoint that is replaced.
+    async fn put_manifest(
+        &self,
+        sink: &dyn Sink,
+        record: &Record,
+        manifest: &Manifest,
+    ) -> Result<Option<Manifest>> {
+        let place = object_url(&record.url, MANIFEST);
+        let before = sink.get(&place, MANIFEST_MAX).await?;
+        let before = before.map(|bytes| Manifest::decode(&bytes)).transpose();
+        let before = before.map_err(|error| error.at("url", &place))?;
+        if before.as_ref().is_some_and(|before| before.attempt == manifest.attempt) {
+            // Before a crash.
+            return Ok(None);
+        }
+        let replaces = record.commit.as_ref().is_some_and(|commit| commit.overwrite);
+        let is_visible = sink.head(&object_url(&record.url, &record.name)).await?.is_some();
+        if is_visible && !replaces {
+            return Err(exists(&record.url));
+        }
+        let overwrite = if replaces { Overwrite::Allowed } else { Overwrite::Rejected };
+        match sink.put(&place, manifest.encode()?.into(), overwrite).await {
+            Ok(_) => Ok(before.filter(|_| replaces)),
+            Err(error) if error.place(REASON) == Some(EXISTS) => Err(exists(&record.url)),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn put_metadata(
+        &self,
+        sink: &dyn Sink,
+        tracked: &Tracked,
+        record: &Record,
+    ) -> Result<()> {
+        let place = object_url(&record.url, &record.name);
+        if record.len > METADATA_MAX {
+            return Err(Error::new(ErrorKind::Invalid, "the checkpoint's .metadata is too large")
+                .at("url", place)
+                .at("bytes", record.len)
+                .at("limit", METADATA_MAX));
+        }
+        let bytes = self.whole(tracked, record).await?;
+        let replaces = record.commit.as_ref().is_some_and(|commit| commit.overwrite);
+        let overwrite = if replaces { Overwrite::Allowed } else { Overwrite::Rejected };
+        match sink.put(&place, bytes.clone(), overwrite).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.place(REASON) == Some(EXISTS) => {
+                // Put before a crash, or another attempt's.
+                let there = sink.get(&place, usize::try_from(METADATA_MAX).unwrap_or(usize::MAX));
+                match there.await? {
+                    Some(there) if there == bytes => Ok(()),
+                    _ => Err(exists(&record.url)),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads a small file as a whole, compared block by block.
+    async fn whole(&self, tracked: &Tracked, record: &Record) -> Result<Bytes> {
+        let mut bytes = Vec::new();
+        let step = forebay_checkpoint::BLOCK_BYTES;
+        for at in (0..record.len).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
+            let len = step.min(record.len - at);
+            bytes.extend_from_slice(&self.part(tracked, record, at, len).await?);
+        }
+        Ok(bytes.into())
+    }
+
+    /// Notes that the files of a checkpoint on this node are published.
+    async fn note_published(&self, metadata: &Record, at_ms: u64) -> Result<()> {
+        let ids = metadata.commit.iter().flat_map(|commit| &commit.ids);
+        for id in ids.chain([&metadata.id]) {
+            if let Some(file) = self.registry.get(*id) {
+                self.registry.note(&file, Progress::Published { at_ms }).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the objects of a checkpoint that was replaced, as its writer asked.
+    async fn remove_replaced(&self, sink: &dyn Sink, record: &Record, before: &Manifest) {
+        let now = manifest_of(sink, &record.url).await;
+        let Ok(Some(now)) = now else { return };
+        let kept: Vec<_> = now.entries().map(|entry| &entry.name).collect();
+        for entry in before.files.iter().filter(|entry| !kept.contains(&&entry.name)) {
+            let places = [entry.name.as_str().to_owned(), receipt_name(entry.id)];
+            for place in places.map(|name| object_url(&record.url, name)) {
+                if let Err(error) = sink.delete(&place).await {
+                    let url = shown(&place);
+                    tracing::warn!(url, %error, "failed to remove a file of a replaced checkpoint");
+                }
+            }
+        }
+    }
+}
+
+fn exists(url: &str) -> Error {
+    Error::new(ErrorKind::Invalid, "a checkpoint is published there already")
+        .at("url", url)
+        .at(REASON, EXISTS)
+        .advise("save to another URL, or pass overwrite=True")
+}

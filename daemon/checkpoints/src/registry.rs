@@ -1,0 +1,131 @@
+//! Staged files of this node, with their records.
+//!
+//! A record is on the tier before the registry shows its content, so a restart finds what anyone
+//! was told.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_checkpoint::{FileId, Level, Progress, Record};
+use forebay_error::{Error, Result};
+use forebay_source::Options;
+use forebay_store::StagedFile;
+use tokio::sync::{Notify, watch};
+
+/// All staged files.
+#[derive(Default)]
+pub(crate) struct Registry {
+    files: Mutex<HashMap<FileId, Arc<Tracked>>>,
+    changed: watch::Sender<()>,
+}
+
+/// A staged file and its way to the store.
+pub(crate) struct Tracked {
+    pub(crate) file: StagedFile,
+    record: Mutex<Record>,
+    /// Endpoint and credentials of the destination; without the secrets after a restart.
+    options: Mutex<Options>,
+    /// Last failure of the upload or the publication, while it lasts.
+    trouble: Mutex<Option<Error>>,
+    /// Wakes a task that waits to try again.
+    pub(crate) retry: Notify,
+}
+
+impl Registry {
+    pub(crate) fn add(&self, file: StagedFile, record: Record, options: Options) -> Arc<Tracked> {
+        let id = record.id;
+        let tracked = Arc::new(Tracked {
+            file,
+            record: Mutex::new(record),
+            options: Mutex::new(options),
+            trouble: Mutex::default(),
+            retry: Notify::new(),
+        });
+        self.lock().insert(id, tracked.clone());
+        self.changed.send_replace(());
+        tracked
+    }
+
+    pub(crate) fn get(&self, id: FileId) -> Option<Arc<Tracked>> {
+        self.lock().get(&id).cloned()
+    }
+
+    /// Returns the files for which `is_wanted` holds, the newest first.
+    pub(crate) fn select(&self, is_wanted: impl Fn(&Record) -> bool) -> Vec<Arc<Tracked>> {
+        let all: Vec<_> = self.lock().values().cloned().collect();
+        let mut wanted: Vec<_> = all.into_iter().filter(|one| is_wanted(&one.lock())).collect();
+        wanted.sort_by_key(|one| std::cmp::Reverse(one.lock().staged_at_ms));
+        wanted
+    }
+
+    /// Removes a file from the tier and from here.
+    ///
+    /// # Errors
+    /// Those of the device; then the file stays.
+    pub(crate) async fn remove(&self, tracked: &Tracked) -> Result<()> {
+        tracked.file.remove().await?;
+        self.lock().remove(&tracked.lock().id);
+        self.changed.send_replace(());
+        Ok(())
+    }
+
+    /// Notes progress of a file, on the tier first.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) async fn note(&self, tracked: &Tracked, progress: Progress) -> Result<()> {
+        let record = Record { progress, ..tracked.record() };
+        tracked.file.save_record(record.encode()?).await?;
+        *tracked.lock() = record;
+        tracked.note_trouble(None);
+        self.changed.send_replace(());
+        Ok(())
+    }
+
+    /// Notes a failure that lasts, or its end.
+    pub(crate) fn note_trouble(&self, tracked: &Tracked, error: Option<Error>) {
+        tracked.note_trouble(error);
+        self.changed.send_replace(());
+    }
+
+    /// Watches all changes.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<FileId, Arc<Tracked>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tracked {
+    fn lock(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn record(&self) -> Record {
+        self.lock().clone()
+    }
+
+    pub(crate) fn level(&self) -> Level {
+        self.lock().progress.level()
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        self.options.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the credentials, and wakes a task that lacks them.
+    pub(crate) fn supply(&self, options: Options) {
+        *self.options.lock().unwrap_or_else(PoisonError::into_inner) = options;
+        self.retry.notify_one();
+    }
+
+    pub(crate) fn trouble(&self) -> Option<Error> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note_trouble(&self, error: Option<Error>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    }
+}

@@ -1,0 +1,202 @@
+//! Writing side: a client's file, block by block, until it is staged.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_checkpoint::{Commit, FILE_BYTES_MAX, FileId, FileName, Progress, Record, block_count};
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_source::Options;
+use forebay_store::StagedFile;
+use forebay_uring::{GRANULE, LentRegion};
+use forebay_wire::checkpoint::{BLOCK, Block, Save};
+
+use crate::clock::now_ms;
+use crate::{Checkpoints, Inner, checked_url};
+
+/// Bytes by which a file grows beyond its expected length, at most. It doubles before: few calls
+/// for a large file, and little room held that a small one does not use.
+const GROWTH: u64 = 256 << 20;
+
+/// Client that saves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Writer {
+    /// Tenant of its jobs.
+    pub tenant: Option<String>,
+    /// User id.
+    pub user: u32,
+}
+
+/// A file that a client is writing. Dropped before it is sealed, it is removed.
+pub struct Saving {
+    inner: Arc<Inner>,
+    file: StagedFile,
+    draft: Draft,
+    blocks: Mutex<BTreeMap<u64, (u64, u32)>>,
+    /// Bytes of room; held while it grows.
+    room: tokio::sync::Mutex<u64>,
+    is_sealed: AtomicBool,
+}
+
+/// Facts for the record of a file that is not sealed yet.
+struct Draft {
+    id: FileId,
+    url: String,
+    name: FileName,
+    is_lone: bool,
+    job: String,
+    writer: Writer,
+    options: Options,
+}
+
+impl Checkpoints {
+    /// Begins to save a file: takes its room before the first byte.
+    ///
+    /// # Errors
+    /// `Invalid` for a place that nothing can be written to; `PermissionDenied` by the rules;
+    /// `Full` if there is no room, or the rule's `max` is reached.
+    pub async fn save(&self, save: Save, writer: Writer) -> Result<Saving> {
+        let Save { place, id, expected, is_lone, job } = save;
+        let url = checked_url(&place.url)?;
+        let name = FileName::new(place.name)?;
+        let options = Options::from(place.origin);
+        let id = FileId::from_bytes(id);
+        if expected > FILE_BYTES_MAX {
+            return Err(too_large(expected));
+        }
+        // Rejects a place before room is made for it.
+        self.sink(&url, &options)?;
+        let tiers = self.check_rule(&url, expected)?;
+        let store = &self.inner.store;
+        let file = loop {
+            match store.stage(&id.to_string(), expected, &tiers).await {
+                Err(error) if error.kind() == ErrorKind::Full && self.inner.free().await => {}
+                staged => break staged?,
+            }
+        };
+        Ok(Saving {
+            inner: self.inner.clone(),
+            file,
+            draft: Draft { id, url, name, is_lone, job, writer, options },
+            blocks: Mutex::default(),
+            room: tokio::sync::Mutex::new(expected),
+            is_sealed: AtomicBool::new(false),
+        })
+    }
+
+    /// Makes a file durable, and begins to upload it.
+    ///
+    /// # Errors
+    /// `Invalid` if blocks are missing; those of the device.
+    pub async fn seal(&self, saving: Arc<Saving>, len: u64, commit: Option<Commit>) -> Result<()> {
+        let record = saving.record(len, commit)?;
+        saving.file.seal(len, record.encode()?).await?;
+        saving.is_sealed.store(true, Ordering::Relaxed);
+        let options = saving.draft.options.clone();
+        self.inner.supply(&record.url, &options);
+        let tracked = self.inner.registry.add(saving.file.clone(), record, options);
+        self.begin_upload(tracked);
+        Ok(())
+    }
+}
+
+impl Saving {
+    /// Writes a block from lent memory.
+    ///
+    /// # Errors
+    /// `Invalid` for a block that is none of the file; `Full` if there is no room; those of the
+    /// device.
+    pub async fn write(&self, block: Block, lent: &LentRegion) -> Result<()> {
+        let Block { number, memory, len, crc } = block;
+        let start = number.checked_mul(BLOCK).filter(|start| *start < FILE_BYTES_MAX);
+        let (Some(start), 1..=BLOCK) = (start, len) else {
+            return Err(Error::new(ErrorKind::Invalid, "a block is none of the file")
+                .at("block", number)
+                .at("len", len));
+        };
+        // The file is cut to its length when it is sealed.
+        let padded = len.next_multiple_of(GRANULE as u64);
+        let span = lent.span(memory..memory.saturating_add(padded))?;
+        self.make_room(start + padded).await?;
+        self.file.write(start, span).await?;
+        match self.blocks().insert(number, (len, crc)) {
+            None => Ok(()),
+            Some(_) => Err(Error::new(ErrorKind::Invalid, "a block is written twice")
+                .at("block", number)
+                .at("name", &self.draft.name)),
+        }
+    }
+
+    async fn make_room(&self, end: u64) -> Result<()> {
+        let mut room = self.room.lock().await;
+        let Some(need) = end.checked_sub(*room).filter(|need| *need > 0) else { return Ok(()) };
+        let mut more = need.max((*room).min(GROWTH));
+        while let Err(error) = self.file.grow(more).await {
+            match error.kind() {
+                ErrorKind::Full if more > need => more = need,
+                ErrorKind::Full if self.inner.free().await => {}
+                _ => return Err(error),
+            }
+        }
+        *room += more;
+        Ok(())
+    }
+
+    fn record(&self, len: u64, commit: Option<Commit>) -> Result<Record> {
+        let blocks = self.blocks();
+        let count = block_count(len);
+        let is_whole = blocks.len() as u64 == count
+            && (0..count).all(|number| {
+                let wanted = BLOCK.min(len - number * BLOCK);
+                blocks.get(&number).is_some_and(|(len, _)| *len == wanted)
+            });
+        if !is_whole {
+            return Err(Error::new(ErrorKind::Invalid, "the file does not have all its blocks")
+                .at("name", &self.draft.name)
+                .at("len", len)
+                .at("blocks", blocks.len()));
+        }
+        let Draft { id, url, name, is_lone, job, writer, options } = &self.draft;
+        Ok(Record {
+            id: *id,
+            url: url.clone(),
+            name: name.clone(),
+            is_lone: *is_lone,
+            len,
+            blocks: blocks.values().map(|(_, crc)| *crc).collect(),
+            staged_at_ms: now_ms(),
+            job: job.clone(),
+            tenant: writer.tenant.clone(),
+            user: writer.user,
+            endpoint: Some(options.without_secrets()),
+            commit,
+            progress: Progress::Staged,
+        })
+    }
+
+    fn blocks(&self) -> MutexGuard<'_, BTreeMap<u64, (u64, u32)>> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Saving {
+    fn drop(&mut self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if !self.is_sealed.load(Ordering::Relaxed) {
+            let file = self.file.clone();
+            runtime.spawn(async move {
+                if let Err(error) = file.remove().await {
+                    let what = "an unfinished file of a checkpoint stays until the next start";
+                    tracing::warn!(id = file.id(), %error, "{what}");
+                }
+            });
+        }
+    }
+}
+
+fn too_large(bytes: u64) -> Error {
+    Error::new(ErrorKind::Invalid, "the file is larger than stores take")
+        .at("bytes", bytes)
+        .at("limit", FILE_BYTES_MAX)
+        .advise("save it in several files")
+}

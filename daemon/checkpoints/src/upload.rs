@@ -1,0 +1,289 @@
+//! Upload of a staged file: parts that are read back and compared, a journal, a receipt.
+//!
+//! A file is read from the tier and each block is compared with the checksum that its writer took,
+//! before a byte of it leaves the node. The record on the tier is the journal: an upload goes on
+//! after a restart with the parts that the store has. A failure never ends an upload, unless its
+//! bytes are damaged: it is shown, and tried again later.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use bytes::Bytes;
+use forebay_checkpoint::{
+    BLOCK_BYTES, Progress, Receipt, Record, object_url, part_bytes, receipt_name,
+};
+use forebay_error::{Error, ErrorKind, Result, shown};
+use forebay_shard::checksum::crc32c;
+use forebay_source::{NO_UPLOAD, Overwrite, PartTag, REASON, Sink, Tag, UploadId};
+use forebay_uring::{Arena, Frozen, Region};
+use futures::{FutureExt, StreamExt, TryStreamExt};
+
+use crate::clock::now_ms;
+use crate::registry::Tracked;
+use crate::{Checkpoints, Inner};
+
+/// Files uploaded at once: two keep a link busy while one of them is completed.
+pub(crate) const UPLOADS: usize = 2;
+
+/// Parts in flight of all uploads: four of 16 MiB fill 10 Gbit/s at 50 ms.
+const PARTS_AT_ONCE: usize = 4;
+
+/// Memory of parts in flight.
+pub(crate) const PART_MEMORY: usize = 64 << 20;
+
+/// Largest part: all the memory. Files up to 625 GiB have smaller ones.
+const PART_MAX: u64 = PART_MEMORY as u64;
+
+/// Parts after which the journal is written. A crash uploads as many again, at most.
+const JOURNALLED: usize = 16;
+
+/// Waits between attempts of an upload that fails: the store recovers within seconds mostly, and
+/// an hour without it costs sixty requests.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Bytes of a span as a request's body.
+struct Body(Frozen);
+
+impl AsRef<[u8]> for Body {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Checkpoints {
+    /// Begins to upload a file, or goes on with it.
+    pub(crate) fn begin_upload(&self, tracked: Arc<Tracked>) {
+        let inner = self.inner.clone();
+        self.spawn(async move { inner.bring(&tracked).await });
+    }
+}
+
+impl Inner {
+    /// Brings a file to the store, and the checkpoint into sight if the file is its `.metadata`.
+    async fn bring(&self, tracked: &Tracked) {
+        let mut waits = ExponentialBuilder::new()
+            .with_min_delay(RETRY.0)
+            .with_max_delay(RETRY.1)
+            .without_max_times()
+            .with_jitter()
+            .build();
+        loop {
+            let by = tracked.options();
+            let Err(error) = self.try_to_bring(tracked).await else { return };
+            if tracked.options() != by {
+                // Somebody gave others meanwhile.
+                continue;
+            }
+            let Record { url, name, job, tenant, .. } = tracked.record();
+            let (url, name) = (shown(&url), name.as_str());
+            tracing::warn!(url, name, job, tenant, %error, "a checkpoint's file is not uploaded yet");
+            if error.kind() == ErrorKind::Corrupt {
+                let failed = Progress::Failed { reason: error.to_string() };
+                self.registry.note_trouble(tracked, Some(error));
+                if let Err(error) = self.registry.note(tracked, failed).await {
+                    tracing::warn!(url, name, %error, "failed to note that a file is damaged");
+                }
+                return;
+            }
+            let is_final = error.kind() == ErrorKind::Invalid;
+            self.registry.note_trouble(tracked, Some(error));
+            let wait = waits.next().unwrap_or(RETRY.1);
+            match is_final {
+                // Only somebody's request can help.
+                true => tracked.retry.notified().await,
+                false => drop(tokio::time::timeout(wait, tracked.retry.notified()).await),
+            }
+        }
+    }
+
+    async fn try_to_bring(&self, tracked: &Tracked) -> Result<()> {
+        let record = tracked.record();
+        match &record.progress {
+            Progress::Published { .. } | Progress::Failed { .. } => return Ok(()),
+            Progress::Uploaded { .. } => {}
+            // Its bytes are put last, by the publication.
+            _ if record.commit.is_some() => {}
+            Progress::Staged | Progress::Uploading { .. } => {
+                let Some(tag) = self.upload(tracked).await? else { return Ok(()) };
+                let at_ms = now_ms();
+                if !record.is_lone {
+                    self.put_receipt(tracked, &tag, at_ms).await?;
+                }
+                let uploaded = Progress::Uploaded { tag: tag.as_str().to_owned(), at_ms };
+                self.registry.note(tracked, uploaded).await?;
+            }
+        }
+        match record.commit.is_some() {
+            true => self.publish(tracked).await,
+            false => Ok(()),
+        }
+    }
+
+    async fn put_receipt(&self, tracked: &Tracked, tag: &Tag, at_ms: u64) -> Result<()> {
+        let Record { id, url, name, len, blocks, .. } = tracked.record();
+        let sink = self.sink(&url, &tracked.options())?;
+        let tag = tag.as_str().to_owned();
+        let receipt = Receipt { id, name, len, blocks, tag, uploaded_at_ms: at_ms };
+        let place = object_url(&url, receipt_name(id));
+        sink.put(&place, receipt.encode()?.into(), Overwrite::Allowed).await?;
+        Ok(())
+    }
+
+    /// Uploads the bytes of a file; none if a later file of its own takes its place.
+    async fn upload(&self, tracked: &Tracked) -> Result<Option<Tag>> {
+        let record = tracked.record();
+        let place = object_url(&record.url, &record.name);
+        // Two versions of an object must not arrive in the wrong order.
+        let _alone = self.places.lock(&place).await;
+        if record.is_lone && self.is_superseded(&record) {
+            self.registry.remove(tracked).await?;
+            return Ok(None);
+        }
+        let Ok(_turn) = self.uploads.acquire().await else {
+            return Err(Error::new(ErrorKind::Closed, "shutting down"));
+        };
+        self.put_bytes(tracked, &record, &place).await.map(Some)
+    }
+
+    /// Returns true if a later file of its own is to replace this one.
+    fn is_superseded(&self, of: &Record) -> bool {
+        let is_later = |record: &Record| {
+            record.is_lone
+                && (&record.url, &record.name) == (&of.url, &of.name)
+                && (record.staged_at_ms, record.id) > (of.staged_at_ms, of.id)
+        };
+        !self.registry.select(is_later).is_empty()
+    }
+
+    async fn put_bytes(&self, tracked: &Tracked, record: &Record, place: &str) -> Result<Tag> {
+        let sink = self.sink(&record.url, &tracked.options())?;
+        if record.len <= part_bytes(record.len) {
+            let bytes = self.part(tracked, record, 0, record.len).await?;
+            self.pay(record, record.len).await;
+            return sink.put(place, bytes, Overwrite::Allowed).await;
+        }
+        let done = self.upload_in_parts(tracked, &*sink, place).await;
+        match done {
+            Err(error) if error.place(REASON) == Some(NO_UPLOAD) => {
+                self.registry.note(tracked, Progress::Staged).await?;
+                Err(Error::new(ErrorKind::Unavailable, "the store lost an upload: it begins anew")
+                    .at("url", place))
+            }
+            done => done,
+        }
+    }
+
+    async fn upload_in_parts(
+        &self,
+        tracked: &Tracked,
+        sink: &dyn Sink,
+        place: &str,
+    ) -> Result<Tag> {
+        let record = tracked.record();
+        let (upload, part, mut tags) = match record.progress.clone() {
+            Progress::Uploading { upload, part_bytes, parts } => {
+                let tags: Vec<_> = parts.into_iter().map(PartTag::new).collect();
+                (UploadId::new(upload), part_bytes, tags)
+            }
+            _ => {
+                let part = part_bytes(record.len);
+                if part > PART_MAX {
+                    return Err(Error::new(
+                        ErrorKind::Invalid,
+                        "the file needs parts beyond memory",
+                    )
+                    .at("url", place)
+                    .at("len", record.len)
+                    .advise("save it in files of 600 GiB at most"));
+                }
+                (sink.begin_upload(place, part).await?, part, Vec::new())
+            }
+        };
+        let count = record.len.div_ceil(part);
+        let journal = |tags: &[PartTag]| Progress::Uploading {
+            upload: upload.as_str().to_owned(),
+            part_bytes: part,
+            parts: tags.iter().map(|tag| tag.as_str().to_owned()).collect(),
+        };
+        if tags.is_empty() {
+            self.registry.note(tracked, journal(&tags)).await?;
+        }
+        let from = tags.len() as u64;
+        let parts: Vec<_> = (from..count)
+            .map(|number| {
+                let (upload, record) = (&upload, &record);
+                let work = async move {
+                    let len = part.min(record.len - number * part);
+                    let bytes = self.part(tracked, record, number * part, len).await?;
+                    self.pay(record, len).await;
+                    let number = u32::try_from(number).unwrap_or(u32::MAX);
+                    sink.upload_part(place, upload, number, bytes).await
+                };
+                work.boxed()
+            })
+            .collect();
+        let mut parts = futures::stream::iter(parts).buffered(PARTS_AT_ONCE);
+        while let Some(tag) = parts.try_next().await? {
+            tags.push(tag);
+            if tags.len() % JOURNALLED == 0 {
+                self.registry.note(tracked, journal(&tags)).await?;
+            }
+        }
+        sink.complete(place, &upload, &tags).await
+    }
+
+    /// Reads a part back, and compares each block of it.
+    pub(crate) async fn part(
+        &self,
+        tracked: &Tracked,
+        record: &Record,
+        at: u64,
+        len: u64,
+    ) -> Result<Bytes> {
+        let Ok(bytes) = usize::try_from(len) else { return Ok(Bytes::new()) };
+        if bytes == 0 {
+            return Ok(Bytes::new());
+        }
+        let span = self.part_memory().await?.lease(bytes).await?;
+        let span = tracked.file.read(at, span, bytes).await?;
+        // CPU time of a part: milliseconds, at the speed of memory.
+        let first = at / BLOCK_BYTES;
+        for (number, block) in (first..).zip(span[..bytes].chunks(BLOCK_BYTES as usize)) {
+            let wanted = usize::try_from(number).ok().and_then(|at| record.blocks.get(at));
+            if wanted != Some(&crc32c(block)) {
+                let what = "a staged file differs from what was saved: it is not uploaded";
+                return Err(Error::new(ErrorKind::Corrupt, what)
+                    .at("url", object_url(&record.url, &record.name))
+                    .at("tier", tracked.file.tier())
+                    .at("offset", number * BLOCK_BYTES)
+                    .advise("check the disk and the memory of the trainer; save again"));
+            }
+        }
+        Ok(Bytes::from_owner(Body(span.freeze().head(bytes))))
+    }
+
+    /// Memory for parts, mapped by the first upload.
+    async fn part_memory(&self) -> Result<&Arena> {
+        let made = self.parts.get_or_try_init(|| async {
+            let full = || {
+                Error::new(ErrorKind::Full, "the daemon has no memory for uploads")
+                    .at("bytes", PART_MEMORY)
+                    .advise("raise `memory`, or wait for jobs to end")
+            };
+            let grant = self.slabs.reserve(PART_MEMORY).ok_or_else(full)?;
+            let make = || Region::create("forebay-uploads", PART_MEMORY);
+            let region = tokio::task::spawn_blocking(make).await;
+            let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
+            Ok((Arena::new(region.map_err(closed)??), grant))
+        });
+        made.await.map(|(arena, _)| arena)
+    }
+
+    /// Waits until the rule's bandwidth allows these bytes.
+    async fn pay(&self, record: &Record, bytes: u64) {
+        if let Some(rate) = self.rate(&record.url) {
+            rate.take(bytes).await;
+        }
+    }
+}

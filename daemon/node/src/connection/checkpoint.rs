@@ -1,0 +1,232 @@
+//! Checkpoints of one client: the lent memory, the file that it writes or reads, its waits.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use forebay_checkpoint::{Commit, FileId, Level};
+use forebay_checkpoints::{Loading, Saving, Writer};
+use forebay_engine::session::Grant;
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_source::Options;
+use forebay_uring::LentRegion;
+use forebay_wire::checkpoint as wire;
+use forebay_wire::checkpoint::{Block, Place, Save};
+use forebay_wire::frame;
+use forebay_wire::message::Reply;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::{Connection, Outgoing, Rider};
+
+/// Memory lent to a client: sixteen blocks, so that it fills some while the disk writes others.
+const LENT: usize = 64 << 20;
+
+/// Time that a client waits for memory of others: that of a client that just left is free within a
+/// moment, and a training run must hear of a lack soon.
+const LENDS_WITHIN: Duration = Duration::from_secs(30);
+
+/// A client's checkpoint.
+#[derive(Default)]
+pub(super) struct Client {
+    lent: Option<(Arc<LentRegion>, Grant)>,
+    saving: Option<Arc<Saving>>,
+    loading: Option<Arc<Loading>>,
+    /// Blocks under way; as many as fit the lent memory, by the client's own account.
+    blocks: JoinSet<()>,
+    /// First failure of a block.
+    failed: Arc<Mutex<Option<Error>>>,
+}
+
+/// Blocks under way, at most: a client names none twice, so more are none of ours.
+const BLOCKS_AT_ONCE: usize = LENT / wire::BLOCK as usize;
+
+impl Connection {
+    /// Serves a request about checkpoints. A failure is told; the connection lives on.
+    pub(super) async fn checkpoint(&mut self, request: wire::Request) -> Result<()> {
+        let served = match request {
+            wire::Request::Save(save) => self.save(save).await,
+            wire::Request::Write(block) => return self.write_block(block).await,
+            wire::Request::Seal { len, commit } => self.seal(len, commit).await,
+            wire::Request::Load(place) => self.load(place).await,
+            wire::Request::Read { block, is_distrusted } => {
+                return self.read_block(block, is_distrusted).await;
+            }
+            wire::Request::Await { place, level } => return self.reach(place, level),
+            wire::Request::Latest(place) => return self.latest(place),
+        };
+        match served {
+            Ok(()) => Ok(()),
+            Err(error) => self.reply(&Reply::Failed { run: None, error }).await,
+        }
+    }
+
+    async fn save(&mut self, save: Save) -> Result<()> {
+        self.rights.save_checkpoint(&save.place.url)?;
+        self.check_reach(&save.place)?;
+        self.begin_file().await;
+        let last = self.rights.last();
+        let writer = Writer { tenant: last.tenant.clone(), user: self.rights.uid() };
+        let saving = self.node.checkpoints.save(save, writer).await?;
+        self.checkpoint.saving = Some(Arc::new(saving));
+        self.lend(|memory| wire::Reply::Ready { memory }).await
+    }
+
+    async fn load(&mut self, place: Place) -> Result<()> {
+        self.rights.read_checkpoint(&place.url)?;
+        self.check_reach(&place)?;
+        self.begin_file().await;
+        let loading = self.node.checkpoints.load(place).await?;
+        let (len, blocks) = (loading.len(), loading.blocks().map(<[_]>::to_vec));
+        self.checkpoint.loading = Some(Arc::new(loading));
+        self.lend(|memory| wire::Reply::Found { memory, len, blocks }).await
+    }
+
+    /// Rejects a place that the daemon may not reach for this client: from here on it acts by its
+    /// own rights.
+    fn check_reach(&self, place: &Place) -> Result<()> {
+        self.store.sink(&place.url, &Options::from(place.origin.clone())).map(drop)
+    }
+
+    /// Ends what the connection did before: it carries one file at a time.
+    async fn begin_file(&mut self) {
+        let checkpoint = &mut self.checkpoint;
+        while checkpoint.blocks.join_next().await.is_some() {}
+        (checkpoint.saving, checkpoint.loading) = (None, None);
+        *checkpoint.failed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Answers with the lent memory, which comes with the first answer.
+    async fn lend(&mut self, reply: impl FnOnce(u64) -> wire::Reply) -> Result<()> {
+        let is_new = self.checkpoint.lent.is_none();
+        if is_new {
+            let full = |_| {
+                Error::new(ErrorKind::Full, "the daemon has no memory to lend for a checkpoint")
+                    .at("bytes", LENT)
+                    .at("memory", self.node.slabs.limit())
+                    .advise("raise `memory`, or save with fewer ranks at once")
+            };
+            let memory = self.node.slabs.reserve_in_turn(LENT);
+            let grant = tokio::time::timeout(LENDS_WITHIN, memory).await.map_err(full)??;
+            let made = tokio::task::spawn_blocking(|| LentRegion::create("forebay-lent", LENT));
+            let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
+            self.checkpoint.lent = Some((Arc::new(made.await.map_err(closed)??), grant));
+        }
+        let Some((lent, _)) = &self.checkpoint.lent else { return Ok(()) };
+        let rider = is_new.then(|| Rider::Lent(lent.clone()));
+        let frame = frame::encode(&Reply::Checkpoint(Box::new(reply(LENT as u64))))?;
+        let gone = |_| Error::new(ErrorKind::Closed, "the client is gone");
+        self.outgoing.send((frame, rider)).await.map_err(gone)
+    }
+
+    async fn write_block(&mut self, block: Block) -> Result<()> {
+        let Client { lent: Some((lent, _)), saving: Some(saving), .. } = &self.checkpoint else {
+            return Err(Error::new(ErrorKind::Invalid, "no file is being saved"));
+        };
+        let (lent, saving) = (lent.clone(), saving.clone());
+        self.serve_block(block.number, async move { saving.write(block, &lent).await }).await
+    }
+
+    async fn read_block(&mut self, block: Block, is_distrusted: bool) -> Result<()> {
+        let Client { lent: Some((lent, _)), loading: Some(loading), .. } = &self.checkpoint else {
+            return Err(Error::new(ErrorKind::Invalid, "no file is being read"));
+        };
+        let (lent, loading, node) = (lent.clone(), loading.clone(), self.node.clone());
+        let read =
+            async move { node.checkpoints.read(&loading, block, &lent, is_distrusted).await };
+        self.serve_block(block.number, read).await
+    }
+
+    /// Serves a block beside others; at the limit, requests wait.
+    async fn serve_block(
+        &mut self,
+        number: u64,
+        work: impl Future<Output = Result<()>> + Send + 'static,
+    ) -> Result<()> {
+        let checkpoint = &mut self.checkpoint;
+        while checkpoint.blocks.try_join_next().is_some() {}
+        while checkpoint.blocks.len() >= BLOCKS_AT_ONCE {
+            checkpoint.blocks.join_next().await;
+        }
+        let (outgoing, failed) = (self.outgoing.clone(), checkpoint.failed.clone());
+        checkpoint.blocks.spawn(async move {
+            let reply = match work.await {
+                Ok(()) => Reply::Checkpoint(Box::new(wire::Reply::Done { number })),
+                Err(error) => {
+                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    failed.get_or_insert_with(|| error.clone());
+                    Reply::Failed { run: None, error }
+                }
+            };
+            // A client that left does not want it any more.
+            let _ = super::send(&outgoing, &reply).await;
+        });
+        Ok(())
+    }
+
+    async fn seal(&mut self, len: u64, commit: Option<wire::Commit>) -> Result<()> {
+        let checkpoint = &mut self.checkpoint;
+        while checkpoint.blocks.join_next().await.is_some() {}
+        let none = || Error::new(ErrorKind::Invalid, "no file is being saved");
+        let saving = checkpoint.saving.take().ok_or_else(none)?;
+        let failed = checkpoint.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let commit = commit.map(|wire::Commit { files, step, overwrite }| Commit {
+            ids: files.into_iter().map(FileId::from_bytes).collect(),
+            step,
+            overwrite,
+        });
+        self.node.checkpoints.seal(saving, len, commit).await?;
+        self.reply(&Reply::Checkpoint(Box::new(wire::Reply::Staged))).await
+    }
+
+    fn reach(&mut self, place: Place, level: wire::Level) -> Result<()> {
+        let level = match level {
+            wire::Level::Staged => Level::Staged,
+            wire::Level::Uploaded => Level::Uploaded,
+            wire::Level::Published => Level::Published,
+        };
+        if self.rights.may_save(&place.url) && self.check_reach(&place).is_ok() {
+            self.node.checkpoints.supply(&place)?;
+        }
+        let node = self.node.clone();
+        self.answer(place, |place| async move {
+            node.checkpoints.reach(place, level).await.map(|()| wire::Reply::Reached)
+        })
+    }
+
+    fn latest(&mut self, place: Place) -> Result<()> {
+        let node = self.node.clone();
+        self.answer(place, |place| async move {
+            node.checkpoints.latest(place).await.map(wire::Reply::Latest)
+        })
+    }
+
+    /// Answers a question about a place beside everything else, if the client may read there.
+    fn answer<F>(&mut self, place: Place, work: impl FnOnce(Place) -> F) -> Result<()>
+    where
+        F: Future<Output = Result<wire::Reply>> + Send + 'static,
+    {
+        let is_allowed = self.rights.read_checkpoint(&place.url);
+        let work = is_allowed.and_then(|()| self.check_reach(&place)).map(|()| work(place));
+        let outgoing: mpsc::Sender<Outgoing> = self.outgoing.clone();
+        while self.tasks.try_join_next().is_some() {}
+        self.tasks.spawn(async move {
+            let answered = match work {
+                Ok(work) => tokio::select! {
+                    answered = work => answered,
+                    () = outgoing.closed() => return,
+                },
+                Err(error) => Err(error),
+            };
+            let reply = match answered {
+                Ok(reply) => Reply::Checkpoint(Box::new(reply)),
+                Err(error) => Reply::Failed { run: None, error },
+            };
+            // A client that left does not want it any more.
+            let _ = super::send(&outgoing, &reply).await;
+        });
+        Ok(())
+    }
+}
