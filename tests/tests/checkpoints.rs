@@ -276,6 +276,7 @@ fn file_that_differs_from_its_checksums_is_never_uploaded() {
     assert_eq!(error.place("offset"), Some(&*(4 * MIB).to_string()), "{error}");
     assert!(!bench.object("0").exists());
     bench.restart();
+    assert_eq!(bench.wait(Level::Uploaded).unwrap_err().kind(), ErrorKind::Corrupt);
     assert!(!bench.object("0").exists());
 }
 

@@ -193,7 +193,7 @@ def test_mistakes_are_told(url, tmp_path):
             checkpoint.open(mistake, "wb")
     with pytest.raises(Invalid, match="level"):
         checkpoint.wait(url, "replicated")
-    for wrong in ({"step": -1}, {"thread_count": 0}, {"overwrite": 1}, {"timeout": 0}):
+    for wrong in ({"step": -1}, {"thread_count": 0}, {"overwrite": "no"}, {"timeout": 0}):
         with pytest.raises(Invalid):
             checkpoint.Writer(url, **wrong)
     with pytest.raises(Invalid):

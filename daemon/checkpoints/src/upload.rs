@@ -80,10 +80,11 @@ impl Inner {
             tracing::warn!(url, name, job, tenant, %error, "a checkpoint's file is not uploaded yet");
             if error.kind() == ErrorKind::Corrupt {
                 let failed = Progress::Failed { reason: error.to_string() };
-                self.registry.note_trouble(tracked, Some(error));
-                if let Err(error) = self.registry.note(tracked, failed).await {
+                let is_known = matches!(tracked.record().progress, Progress::Failed { .. });
+                if !is_known && let Err(error) = self.registry.note(tracked, failed).await {
                     tracing::warn!(url, name, %error, "failed to note that a file is damaged");
                 }
+                self.registry.note_trouble(tracked, Some(error));
                 return;
             }
             let is_final = error.kind() == ErrorKind::Invalid;
@@ -100,7 +101,11 @@ impl Inner {
     async fn try_to_bring(&self, tracked: &Tracked) -> Result<()> {
         let record = tracked.record();
         match &record.progress {
-            Progress::Published { .. } | Progress::Failed { .. } => return Ok(()),
+            Progress::Published { .. } => return Ok(()),
+            Progress::Failed { reason } => {
+                return Err(Error::new(ErrorKind::Corrupt, reason.clone())
+                    .at("url", object_url(&record.url, &record.name)));
+            }
             Progress::Uploaded { .. } => {}
             // Its bytes are put last, by the publication.
             _ if record.commit.is_some() => {}
