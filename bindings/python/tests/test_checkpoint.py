@@ -167,6 +167,9 @@ def test_folder_is_pushed_as_a_checkpoint(tmp_path, url):
         with checkpoint.open(f"{url}/{name}") as file:
             assert file.read() == data
     assert checkpoint.latest(os.path.dirname(url)) == url
+    with pytest.raises(NotFound):
+        checkpoint.push(tmp_path / "none", url)
+    (tmp_path / "none").mkdir()
     with pytest.raises(Invalid):
         checkpoint.push(tmp_path / "none", url)
 

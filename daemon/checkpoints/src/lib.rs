@@ -23,7 +23,7 @@ mod wait;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_checkpoint::{Level, Record, object_url};
+use forebay_checkpoint::{Level, Progress, Record, object_url};
 use forebay_engine::session::{Grant, SlabMemory};
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_source::{Options, Rate, Sink};
@@ -187,6 +187,10 @@ impl Inner {
     fn supply(&self, url: &str, options: &Options) {
         let endpoint = options.without_secrets();
         let is_meant = |record: &Record| {
+            // Nothing helps a damaged file: its reason stays.
+            if matches!(record.progress, Progress::Failed { .. }) {
+                return false;
+            }
             let lone = || record.is_lone && object_url(&record.url, &record.name) == url;
             record.endpoint.as_ref() == Some(&endpoint) && (record.url == url || lone())
         };

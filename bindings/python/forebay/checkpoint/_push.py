@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from forebay.checkpoint._files import ID_BYTES, SavedFile
 from forebay.checkpoint._way import TIMEOUT, Way, checked
-from forebay.errors import Invalid
+from forebay.errors import Invalid, NotFound
 
 # Bytes copied at a time.
 _PIECE = 4 << 20
@@ -49,12 +49,16 @@ def push(
 
     Raises
     ------
+    NotFound
+        If there is no such folder.
     Invalid
         For a folder without files, or one that holds a file of Forebay's name.
     Full
         If there is no room.
     """
     place, way = checked(url), Way.of(daemon, timeout)
+    if not os.path.isdir(folder):
+        raise NotFound(f"there is no folder {folder!s}", {"path": os.fspath(folder)})
     identities = []
     names = sorted(_files(os.fspath(folder)))
     if not names:
