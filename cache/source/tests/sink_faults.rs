@@ -227,6 +227,7 @@ fn object_of_another_writer_is_not_taken_for_ours() {
     std::fs::create_dir_all(place.parent().unwrap()).unwrap();
     for (theirs, fault) in [
         (&b"ours?"[..], Fault::ResetBeforeHead),
+        (b"ours?", Fault::status(500)),
         (b"theirs", Fault::status(503)),
         (b"theirs that are longer", Fault::status(500)),
         (b"", Fault::StallBeforeHead),
