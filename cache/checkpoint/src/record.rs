@@ -4,6 +4,7 @@
 //! Destination and identity stand here and are never derived from the configuration. Credentials
 //! never stand here.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
 use forebay_error::{Error, ErrorKind, Result, redacted};
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::blocks;
 use crate::id::FileId;
+use crate::keys::object_url;
 use crate::level::Level;
 use crate::name::FileName;
 use crate::parts::PARTS_MAX;
@@ -72,7 +74,7 @@ pub struct Commit {
 pub enum Progress {
     /// Nothing of it is at the origin.
     Staged,
-    /// Its first parts are at the origin.
+    /// Some parts, from the first on, are at the origin.
     Uploading {
         /// Identity of the upload at the store.
         upload: String,
@@ -140,6 +142,16 @@ impl Record {
     /// `Corrupt` if any bit differs, `Invalid` if a newer release wrote it.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         sealed::decode(bytes)
+    }
+
+    /// Returns the URL by which people name the save that it is part of: that of the object for a
+    /// file of its own, else that of the checkpoint.
+    #[must_use]
+    pub fn named_url(&self) -> Cow<'_, str> {
+        match self.is_lone {
+            true => object_url(&self.url, &self.name).into(),
+            false => self.url.as_str().into(),
+        }
     }
 
     /// Rejects a commit of a file that makes nothing visible, and one without which `.metadata`

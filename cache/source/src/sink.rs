@@ -2,7 +2,7 @@
 //!
 //! An object is there as a whole or not at all, and an answer means that it is there to stay. An
 //! upload in parts outlives the process: whoever knows its id and its parts' tags goes on with it.
-//! What may be repeated is repeated here, as for reads.
+//! Requests that may be repeated are repeated here, as for reads.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -31,7 +31,7 @@ pub const LISTED_MAX: usize = 100_000;
 /// Right of a write to replace an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overwrite {
-    /// What is there is replaced.
+    /// The write replaces an object that is there.
     Allowed,
     /// The write fails if there is an object.
     Rejected,

@@ -21,7 +21,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
 use crate::file::{DiskFile, Open, Opened};
-use crate::lent::{LentRegion, LentSpan};
+use crate::lent::LentSpan;
 use crate::region::Region;
 use crate::span::{Frozen, Memory, Span};
 
@@ -174,14 +174,6 @@ impl Engine {
         let region = Arc::clone(region);
         self.running.shared.queue.push([Order::Attach { region, reply, permit }]);
         answer.await.map_err(|_| closed())
-    }
-
-    /// Registers a client's memory, as [`Engine::attach`] does.
-    ///
-    /// # Errors
-    /// As [`Engine::attach`].
-    pub async fn attach_lent(&self, lent: &LentRegion) -> Result<bool> {
-        self.attach(lent.region()).await
     }
 
     /// Forgets a region's memory. Operations in flight are not disturbed; later ones go

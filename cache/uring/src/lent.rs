@@ -73,11 +73,6 @@ impl LentRegion {
         }
         Ok(())
     }
-
-    /// The region, for an engine that registers it.
-    pub(crate) fn region(&self) -> &Arc<Region> {
-        &self.0
-    }
 }
 
 /// A range of lent memory. It gives no access to the bytes, and may overlap others.

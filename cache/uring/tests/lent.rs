@@ -16,7 +16,6 @@ async fn lent_bytes_reach_the_file_and_come_back() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("part");
         let lent = LentRegion::create("lent", 4 * MIB).unwrap();
-        engine.attach_lent(&lent).await.unwrap();
         let client = File::from(lent.fd().try_clone_to_owned().unwrap());
         client.write_all_at(&pattern(MIB, 3), MIB as u64).unwrap();
         let file = engine.open(&path, Open::Create { len: 2 * MIB as u64 }).await.unwrap();

@@ -21,9 +21,9 @@ mod upload;
 mod wait;
 
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use forebay_checkpoint::{Level, Progress, Record, object_url};
+use forebay_checkpoint::{Level, Progress, Record};
 use forebay_engine::session::{Grant, SlabMemory};
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_source::{Options, Rate, Sink};
@@ -31,7 +31,7 @@ use forebay_store::Store;
 use forebay_uring::Arena;
 use forebay_wire::checkpoint::Place;
 use lru::LruCache;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::{OnceCell, Semaphore, SetOnce};
 use tokio::task::JoinSet;
 
 pub use load::Loading;
@@ -39,7 +39,7 @@ pub use report::{CheckpointReport, CheckpointsReport};
 pub use save::{Saving, Writer};
 
 use places::Places;
-use registry::Registry;
+use registry::{Registry, Tracked};
 use upload::UPLOADS;
 
 /// Bandwidth limits remembered: one per rule in use.
@@ -48,7 +48,25 @@ const RATES: NonZeroUsize = NonZeroUsize::new(64).expect("64 is not zero");
 /// All checkpoints of a node. Dropped, its uploads stop where they are.
 pub struct Checkpoints {
     inner: Arc<Inner>,
-    tasks: Mutex<JoinSet<()>>,
+    tasks: Arc<Tasks>,
+}
+
+/// Tasks of uploads, ended on drop.
+#[derive(Default)]
+struct Tasks(Mutex<JoinSet<()>>);
+
+impl Tasks {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
+    }
+
+    /// Begins to upload a file, or goes on with it.
+    fn upload(&self, inner: &Arc<Inner>, tracked: Arc<Tracked>) {
+        let inner = inner.clone();
+        self.spawn(async move { inner.bring(&tracked).await });
+    }
 }
 
 pub(crate) struct Inner {
@@ -62,11 +80,15 @@ pub(crate) struct Inner {
     places: Places,
     /// Memory of parts, once there was an upload.
     parts: OnceCell<(Arena, Grant)>,
+    /// Set once the registry has what was staged before.
+    resumed: SetOnce<()>,
 }
 
 impl Checkpoints {
-    /// Finds what was staged before, and goes on with its uploads.
-    pub async fn start(store: Store, slabs: SlabMemory) -> Self {
+    /// Begins to look for what was staged before, and goes on with its uploads. Nobody else waits
+    /// for the listing of the tiers.
+    #[must_use]
+    pub fn start(store: Store, slabs: SlabMemory) -> Self {
         let inner = Arc::new(Inner {
             store,
             slabs,
@@ -75,11 +97,12 @@ impl Checkpoints {
             uploads: Semaphore::new(UPLOADS),
             places: Places::default(),
             parts: OnceCell::new(),
+            resumed: SetOnce::new(),
         });
-        let checkpoints = Self { inner, tasks: Mutex::default() };
-        checkpoints.resume().await;
-        let inner = checkpoints.inner.clone();
-        checkpoints.spawn(async move {
+        let checkpoints = Self { inner, tasks: Arc::default() };
+        let (inner, tasks) = (checkpoints.inner.clone(), Arc::downgrade(&checkpoints.tasks));
+        checkpoints.tasks.spawn(async move {
+            inner.resume(&tasks).await;
             let mut period = tokio::time::interval(tidy::PERIOD);
             loop {
                 period.tick().await;
@@ -90,32 +113,13 @@ impl Checkpoints {
         checkpoints
     }
 
-    async fn resume(&self) {
-        let (found, failed) = self.inner.store.staged().await;
-        for error in failed {
-            tracing::warn!(%error, "staged files of checkpoints cannot be read");
-        }
-        for staged in found {
-            let record = match Record::decode(&staged.record) {
-                Ok(record) => record,
-                Err(error) => {
-                    let (id, tier) = (staged.file.id(), staged.file.tier());
-                    tracing::error!(id, tier, %error, "the record of a staged file is damaged");
-                    continue;
-                }
-            };
-            let options = Options::from(record.endpoint.clone().unwrap_or_default());
-            let tracked = self.inner.registry.add(staged.file, record, options);
-            self.begin_upload(tracked);
-        }
-    }
-
     /// Gives the credentials of a client who may save there to files that wait for some: a restart
     /// forgets them.
     ///
     /// # Errors
     /// `Invalid` for a place that nothing can be saved to.
-    pub fn supply(&self, place: &Place) -> Result<()> {
+    pub async fn supply(&self, place: &Place) -> Result<()> {
+        self.inner.resumed.wait().await;
         let (url, options) = (checked_url(&place.url)?, Options::from(place.origin.clone()));
         self.inner.supply(&url, &options);
         Ok(())
@@ -128,11 +132,7 @@ impl Checkpoints {
             let wanted = if record.commit.is_some() { Level::Published } else { Level::Uploaded };
             record.progress.level() < wanted
         };
-        !self.inner.registry.select(is_on_its_way).is_empty()
-    }
-
-    fn sink(&self, url: &str, options: &Options) -> Result<Arc<dyn Sink>> {
-        self.inner.sink(url, options)
+        !self.inner.resumed.initialized() || !self.inner.registry.select(is_on_its_way).is_empty()
     }
 
     /// Names of the tiers for a file, by the rule of its URL.
@@ -154,15 +154,34 @@ impl Checkpoints {
                 .advise("wait until uploads are done, or raise `max` of the [[checkpoint]]")),
         }
     }
-
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        while tasks.try_join_next().is_some() {}
-        tasks.spawn(task);
-    }
 }
 
 impl Inner {
+    /// Finds what was staged before, and goes on with its uploads.
+    async fn resume(self: &Arc<Self>, tasks: &Weak<Tasks>) {
+        let (found, failed) = self.store.staged().await;
+        for error in failed {
+            tracing::warn!(%error, "staged files of checkpoints cannot be read");
+        }
+        for staged in found {
+            let record = match Record::decode(&staged.record) {
+                Ok(record) => record,
+                Err(error) => {
+                    let (id, tier) = (staged.file.id(), staged.file.tier());
+                    tracing::error!(id, tier, %error, "the record of a staged file is damaged");
+                    continue;
+                }
+            };
+            let options = Options::from(record.endpoint.clone().unwrap_or_default());
+            let tracked = self.registry.add(staged.file, record, options);
+            if let Some(tasks) = tasks.upgrade() {
+                tasks.upload(self, tracked);
+            }
+        }
+        // Set once, here.
+        let _ = self.resumed.set(());
+    }
+
     fn sink(&self, url: &str, options: &Options) -> Result<Arc<dyn Sink>> {
         self.store.sink(url, options)
     }
@@ -191,14 +210,19 @@ impl Inner {
             if matches!(record.progress, Progress::Failed { .. }) {
                 return false;
             }
-            let lone = || record.is_lone && object_url(&record.url, &record.name) == url;
-            record.endpoint.as_ref() == Some(&endpoint) && (record.url == url || lone())
+            let is_there = record.url == url || record.named_url() == url;
+            is_there && record.endpoint.as_ref() == Some(&endpoint)
         };
         for tracked in self.registry.select(is_meant) {
             tracked.supply(options.clone());
             self.registry.note_trouble(&tracked, None);
         }
     }
+}
+
+/// Returns the error of what the end of the daemon cuts short.
+fn shutting_down() -> Error {
+    Error::new(ErrorKind::Closed, "shutting down")
 }
 
 /// Returns the URL of a checkpoint in its one spelling, without a slash at its end.

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use forebay_checkpoint::{
-    Entry, FileName, Level, MANIFEST, METADATA, Manifest, block_count, object_url,
+    BLOCK_BYTES, DOCUMENT_BYTES_MAX, Entry, FileName, Level, MANIFEST, METADATA, Manifest,
+    Progress, Record, block_count, object_url,
 };
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::{Options, Rank, Sink, Source, Stat};
@@ -17,8 +18,8 @@ use futures::{FutureExt, StreamExt, TryStreamExt};
 
 use crate::{Checkpoints, Inner, checked_url};
 
-/// Largest manifest: that of 100 TB has some 250 MiB.
-pub(crate) const MANIFEST_MAX: usize = 512 << 20;
+// Blocks of the wire are those of the manifest: one checksum each.
+const _: () = assert!(BLOCK == BLOCK_BYTES, "a block has one length");
 
 /// Manifests asked for at once.
 const ASKED_AT_ONCE: usize = 16;
@@ -39,17 +40,17 @@ impl Checkpoints {
     /// # Errors
     /// `NotFound` if there is none; those of the store.
     pub async fn load(&self, place: Place) -> Result<Loading> {
+        self.inner.resumed.wait().await;
         let url = checked_url(&place.url)?;
         let (name, options) = (FileName::new(place.name)?, Options::from(place.origin));
         let place = object_url(&url, &name);
         let rank = self.inner.store.rank_now();
-        let is_ours =
-            |record: &forebay_checkpoint::Record| record.url == url && record.name == name;
+        let is_ours = |record: &Record| record.url == url && record.name == name;
         // What this node is still uploading is newer than what the store has.
         let lone = self.inner.registry.select(|record| record.is_lone && is_ours(record));
         if let Some(newest) = lone.first().filter(|newest| newest.level() < Level::Uploaded) {
             let record = newest.record();
-            let (len, blocks) = (record.len, Some(record.blocks));
+            let (len, blocks) = (record.len, Some(record.blocks.clone()));
             let local = Some(newest.file.clone());
             return Ok(Loading { url: place, len, blocks, local, origin: None, rank });
         }
@@ -62,7 +63,7 @@ impl Checkpoints {
         };
         let (len, blocks) = match (&entry, &local) {
             (Some(entry), _) => (entry.len, Some(entry.blocks.clone())),
-            (None, Some(lone)) => (stat.len, Some(lone.record().blocks)),
+            (None, Some(lone)) => (stat.len, Some(lone.record().blocks.clone())),
             (None, None) => (stat.len, None),
         };
         if len != stat.len {
@@ -123,7 +124,7 @@ impl Checkpoints {
     /// Those of the store; `Corrupt` for a damaged manifest.
     pub async fn latest(&self, place: Place) -> Result<Option<String>> {
         let (url, options) = (checked_url(&place.url)?, Options::from(place.origin));
-        let sink = self.sink(&url, &options)?;
+        let sink = self.inner.sink(&url, &options)?;
         let published = self.inner.published(&*sink, &url).await?;
         let newest = published.into_iter().max_by_key(|(_, one)| (one.published_at_ms, one.step));
         Ok(newest.map(|(url, _)| url))
@@ -193,14 +194,14 @@ impl Inner {
 /// Those of the store; `Corrupt` for a damaged manifest.
 pub(crate) async fn manifest_of(sink: &dyn Sink, url: &str) -> Result<Option<Manifest>> {
     let place = object_url(url, MANIFEST);
-    let Some(bytes) = sink.get(&place, MANIFEST_MAX).await? else { return Ok(None) };
+    let Some(bytes) = sink.get(&place, DOCUMENT_BYTES_MAX).await? else { return Ok(None) };
     Manifest::decode(&bytes).map(Some).map_err(|error| error.at("url", place))
 }
 
 /// Returns true if the object in the store is the file of this record.
-fn is_tag(record: &forebay_checkpoint::Record, stat: &Stat) -> bool {
+fn is_tag(record: &Record, stat: &Stat) -> bool {
     match &record.progress {
-        forebay_checkpoint::Progress::Uploaded { tag, .. } => {
+        Progress::Uploaded { tag, .. } => {
             record.len == stat.len && stat.version.trim_matches('"') == tag.trim_matches('"')
         }
         _ => false,

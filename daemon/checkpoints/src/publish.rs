@@ -17,7 +17,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt};
 
 use crate::Inner;
 use crate::clock::now_ms;
-use crate::load::{MANIFEST_MAX, manifest_of};
+use crate::load::manifest_of;
 use crate::registry::Tracked;
 
 /// Largest receipt: that of the largest file, whose checksums take 100 MiB as text.
@@ -122,9 +122,7 @@ impl Inner {
         manifest: &Manifest,
     ) -> Result<Option<Manifest>> {
         let place = object_url(&record.url, MANIFEST);
-        let before = sink.get(&place, MANIFEST_MAX).await?;
-        let before = before.map(|bytes| Manifest::decode(&bytes)).transpose();
-        let before = before.map_err(|error| error.at("url", &place))?;
+        let before = manifest_of(sink, &record.url).await?;
         if before.as_ref().is_some_and(|before| before.attempt == manifest.attempt) {
             // Before a crash.
             return Ok(None);

@@ -22,7 +22,8 @@ pub(crate) struct Registry {
 /// A staged file and its way to the store.
 pub(crate) struct Tracked {
     pub(crate) file: StagedFile,
-    record: Mutex<Record>,
+    /// Shared: the checksums of a large file take a megabyte.
+    record: Mutex<Arc<Record>>,
     /// Endpoint and credentials of the destination; without the secrets after a restart.
     options: Mutex<Options>,
     /// Last failure of the upload or the publication, while it lasts.
@@ -36,7 +37,7 @@ impl Registry {
         let id = record.id;
         let tracked = Arc::new(Tracked {
             file,
-            record: Mutex::new(record),
+            record: Mutex::new(Arc::new(record)),
             options: Mutex::new(options),
             trouble: Mutex::default(),
             retry: Notify::new(),
@@ -74,9 +75,9 @@ impl Registry {
     /// # Errors
     /// Those of the device.
     pub(crate) async fn note(&self, tracked: &Tracked, progress: Progress) -> Result<()> {
-        let record = Record { progress, ..tracked.record() };
+        let record = Record { progress, ..(*tracked.record()).clone() };
         tracked.file.save_record(record.encode()?).await?;
-        *tracked.lock() = record;
+        *tracked.lock() = Arc::new(record);
         tracked.note_trouble(None);
         self.changed.send_replace(());
         Ok(())
@@ -99,11 +100,11 @@ impl Registry {
 }
 
 impl Tracked {
-    fn lock(&self) -> MutexGuard<'_, Record> {
+    fn lock(&self) -> MutexGuard<'_, Arc<Record>> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn record(&self) -> Record {
+    pub(crate) fn record(&self) -> Arc<Record> {
         self.lock().clone()
     }
 

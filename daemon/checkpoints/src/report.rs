@@ -74,10 +74,7 @@ impl Checkpoints {
                 report.oldest_seconds = report.oldest_seconds.max(Some(age));
             }
             report.held_files += usize::from(trouble.is_some());
-            let url = match record.is_lone {
-                true => format!("{}/{}", record.url, record.name),
-                false => record.url.clone(),
-            };
+            let url = record.named_url().into_owned();
             let one = by_url.entry(url.clone()).or_insert_with(|| CheckpointReport {
                 url: shown(&url).to_string(),
                 level: Level::Published.name().to_owned(),

@@ -56,6 +56,7 @@ impl Checkpoints {
     /// `Invalid` for a place that nothing can be written to; `PermissionDenied` by the rules;
     /// `Full` if there is no room, or the rule's `max` is reached.
     pub async fn save(&self, save: Save, writer: Writer) -> Result<Saving> {
+        self.inner.resumed.wait().await;
         let Save { place, id, expected, is_lone, job } = save;
         let url = checked_url(&place.url)?;
         let name = FileName::new(place.name)?;
@@ -65,7 +66,7 @@ impl Checkpoints {
             return Err(too_large(expected));
         }
         // Rejects a place before room is made for it.
-        self.sink(&url, &options)?;
+        self.inner.sink(&url, &options)?;
         let tiers = self.check_rule(&url, expected)?;
         let store = &self.inner.store;
         let file = loop {
@@ -95,7 +96,7 @@ impl Checkpoints {
         let options = saving.draft.options.clone();
         self.inner.supply(&record.url, &options);
         let tracked = self.inner.registry.add(saving.file.clone(), record, options);
-        self.begin_upload(tracked);
+        self.tasks.upload(&self.inner, tracked);
         Ok(())
     }
 }

@@ -20,7 +20,7 @@ impl Inner {
         let waiting = self.registry.select(|record| {
             !record.is_lone && matches!(record.progress, Progress::Uploaded { .. })
         });
-        let mut urls: Vec<_> = waiting.iter().map(|file| file.record().url).collect();
+        let mut urls: Vec<_> = waiting.iter().map(|file| file.record().url.clone()).collect();
         urls.sort();
         urls.dedup();
         for url in urls {
@@ -80,7 +80,7 @@ impl Inner {
         }
         let kept = published.iter().map(|file| file.record());
         let metadata = kept.into_iter().find(|one| age(one) == newest && one.commit.is_some());
-        if let Err(error) = self.keep_to_rule(run, metadata.as_ref()).await {
+        if let Err(error) = self.keep_to_rule(run, metadata.as_deref()).await {
             tracing::warn!(url = shown(run), %error, "failed to remove old checkpoints");
         }
     }

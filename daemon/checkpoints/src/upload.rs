@@ -5,7 +5,6 @@
 //! after a restart with the parts that the store has. A failure never ends an upload, unless its
 //! bytes are damaged: it is shown, and tried again later.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
@@ -21,7 +20,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt};
 
 use crate::clock::now_ms;
 use crate::registry::Tracked;
-use crate::{Checkpoints, Inner};
+use crate::{Inner, shutting_down};
 
 /// Files uploaded at once: two keep a link busy while one of them is completed.
 pub(crate) const UPLOADS: usize = 2;
@@ -51,17 +50,9 @@ impl AsRef<[u8]> for Body {
     }
 }
 
-impl Checkpoints {
-    /// Begins to upload a file, or goes on with it.
-    pub(crate) fn begin_upload(&self, tracked: Arc<Tracked>) {
-        let inner = self.inner.clone();
-        self.spawn(async move { inner.bring(&tracked).await });
-    }
-}
-
 impl Inner {
     /// Brings a file to the store, and the checkpoint into sight if the file is its `.metadata`.
-    async fn bring(&self, tracked: &Tracked) {
+    pub(crate) async fn bring(&self, tracked: &Tracked) {
         let mut waits = ExponentialBuilder::new()
             .with_min_delay(RETRY.0)
             .with_max_delay(RETRY.1)
@@ -75,12 +66,13 @@ impl Inner {
                 // Somebody gave others meanwhile.
                 continue;
             }
-            let Record { url, name, job, tenant, .. } = tracked.record();
-            let (url, name) = (shown(&url), name.as_str());
+            let record = tracked.record();
+            let (url, name) = (shown(&record.url), record.name.as_str());
+            let (job, tenant) = (&record.job, record.tenant.as_deref());
             tracing::warn!(url, name, job, tenant, %error, "a checkpoint's file is not uploaded yet");
             if error.kind() == ErrorKind::Corrupt {
                 let failed = Progress::Failed { reason: error.to_string() };
-                let is_known = matches!(tracked.record().progress, Progress::Failed { .. });
+                let is_known = matches!(record.progress, Progress::Failed { .. });
                 if !is_known && let Err(error) = self.registry.note(tracked, failed).await {
                     tracing::warn!(url, name, %error, "failed to note that a file is damaged");
                 }
@@ -126,11 +118,17 @@ impl Inner {
     }
 
     async fn put_receipt(&self, tracked: &Tracked, tag: &Tag, at_ms: u64) -> Result<()> {
-        let Record { id, url, name, len, blocks, .. } = tracked.record();
-        let sink = self.sink(&url, &tracked.options())?;
-        let tag = tag.as_str().to_owned();
-        let receipt = Receipt { id, name, len, blocks, tag, uploaded_at_ms: at_ms };
-        let place = object_url(&url, receipt_name(id));
+        let record = tracked.record();
+        let sink = self.sink(&record.url, &tracked.options())?;
+        let receipt = Receipt {
+            id: record.id,
+            name: record.name.clone(),
+            len: record.len,
+            blocks: record.blocks.clone(),
+            tag: tag.as_str().to_owned(),
+            uploaded_at_ms: at_ms,
+        };
+        let place = object_url(&record.url, receipt_name(record.id));
         sink.put(&place, receipt.encode()?.into(), Overwrite::Allowed).await?;
         Ok(())
     }
@@ -146,7 +144,7 @@ impl Inner {
             return Ok(None);
         }
         let Ok(_turn) = self.uploads.acquire().await else {
-            return Err(Error::new(ErrorKind::Closed, "shutting down"));
+            return Err(shutting_down());
         };
         self.put_bytes(tracked, &record, &place).await.map(Some)
     }
@@ -279,8 +277,7 @@ impl Inner {
             let grant = self.slabs.reserve(PART_MEMORY).ok_or_else(full)?;
             let make = || Region::create("forebay-uploads", PART_MEMORY);
             let region = tokio::task::spawn_blocking(make).await;
-            let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
-            Ok((Arena::new(region.map_err(closed)??), grant))
+            Ok((Arena::new(region.map_err(|_| shutting_down())??), grant))
         });
         made.await.map(|(arena, _)| arena)
     }

@@ -21,6 +21,7 @@ impl Checkpoints {
     /// `NotFound` if nothing of the checkpoint is on this node and it is not in the store; the
     /// error of an upload or a publication that fails for good.
     pub async fn reach(&self, place: Place, level: Level) -> Result<()> {
+        self.inner.resumed.wait().await;
         let (url, options) = (checked_url(&place.url)?, Options::from(place.origin));
         let mut changed = self.inner.registry.subscribe();
         loop {
@@ -56,10 +57,7 @@ impl Checkpoints {
 impl Inner {
     /// Returns true if all files of a checkpoint here have reached a level; none if there are none.
     fn progress(&self, url: &str, level: Level) -> Result<Option<bool>> {
-        let files = self.registry.select(|record| match record.is_lone {
-            true => object_url(&record.url, &record.name) == url,
-            false => record.url == url,
-        });
+        let files = self.registry.select(|record| record.named_url() == url);
         if files.is_empty() {
             return Ok(None);
         }

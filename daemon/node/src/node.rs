@@ -114,8 +114,7 @@ impl Node {
             None => None,
         };
         let slabs = SlabMemory::new(memory.left(in_memory)?);
-        let checkpoints = Checkpoints::start(store.clone(), slabs.clone());
-        let checkpoints = Arc::new(checkpoints.await);
+        let checkpoints = Arc::new(Checkpoints::start(store.clone(), slabs.clone()));
         Ok(Arc::new(Self {
             store,
             access,

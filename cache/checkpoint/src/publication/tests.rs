@@ -174,8 +174,8 @@ proptest! {
         cases: 4096, failure_persistence: None, ..ProptestConfig::default()
     })]
 
-    /// Whatever happens, the origin sees receipts, one manifest and `.metadata` in this order; and
-    /// once everything was uploaded, an undisturbed publisher ends.
+    /// The origin sees receipts, one manifest and `.metadata` in this order in any history. Once
+    /// everything was uploaded, an undisturbed publisher ends.
     #[test]
     fn any_history_gives_one_order_of_steps(
         files in prop::collection::btree_set(1..=8_u8, 0..6),

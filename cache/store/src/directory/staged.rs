@@ -15,7 +15,8 @@ use std::io::ErrorKind as IoErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_checkpoint::FileId;
+use forebay_error::{Doing, Error, Result};
 
 use super::{Directory, make_private};
 
@@ -127,24 +128,19 @@ impl Directory {
     }
 }
 
-/// Rejects a name that is no file name of this folder: it would name another file.
+/// Rejects a name that is no identity of a file: it would name another file.
 ///
 /// # Errors
 /// `Invalid`.
 pub(crate) fn check_staged_id(id: &str) -> Result<()> {
-    let is_hex = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
-    match id.len() == super::HASH_DIGITS && id.bytes().all(is_hex) {
-        true => Ok(()),
-        false => {
-            Err(Error::new(ErrorKind::Invalid, "the identity of a checkpoint's file is no number")
-                .at("id", id))
-        }
-    }
+    id.parse::<FileId>().map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use forebay_error::ErrorKind;
 
     use super::*;
     use crate::files::LocalFiles;

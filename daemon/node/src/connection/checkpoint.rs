@@ -187,11 +187,12 @@ impl Connection {
             wire::Level::Uploaded => Level::Uploaded,
             wire::Level::Published => Level::Published,
         };
-        if self.rights.may_save(&place.url) && self.check_reach(&place).is_ok() {
-            self.node.checkpoints.supply(&place)?;
-        }
+        let may_save = self.rights.may_save(&place.url);
         let node = self.node.clone();
         self.answer(place, |place| async move {
+            if may_save {
+                node.checkpoints.supply(&place).await?;
+            }
             node.checkpoints.reach(place, level).await.map(|()| wire::Reply::Reached)
         })
     }
