@@ -1,19 +1,13 @@
-"""Folders of other tools, published as checkpoints."""
+"""Whole checkpoints: folders of other tools published, published ones copied or removed."""
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import secrets
-from collections.abc import Iterator
 
-from forebay.checkpoint._files import ID_BYTES, SavedFile
+from forebay import _native
+from forebay._options import job_name
+from forebay._values import flag, whole
 from forebay.checkpoint._way import TIMEOUT, Way, checked
-from forebay.errors import Invalid, NotFound
-
-# Bytes copied at a time.
-_PIECE = 4 << 20
 
 # File that makes a checkpoint visible.
 METADATA = ".metadata"
@@ -43,7 +37,8 @@ def push(
     step
         Step of the training, for ``keep`` of the node's rule.
     overwrite
-        Replace a checkpoint that is published there already.
+        Replace a checkpoint that is published there already. Files keep their names, so a reader
+        may meet old and new ones beside each other until the new checkpoint is published.
     daemon, timeout, job
         As of `open`.
 
@@ -56,42 +51,72 @@ def push(
     Full
         If there is no room.
     """
+    step = None if step is None else whole("step", step, 0, 2**63 - 1)
     place, way = checked(url), Way.of(daemon, timeout)
-    if not os.path.isdir(folder):
-        raise NotFound(f"there is no folder {folder!s}", {"path": os.fspath(folder)})
-    identities = []
-    names = sorted(_files(os.fspath(folder)))
-    if not names:
-        raise Invalid(f"{folder!s} holds no files", {"option": "folder"})
-    for name in names:
-        if name == METADATA:
-            raise Invalid(
-                f"{folder!s} holds {METADATA}, which makes a checkpoint visible: save it with "
-                "forebay.checkpoint.Writer",
-                {"option": "folder"},
-            )
-        identity = secrets.token_bytes(ID_BYTES)
-        path = os.path.join(folder, name)
-        expected = os.path.getsize(path)
-        saved = SavedFile(
-            (place, name), way, identity=identity, expected=expected, lone=False, job=job
-        )
-        with saved, io.FileIO(path) as source:
-            while piece := source.read(_PIECE):
-                saved.write(piece)
-        identities.append(identity)
-    with SavedFile((place, METADATA), way, lone=False, job=job) as metadata:
-        metadata.write(json.dumps({"files": names, "step": step}).encode())
-        metadata.commit(identities, step, overwrite)
+    _native.checkpoint_push(
+        os.fspath(folder), place, step, flag("overwrite", overwrite), job_name(job), way.native()
+    )
 
 
-def _files(folder: str) -> Iterator[str]:
-    def fail(error: OSError) -> None:
-        raise error
+def restore(
+    url: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    daemon: str | None = None,
+    timeout: float = TIMEOUT,
+) -> None:
+    """Copy all files of a published checkpoint to a new local folder.
 
-    for root, _, names in os.walk(folder, onerror=fail, followlinks=True):
-        for name in names:
-            path = os.path.join(root, name)
-            if not os.path.isfile(path):
-                raise Invalid(f"{path} is no file", {"option": "folder"})
-            yield os.path.relpath(path, folder)
+    The folder appears once all files are in it, each compared with its checksums. What this node
+    saved comes from its disk.
+
+    Parameters
+    ----------
+    url
+        URL of the checkpoint.
+    folder
+        Local folder, which does not exist or is empty.
+    daemon, timeout
+        As of `open`.
+
+    Raises
+    ------
+    NotFound
+        If nothing is published there.
+    Invalid
+        If the folder holds files.
+    Corrupt
+        If the bytes are not those that were saved, in the store as well.
+    """
+    place, way = checked(url), Way.of(daemon, timeout)
+    _native.checkpoint_restore(place, os.fspath(folder), way.native())
+
+
+def remove(
+    url: str | os.PathLike[str],
+    *,
+    daemon: str | None = None,
+    timeout: float = TIMEOUT,
+) -> None:
+    """Remove a checkpoint, or a file of its own: uploads that are under way, and what is published.
+
+    It disappears as a whole before its first file goes.
+
+    Parameters
+    ----------
+    url
+        URL of the checkpoint, or of a file that this node saved by `open`.
+    daemon, timeout
+        As of `open`.
+
+    Raises
+    ------
+    NotFound
+        If there is nothing of it.
+    Invalid
+        For a checkpoint that Forebay did not publish.
+    PermissionDenied
+        If this user may not save there.
+    """
+    place, way = checked(url), Way.of(daemon, timeout)
+    _native.checkpoint_remove(place, way.native())
