@@ -18,7 +18,7 @@ from forebay import (
     _device,
     _foreign,
     _leases,
-    _lightning,
+    _lookahead,
     _native,
     _paths,
     _settings,
@@ -204,7 +204,7 @@ class DataLoader:
         self._first, self._step = 0, 1
         self._at = self._start(0)  # Position of the next batch.
         # Delivered batches that the caller holds back, and the positions of the latest ones.
-        self._held, self._latest = 0, deque[_state.Position](maxlen=_lightning.HELD_MAX)
+        self._held, self._latest = 0, deque[_state.Position](maxlen=_lookahead.HELD_MAX)
         self._begun, self._chosen, self._closed = False, False, False
         self._current: weakref.ref[Epoch] | None = None
         self._lanes, self._version = self._options.lanes, _native.ORDER_VERSION
@@ -528,7 +528,7 @@ class DataLoader:
         self._counts.deselected += deselected
         if not dropped:
             self._latest.append(self._at)
-            self._held = min(_lightning.held(), len(self._latest))
+            self._held = min(_lookahead.held(), len(self._latest))
         self._at = self._at.next_batch(self._step)
         self._chosen = True
         if self._leases is not None:

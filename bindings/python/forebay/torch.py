@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils import data
 
-from forebay import _foreign, _lightning
+from forebay import _foreign, _lookahead
 from forebay._values import whole
 from forebay.errors import Invalid
 from forebay.loader import DataLoader
@@ -94,7 +94,7 @@ class IterableDataset(data.IterableDataset[Any]):
         try:
             return len(self._loader)
         except TypeError:
-            _lightning.refuse_workers_ahead()
+            _lookahead.refuse_workers_ahead()
             raise
 
     def __getstate__(self) -> dict[str, Any]:

@@ -13,9 +13,12 @@ import select
 import shutil
 import signal
 import struct
+import subprocess
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -239,6 +242,64 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
         monkeypatch.setenv(name, value)
     yield home
     home.end()
+
+
+@dataclass
+class Bucket:
+    """A folder of a bucket of a real S3 server, and the same folder on the disk behind it."""
+
+    url: str
+    folder: Path
+    environment: dict[str, str]
+
+    def names(self) -> list[str]:
+        """Return the names of the objects below the folder that are no documents of Forebay."""
+        files = (path for path in self.folder.rglob("*") if path.is_file())
+        names = [str(path.relative_to(self.folder)) for path in files]
+        return sorted(name for name in names if not name.startswith(".") and "/." not in name)
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[dict[str, str]]:
+    """Serve a folder, whose folders are the buckets; yields the variables that lead there."""
+    root = Path(__file__).resolve().parents[3]
+    program = root / os.environ.get("CARGO_TARGET_DIR", "target") / "release/forebay-origin"
+    keys = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests-secret"}
+    named = ["--access-key", "tests", "--secret-key", "tests-secret"]
+    with subprocess.Popen(
+        [program, "--dir", folder, "--port", "0", "--until-eof", *named],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            assert server.stdout is not None
+            endpoint = server.stdout.readline().removeprefix("listening on ").strip()
+            yield keys | {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1"}
+        finally:
+            server.terminate()
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+    """One S3 server for all tests, as s3fs remembers the first endpoint of a process."""
+    folder = tmp_path_factory.mktemp("store")
+    (folder / "bucket").mkdir()
+    with s3_server(folder) as environment:
+        yield folder / "bucket", environment
+
+
+@pytest.fixture
+def bucket(
+    store: tuple[Path, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Bucket:
+    """An empty folder of the S3 server for one test."""
+    folder, environment = store
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    return Bucket(f"s3://bucket/{tmp_path.name}", folder / tmp_path.name, environment)
 
 
 @pytest.fixture

@@ -213,7 +213,8 @@ def test_mistakes_are_told(url, tmp_path):
     for mistake in ("r", "w", "ab", None):
         with pytest.raises(Invalid, match="mode"):
             checkpoint.open(url, mode=mistake)
-    for mistake in ("", "/", "s3://bucket"):
+    # pathlib makes s3:/bucket/key of a URL, a path below the current folder.
+    for mistake in ("", "/", "s3://bucket", Path("s3://bucket/key")):
         with pytest.raises(Invalid):
             checkpoint.open(mistake, "wb")
     with pytest.raises(Invalid, match="level"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 
 from forebay import _launch, _paths
@@ -12,6 +13,9 @@ from forebay.errors import Invalid
 # Seconds for one answer of the daemon. A block takes milliseconds; a store that is slow to answer a
 # question takes its retries, a minute at most.
 TIMEOUT = 120.0
+
+# A URL that went through pathlib, which keeps one of its two slashes. `file:/path` is one as it is.
+_SHORTENED = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]*:/(?!/)")
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,11 @@ def checked(url: str | os.PathLike[str]) -> str:
     named = os.fspath(url)
     if not isinstance(named, str) or not named.strip("/"):
         raise Invalid(f"a checkpoint needs a URL, not {url!r}", {"option": "url"})
+    if _SHORTENED.match(named):
+        raise Invalid(
+            f"{named!r} lost a slash: give a URL as text, for pathlib.Path keeps one of the two",
+            {"option": "url"},
+        )
     return _paths.url(named.rstrip("/"), _paths.here())
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from forebay import _foreign, _lightning
+from forebay import _foreign, _lookahead
 from forebay._stop import of_generator
 from forebay._turns import InTurns, Turns
 from forebay._values import U64_MAX, whole
@@ -111,7 +111,7 @@ class Pipeline(IterableDataset[Any]):
         try:
             for sample in islice(stream, begin.samples, None):
                 handed_out += 1
-                self._at, self._held = replace(begin, samples=handed_out), _lightning.held()
+                self._at, self._held = replace(begin, samples=handed_out), _lookahead.held()
                 yield sample
         except RuntimeError as error:
             told = of_generator(error)
