@@ -366,7 +366,6 @@ fn removal_ends_what_is_under_way() {
     assert_eq!(bench.place("").resume().unwrap(), 1);
     let is_busy = || bench.daemon().node().checkpoints.is_busy();
     eventually("nothing is on its way", || !is_busy());
-    proxy.clear();
     assert_eq!(bench.place("").remove(false).unwrap().local_files, 1);
     assert_eq!(bench.place("").resume().unwrap(), 0);
 }

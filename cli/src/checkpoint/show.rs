@@ -31,8 +31,10 @@ pub(in super::super) struct Arguments {
 struct Shown {
     /// Files on this node; none if there are none.
     local: Option<CheckpointReport>,
-    /// Files in the store; none if nothing is published.
+    /// Files in the store; none if nothing is published, or if it is not known.
     published: Option<Published>,
+    /// Reason why it is not known, if the store does not tell.
+    unknown: Option<String>,
 }
 
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
@@ -45,23 +47,25 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
         .map_err(Failure::of_request)?;
     let url = url.trim_end_matches('/');
     let local = report.checkpoints.into_iter().find(|one| one.url == url);
-    let published = match published {
-        Ok(published) => Some(published),
+    let (published, unknown) = match published {
+        Ok(published) => (Some(published), None),
         // Files on their way are worth showing without an answer of the store.
-        Err(error) if local.is_some() && error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(error.into()),
+        Err(error) if local.is_none() => return Err(error.into()),
+        Err(error) if error.kind() == ErrorKind::NotFound => (None, None),
+        Err(error) => (None, Some(error.to_string())),
     };
-    query.output.print(&Shown { local, published }, text)
+    query.output.print(&Shown { local, published, unknown }, text)
 }
 
-fn text(Shown { local, published }: &Shown) -> String {
+fn text(Shown { local, published, unknown }: &Shown) -> String {
     let mut lines = vec!["on this node:".to_owned()];
     lines.push(match local {
         Some(local) => checkpoint(local),
         None => "  nothing".to_owned(),
     });
     let Some(Published { at_ms, step, files }) = published else {
-        lines.push("in the store:\n  not published yet".to_owned());
+        let why = unknown.as_deref().map_or_else(|| "not published yet".to_owned(), printable);
+        lines.push(format!("in the store:\n  {why}"));
         return lines.join("\n");
     };
     let at = match at_ms {

@@ -1,6 +1,8 @@
 //! Removal of a checkpoint that somebody asks for: files that wait on this node, and what is
 //! published.
 
+use std::sync::Arc;
+
 use forebay_checkpoint::{METADATA, Manifest, Progress, Record, object_url, receipt_name};
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_source::{Options, Sink, UploadId};
@@ -26,7 +28,12 @@ impl Checkpoints {
         let (url, options) = (checked_url(&place.url)?, Options::from(place.origin));
         let sink = self.inner.sink(&url, &options)?;
         let files = self.inner.registry.select(|record| record.named_url() == url);
-        let manifest = manifest_of(&*sink, &url).await?;
+        let has_nothing_there = |file: &Arc<Tracked>| file.record().progress == Progress::Staged;
+        let manifest = match manifest_of(&*sink, &url).await {
+            // A bucket that does not exist, say, must not keep them here for ever.
+            Err(_) if !files.is_empty() && files.iter().all(has_nothing_there) => None,
+            found => found?,
+        };
         if files.is_empty() && manifest.is_none() {
             return Err(nothing(&*sink, &url).await?);
         }

@@ -86,7 +86,7 @@ impl Inner {
                 return;
             }
             let is_final = error.kind() == ErrorKind::Invalid;
-            self.registry.note_trouble(tracked, Some(error));
+            self.registry.note_trouble(tracked, Some(with_advice(error)));
             let wait = waits.next().unwrap_or(RETRY.1);
             match is_final {
                 // Only somebody's request can help.
@@ -305,4 +305,17 @@ impl Inner {
             rate.take(bytes).await;
         }
     }
+}
+
+/// The error, with the way to supply what only a client has.
+fn with_advice(error: Error) -> Error {
+    if error.kind() != ErrorKind::PermissionDenied {
+        return error;
+    }
+    let resume = "`forebay checkpoint push --resume URL` supplies those of its environment";
+    let advice = match error.advice() {
+        Some(advice) => format!("{advice}; {resume}"),
+        None => resume.to_owned(),
+    };
+    error.advise(advice)
 }
