@@ -20,8 +20,8 @@ SEED ?= 1
 
 python := .venv/bin/python
 # Folders that hold Python code, and those that hold Python tests.
-python_code := $(wildcard bindings/python cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/small benches/foresight benches/overhead benches/checkpoint examples scripts tests/python)
-python_tests := $(wildcard bindings/python/tests tests/python examples/tests cli/bench/contest/tests benches/cluster/tests scripts/tests)
+python_code := $(wildcard bindings/python cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/small benches/foresight benches/overhead benches/checkpoint deploy/tests examples scripts tests/python)
+python_tests := $(wildcard bindings/python/tests tests/python examples/tests cli/bench/contest/tests benches/cluster/tests deploy/tests scripts/tests)
 # Engine that tests and benchmarks compare the others with.
 cross_check := forebay-benches/tokio-uring
 heading = @printf '\n==> %s\n' "$(1)"
@@ -136,7 +136,7 @@ python-test:
 torture: ## Kill daemon after daemon on one cache directory: ROUNDS=1000 SEED=1
 	$(call heading,torture)
 	@FOREBAY_TORTURE_ROUNDS=$(or $(ROUNDS),1000) FOREBAY_TORTURE_SEED=$(SEED) \
-		cargo test --release --locked --workspace --test torture -- --nocapture
+		cargo test --release --locked --workspace --test torture --test checkpoint_torture -- --nocapture
 
 .PHONY: bench
 bench: setup-tests ## Measure rivals, the disk and starvation; results go to benches/results

@@ -41,8 +41,8 @@ const KINDS: [Kind; 6] = [
     Kind::PowerCut,
 ];
 
-/// Longest time into a save at which something is killed: a save takes some 50 to 200 ms here, and
-/// its upload as long.
+/// Longest time into a save, or into the upload after it, at which something is killed: a save takes
+/// some 50 to 200 ms here, and its upload as long.
 const LATEST_KILL_MS: u64 = 400;
 
 /// Largest file: three parts of an upload.
@@ -198,7 +198,7 @@ impl Bench {
         let outcome = match kind {
             Kind::PowerCut => self.power_cut(attempt, &url, random),
             Kind::PushKilled => self.push_killed(attempt, &url, at),
-            _ => self.killed(kind, attempt, &url, at),
+            _ => self.killed(kind, attempt, &url, (at, random.percent(50))),
         };
         let allowed = self.allowed.entry(url).or_default();
         match outcome {
@@ -209,16 +209,30 @@ impl Bench {
         say(&format!("round {}: {kind:?} at {} ms: {outcome:?}", attempt.0, at.as_millis()));
     }
 
-    /// A save beside which a daemon or the ranks end.
-    fn killed(&self, kind: Kind, attempt: Attempt, url: &str, at: Duration) -> Outcome {
+    /// A save beside which a daemon or the ranks end: at a time after its beginning, or after its
+    /// end.
+    fn killed(
+        &self,
+        kind: Kind,
+        attempt: Attempt,
+        url: &str,
+        (at, is_after_end): (Duration, bool),
+    ) -> Outcome {
         let daemon = self.start();
         let is_over = AtomicBool::new(false);
         let (told, ended) = mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| told.send(self.save(attempt, url, &is_over)).unwrap());
-            let early = match kind {
-                Kind::Undisturbed => None,
-                _ => ended.recv_timeout(at).ok(),
+            let early = match (kind, is_after_end) {
+                (Kind::Undisturbed, _) => None,
+                (_, false) => ended.recv_timeout(at).ok(),
+                (_, true) => {
+                    let outcome = ended.recv().ok();
+                    // The upload goes on meanwhile.
+                    let (_silent, never) = mpsc::channel::<()>();
+                    let _ = never.recv_timeout(at);
+                    outcome
+                }
             };
             if matches!(kind, Kind::RankKilled | Kind::BothKilled) {
                 is_over.store(true, Ordering::SeqCst);
