@@ -41,8 +41,8 @@ const KINDS: [Kind; 6] = [
     Kind::PowerCut,
 ];
 
-/// Longest time into a save, or into the upload after it, at which something is killed: a save takes
-/// some 50 to 200 ms here, and its upload as long.
+/// Longest time into a save, or into the upload after it, at which something is killed: a save
+/// takes some 50 to 200 ms here, and its upload as long.
 const LATEST_KILL_MS: u64 = 400;
 
 /// Largest file: three parts of an upload.
