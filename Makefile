@@ -13,13 +13,15 @@ URLS ?=
 SAMPLES ?=
 # Rounds of `make bench` (default 5) and of `make torture` (default 1000).
 ROUNDS ?=
+# More options of `make checkpoint-bench`, such as --quick or --only staged.
+FIGURES ?=
 # Seed of `make torture`.
 SEED ?= 1
 
 python := .venv/bin/python
 # Folders that hold Python code, and those that hold Python tests.
-python_code := $(wildcard bindings/python cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/small benches/foresight benches/overhead examples scripts tests/python)
-python_tests := $(wildcard bindings/python/tests tests/python examples/tests cli/bench/contest/tests benches/cluster/tests scripts/tests)
+python_code := $(wildcard bindings/python cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/small benches/foresight benches/overhead benches/checkpoint deploy/tests examples scripts tests/python)
+python_tests := $(wildcard bindings/python/tests tests/python examples/tests cli/bench/contest/tests benches/cluster/tests deploy/tests scripts/tests)
 # Engine that tests and benchmarks compare the others with.
 cross_check := forebay-benches/tokio-uring
 heading = @printf '\n==> %s\n' "$(1)"
@@ -91,7 +93,7 @@ python-lint:
 	$(call heading,ruff and mypy)
 	@.venv/bin/ruff check $(python_code)
 	@.venv/bin/mypy
-	@.venv/bin/mypy --config-file scripts/mypy.ini examples cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/small benches/foresight benches/overhead
+	@.venv/bin/mypy --config-file scripts/mypy.ini examples cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/small benches/foresight benches/overhead benches/checkpoint
 
 .PHONY: style
 style:
@@ -134,7 +136,7 @@ python-test:
 torture: ## Kill daemon after daemon on one cache directory: ROUNDS=1000 SEED=1
 	$(call heading,torture)
 	@FOREBAY_TORTURE_ROUNDS=$(or $(ROUNDS),1000) FOREBAY_TORTURE_SEED=$(SEED) \
-		cargo test --release --locked --workspace --test torture -- --nocapture
+		cargo test --release --locked --workspace --test torture --test checkpoint_torture -- --nocapture
 
 .PHONY: bench
 bench: setup-tests ## Measure rivals, the disk and starvation; results go to benches/results
@@ -145,6 +147,11 @@ bench: setup-tests ## Measure rivals, the disk and starvation; results go to ben
 contest: setup-tests ## Measure how many accelerators each loader feeds, photos and bytes: some three hours
 	$(call heading,contest)
 	@PYTHONPATH=examples:cli/bench/contest $(python) benches/rivals/accelerators.py --rounds $(or $(ROUNDS),5)
+
+.PHONY: checkpoint-bench
+checkpoint-bench: setup-tests ## Measure saves, uploads and restores of checkpoints: a quarter of an hour
+	$(call heading,checkpoints)
+	@FIGURES='$(FIGURES)' ROUNDS='$(ROUNDS)' scripts/checkpoint-bench.sh
 
 .PHONY: cluster
 cluster: setup-tests ## Measure four nodes that share their caches, behind links of a gigabit; needs root

@@ -35,6 +35,7 @@ missing_packages() {
     [ -x /usr/sbin/nginx ] || printf '%s\n' nginx-core
     [ -x /usr/bin/redis-server ] || printf '%s\n' redis-server
     command -v openssl >/dev/null || printf '%s\n' openssl
+    command -v systemd-analyze >/dev/null || printf '%s\n' systemd
     command -v npm >/dev/null || printf '%s\n' npm
     # A browser for the status page (0.4 GB). Ubuntu ships it as a snap: the test is skipped there.
     if grep -qx 'ID=debian' /etc/os-release 2>/dev/null; then

@@ -1,6 +1,9 @@
 //! `forebay checkpoint`.
 
 mod push;
+mod remove;
+mod restore;
+mod show;
 mod size;
 
 use std::time::Duration;
@@ -16,17 +19,21 @@ use super::{Done, Launcher, Query, Target, print};
 /// Time for one answer: a block takes milliseconds, and the retries of a slow store a minute.
 const ANSWER: Duration = Duration::from_secs(120);
 
-/// Show the checkpoints of this node, wait for one, or save a folder as one.
+/// Show checkpoints, wait for one, save a folder as one, restore or remove one.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
     /// List the checkpoints that files of this node belong to: how far each is, and what holds it.
     Ls(Query),
+    Show(show::Arguments),
     /// Wait until a checkpoint is durable here, uploaded, or visible as a whole.
     ///
     /// It also gives the daemon the credentials of this environment, for uploads that wait for
     /// some: a restart of the daemon forgets those of jobs.
     Wait(Wait),
     Push(push::Arguments),
+    Restore(restore::Arguments),
+    #[command(name = "rm")]
+    Remove(remove::Arguments),
     Size(size::Arguments),
 }
 
@@ -62,7 +69,10 @@ pub(super) fn run(verb: &Verb, launcher: &Launcher) -> Done {
             query.show(&admin, "/api/v1/checkpoints", list)
         }
         Verb::Wait(arguments) => wait(arguments, launcher),
+        Verb::Show(arguments) => show::run(arguments, launcher),
         Verb::Push(arguments) => push::run(arguments, launcher),
+        Verb::Restore(arguments) => restore::run(arguments, launcher),
+        Verb::Remove(arguments) => remove::run(arguments, launcher),
         Verb::Size(arguments) => size::run(arguments),
     }
 }
@@ -91,8 +101,8 @@ fn place(target: &Target, url: &str, launcher: &Launcher) -> Done<CheckpointPlac
 }
 
 fn list(report: &CheckpointsReport) -> String {
-    let CheckpointsReport { staged_bytes, backlog_bytes, oldest_seconds, held_files, checkpoints } =
-        report;
+    let CheckpointsReport { staged_bytes, backlog_bytes, oldest_seconds, held_files, .. } = report;
+    let checkpoints = &report.checkpoints;
     if checkpoints.is_empty() {
         return "no checkpoint has files on this node".to_owned();
     }

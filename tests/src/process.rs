@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_client::{Address, Next};
+use forebay_config::settings::Writers;
 use forebay_error::{Doing, Result};
+use forebay_store::CheckpointRule;
 use forebay_wire::message::{Begin, Open};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
@@ -49,6 +51,8 @@ pub struct Setup {
     pub kill_point: Option<KillPoint>,
     /// Time limit of a file system, if not the default.
     pub file_timeout: Option<Duration>,
+    /// True if it saves checkpoints anywhere.
+    pub saves: bool,
 }
 
 /// A node process; killed when dropped.
@@ -184,10 +188,17 @@ pub fn serve_until_eof() -> Result<()> {
     if let Some(limit) = setup.file_timeout {
         config.limits.file_timeout = limit;
     }
+    if setup.saves {
+        let rule = CheckpointRule::new("**")?;
+        let rule = CheckpointRule { tiers: vec!["nvme".to_owned()], ..rule };
+        config.access.writers = vec![Writers { rule: rule.clone(), allow: None }];
+        config.checkpoints = vec![rule];
+    }
     config.files = killing.clone();
     config.faults = Some(killing);
     let check = |store: &forebay_store::Store| {
         let (used, rest) = (store.counters().used_bytes, CacheContents::of(&setup.cache));
+        let used = used - store.staged_bytes();
         assert!(used == rest.bytes() && rest.others.is_empty(), "{used} bytes count of {rest:?}");
     };
     let daemon = Daemon::try_start_after(config, &setup.socket, check)?;

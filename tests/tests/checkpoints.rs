@@ -5,139 +5,21 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use forebay_client::{
-    CheckpointPlace, CheckpointReader, CheckpointWriter, Commit, FileId, Level, SaveConfig, Watch,
-};
-use forebay_config::settings::Writers;
-use forebay_error::{Error, ErrorKind, Result};
-use forebay_store::CheckpointRule;
+use forebay_client::{CheckpointWriter, Level, Push, SaveConfig};
+use forebay_error::{Error, ErrorKind};
 use forebay_testkit::{ACCESS_KEY, Ceph, Fault, FaultProxy, S3Server, SECRET_KEY, When, skip};
-use forebay_tests::{Daemon, Origin, TestSource, eventually, flip};
-use tempfile::TempDir;
+use forebay_tests::{
+    Daemon, Origin, SavingNode, TestSource, eventually, flip, metadata, patterned as bytes,
+    to_store, walk,
+};
 
 const MIB: usize = 1 << 20;
 
-/// Time for one answer on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-/// A node, and the store that its checkpoints go to.
-struct Bench {
-    daemon: Option<Daemon>,
-    cache: TempDir,
-    folder: TempDir,
-    environment: BTreeMap<String, String>,
-    url: String,
-}
-
-impl Bench {
-    /// A node that saves to a folder.
-    fn new() -> Self {
-        let folder = Daemon::disk();
-        let url = folder.path().join("run/step-1").to_str().unwrap().to_owned();
-        Self::to(url, BTreeMap::new(), folder)
-    }
-
-    fn to(url: String, environment: BTreeMap<String, String>, folder: TempDir) -> Self {
-        let cache = Daemon::disk();
-        let daemon = Some(start(cache.path(), 1 << 30));
-        Self { daemon, cache, folder, environment, url }
-    }
-
-    fn daemon(&self) -> &Daemon {
-        self.daemon.as_ref().unwrap()
-    }
-
-    fn restart(&mut self) {
-        self.daemon = None;
-        self.daemon = Some(start(self.cache.path(), 1 << 30));
-    }
-
-    fn place(&self, name: &str) -> CheckpointPlace {
-        self.place_at(&self.url, name)
-    }
-
-    fn place_at(&self, url: &str, name: &str) -> CheckpointPlace {
-        CheckpointPlace {
-            address: self.daemon().address(),
-            url: url.to_owned(),
-            name: name.to_owned(),
-            origin: self.environment.clone(),
-            timeout: PATIENCE,
-            watch: Watch::default(),
-        }
-    }
-
-    fn writer(&self, name: &str, id: u8, expected: u64) -> Result<CheckpointWriter> {
-        let (place, is_lone, job) = (self.place(name), false, "test".to_owned());
-        CheckpointWriter::open(SaveConfig { place, id: [id; 16], expected, is_lone, job })
-    }
-
-    fn save(&self, name: &str, id: u8, bytes: &[u8]) {
-        let mut writer = self.writer(name, id, bytes.len() as u64).unwrap();
-        writer.write(bytes).unwrap();
-        assert_eq!(writer.finish(None).unwrap(), bytes.len() as u64);
-    }
-
-    fn commit(&self, id: u8, files: &[u8], overwrite: bool) {
-        let mut writer = self.writer(".metadata", id, 0).unwrap();
-        writer.write(&metadata(id)).unwrap();
-        let files = files.iter().map(|id| [*id; 16]).collect::<Vec<FileId>>();
-        writer.finish(Some(Commit { files, step: Some(1), overwrite })).unwrap();
-    }
-
-    fn wait(&self, level: Level) -> Result<()> {
-        self.place("").wait(level)
-    }
-
-    fn load(&self, name: &str) -> Result<Vec<u8>> {
-        load(&self.place(name))
-    }
-
-    /// The object in the folder.
-    fn object(&self, name: &str) -> PathBuf {
-        Path::new(&self.url).join(name)
-    }
-
-    /// Staged files on the disk.
-    fn staged(&self) -> Vec<PathBuf> {
-        let listed = fs::read_dir(self.cache.path().join("checkpoints")).into_iter().flatten();
-        let paths = listed.flatten().map(|entry| entry.path());
-        paths.filter(|path| path.extension().is_none()).collect()
-    }
-}
-
-/// A node that saves anywhere.
-fn start(cache: &Path, capacity: u64) -> Daemon {
-    let mut config = Daemon::config(cache, capacity);
-    let rule = CheckpointRule::new("**").unwrap();
-    let rule = CheckpointRule { tiers: vec!["nvme".to_owned()], ..rule };
-    config.access.writers = vec![Writers { rule: rule.clone(), allow: None }];
-    config.checkpoints = vec![rule];
-    Daemon::try_start(config).unwrap()
-}
-
-fn load(place: &CheckpointPlace) -> Result<Vec<u8>> {
-    let mut reader = CheckpointReader::open(place)?;
-    let mut bytes = vec![0; usize::try_from(reader.len()).unwrap()];
-    assert_eq!(reader.read_at(0, &mut bytes)?, bytes.len());
-    Ok(bytes)
-}
-
-fn metadata(id: u8) -> Vec<u8> {
-    format!("metadata of {id}").into_bytes()
-}
-
-/// Bytes that differ from place to place.
-fn bytes(len: usize, seed: u64) -> Vec<u8> {
-    let word = |n: u64| (n ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
-    (0..len as u64).step_by(8).flat_map(word).take(len).collect()
-}
-
 /// Saves to any store, publishes and restores, on this node and on one that has nothing of it.
 fn behaves(source: &TestSource) {
-    let mut bench = Bench::to(source.url("run/step-1"), source.environment.clone(), Daemon::disk());
+    let mut bench =
+        SavingNode::to(source.url("run/step-1"), source.environment.clone(), Daemon::disk());
     // Blocks and parts of all kinds: none, a byte, whole ones, and a last one that is shorter.
     let lengths = [0, 1, 4 * MIB, 4 * MIB + 1, 37 * MIB + 4097];
     let files: Vec<_> = (1_u8..).zip(lengths).collect();
@@ -149,7 +31,7 @@ fn behaves(source: &TestSource) {
     bench.wait(Level::Staged).unwrap();
     bench.wait(Level::Uploaded).unwrap();
     bench.wait(Level::Published).unwrap();
-    let restored = |bench: &Bench| {
+    let restored = |bench: &SavingNode| {
         assert_eq!(bench.load(".metadata").unwrap(), metadata(100));
         for &(id, len) in &files {
             let name = format!("rank/{id}");
@@ -201,8 +83,8 @@ fn checkpoints_go_to_ceph() {
 /// there, whichever node it comes from.
 #[test]
 fn checkpoint_is_visible_once_all_files_are() {
-    let bench = Bench::new();
-    let other = Bench { url: bench.url.clone(), ..Bench::new() };
+    let bench = SavingNode::new();
+    let other = SavingNode { url: bench.url.clone(), ..SavingNode::new() };
     bench.save("0", 1, &bytes(5 * MIB, 1));
     bench.commit(3, &[1, 2], false);
     bench.wait(Level::Uploaded).unwrap();
@@ -226,17 +108,8 @@ fn uploads_outlive_store_and_daemon() {
     let server = S3Server::start(folder.path()).unwrap();
     fs::create_dir_all(folder.path().join("bucket")).unwrap();
     let proxy = FaultProxy::start(server.address()).unwrap();
-    let environment = BTreeMap::from(
-        [
-            ("AWS_ENDPOINT_URL", proxy.endpoint()),
-            ("AWS_ACCESS_KEY_ID", ACCESS_KEY.to_owned()),
-            ("AWS_SECRET_ACCESS_KEY", SECRET_KEY.to_owned()),
-            ("AWS_ALLOW_HTTP", "true".to_owned()),
-            ("AWS_REGION", "us-east-1".to_owned()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value)),
-    );
-    let mut bench = Bench::to("s3://bucket/run/step-1".to_owned(), environment, folder);
+    let mut bench =
+        SavingNode::to("s3://bucket/run/step-1".to_owned(), to_store(&proxy.endpoint()), folder);
     // The third part of the upload and all that follows fail.
     proxy.set([(
         When::put().of("partNumber=3"),
@@ -261,7 +134,7 @@ fn uploads_outlive_store_and_daemon() {
 
 #[test]
 fn file_that_differs_from_its_checksums_is_never_uploaded() {
-    let mut bench = Bench::new();
+    let mut bench = SavingNode::new();
     // The store is away for as long as its folder is a file.
     let run = bench.folder.path().join("run");
     fs::write(&run, b"in the way").unwrap();
@@ -283,7 +156,7 @@ fn file_that_differs_from_its_checksums_is_never_uploaded() {
 /// Wrong bytes on this node's disk are read from the store.
 #[test]
 fn damaged_local_copy_is_restored_from_the_store() {
-    let bench = Bench::new();
+    let bench = SavingNode::new();
     bench.save("0", 1, &bytes(9 * MIB, 1));
     bench.commit(2, &[1], false);
     bench.wait(Level::Published).unwrap();
@@ -300,7 +173,7 @@ fn damaged_local_copy_is_restored_from_the_store() {
 
 #[test]
 fn published_checkpoint_is_replaced_only_on_request() {
-    let bench = Bench::new();
+    let bench = SavingNode::new();
     bench.save("a", 1, b"first");
     bench.commit(2, &[1], false);
     bench.wait(Level::Published).unwrap();
@@ -320,7 +193,7 @@ fn published_checkpoint_is_replaced_only_on_request() {
 
 #[test]
 fn file_of_its_own_replaces_the_object() {
-    let bench = Bench::new();
+    let bench = SavingNode::new();
     let save = |bytes: &[u8], id: u8| {
         let (place, job) = (bench.place("model.pt"), "test".to_owned());
         let config = SaveConfig { place, id: [id; 16], expected: 0, is_lone: true, job };
@@ -347,10 +220,10 @@ fn file_of_its_own_replaces_the_object() {
 fn checkpoint_takes_the_room_of_shards() {
     let cache = Daemon::disk();
     let origin = Origin::with_shards(8, 10, &(400_000..400_001));
-    let (daemon, folder) = (start(cache.path(), 40 << 20), Daemon::disk());
+    let (daemon, folder) = (SavingNode::start(cache.path(), 40 << 20), Daemon::disk());
     let url = folder.path().join("run/step-1").to_str().unwrap().to_owned();
     let environment = BTreeMap::new();
-    let bench = Bench { daemon: Some(daemon), cache, folder, environment, url };
+    let bench = SavingNode { daemon: Some(daemon), cache, folder, environment, url };
     let urls = (0..8).map(|n| Origin::url(&format!("{n}.tar"))).collect();
     let job = forebay_tests::job_with(origin.environment(), urls);
     assert_eq!(forebay_tests::epoch(bench.daemon().address(), job).unwrap().errors, []);
@@ -373,9 +246,9 @@ fn checkpoint_takes_the_room_of_shards() {
 /// Copies of what is in the store are no reason to reject a checkpoint.
 #[test]
 fn local_copies_give_way_to_new_checkpoints() {
-    let mut bench = Bench::new();
+    let mut bench = SavingNode::new();
     bench.daemon = None;
-    bench.daemon = Some(start(bench.cache.path(), 40 << 20));
+    bench.daemon = Some(SavingNode::start(bench.cache.path(), 40 << 20));
     for round in 1..=4_u8 {
         bench.url = format!("{}-{round}", bench.url);
         let (file, metadata) = (2 * round, 2 * round + 1);
@@ -388,7 +261,7 @@ fn local_copies_give_way_to_new_checkpoints() {
 
 #[test]
 fn unfinished_file_leaves_nothing() {
-    let mut bench = Bench::new();
+    let mut bench = SavingNode::new();
     let mut writer = bench.writer("0", 1, 100 << 20).unwrap();
     writer.write(&bytes(30 * MIB, 1)).unwrap();
     let used = || bench.daemon().tier("nvme").counters.used_bytes;
@@ -407,7 +280,7 @@ fn unfinished_file_leaves_nothing() {
 
 #[test]
 fn names_and_places_that_lead_elsewhere_are_rejected() {
-    let bench = Bench::new();
+    let bench = SavingNode::new();
     for name in ["", "..", "../x", "a/../../x", ".forebay/x", "/x", "a//b"] {
         let error = bench.writer(name, 1, 0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{name}: {error}");
@@ -420,4 +293,182 @@ fn names_and_places_that_lead_elsewhere_are_rejected() {
         assert_eq!(error.kind(), ErrorKind::Invalid, "{url}: {error}");
     }
     assert_eq!(bench.staged(), [] as [PathBuf; 0]);
+}
+
+/// A removal takes all that there is of a checkpoint, and nothing else.
+#[test]
+fn removal_takes_the_whole_checkpoint_and_nothing_else() {
+    let mut bench = SavingNode::new();
+    let keep = bench.url.clone();
+    bench.save("0", 1, &bytes(5 * MIB, 1));
+    bench.commit(2, &[1], false);
+    bench.wait(Level::Published).unwrap();
+    bench.url = format!("{keep}-b");
+    bench.save("a/0", 3, &bytes(5 * MIB, 3));
+    bench.commit(4, &[3], false);
+    bench.wait(Level::Published).unwrap();
+    let dry = bench.place("").remove(true).unwrap();
+    assert_eq!(bench.load("a/0").unwrap(), bytes(5 * MIB, 3), "nothing is gone");
+    let removed = bench.place("").remove(false).unwrap();
+    assert_eq!(removed, dry);
+    assert_eq!((removed.local_files, removed.stored_files), (2, 2));
+    assert_eq!(removed.stored_bytes, 5 * MIB as u64 + metadata(4).len() as u64);
+    let left = walk(Path::new(&bench.url));
+    assert_eq!(left, [] as [PathBuf; 0]);
+    for error in [bench.load("a/0").unwrap_err(), bench.place("").remove(false).unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    }
+    bench.url = keep;
+    assert_eq!(bench.load("0").unwrap(), bytes(5 * MIB, 1));
+    // Another writer's is for the tools of its store.
+    fs::remove_dir_all(bench.object(".forebay")).unwrap();
+    let other = SavingNode { url: bench.url.clone(), ..SavingNode::new() };
+    assert_eq!(other.place("").remove(false).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(other.load("0").unwrap(), bytes(5 * MIB, 1));
+}
+
+/// Files that can go nowhere, and uploads under way, are removed with what they have in the store.
+#[test]
+fn removal_ends_what_is_under_way() {
+    let folder = Daemon::disk();
+    let server = S3Server::start(folder.path()).unwrap();
+    fs::create_dir_all(folder.path().join("bucket")).unwrap();
+    let proxy = FaultProxy::start(server.address()).unwrap();
+    let mut bench =
+        SavingNode::to("s3://bucket/run/step-1".to_owned(), to_store(&proxy.endpoint()), folder);
+    proxy.set([(
+        When::put().of("partNumber=3"),
+        Fault::Refuse { status: 503, code: "SlowDown", retry_after: None },
+    )]);
+    bench.save("0", 1, &bytes(70 * MIB, 1));
+    bench.save("1", 2, &bytes(MIB, 2));
+    bench.commit(3, &[1, 2], false);
+    proxy.wait_until(|traffic| traffic.faults > 0);
+    eventually("the small file is uploaded", || bench.place("1").resume().is_ok_and(|n| n < 3));
+    let removed = bench.place("").remove(false).unwrap();
+    assert_eq!(removed.local_files, 3);
+    assert_eq!(bench.staged(), [] as [PathBuf; 0]);
+    proxy.clear();
+    eventually("the store has nothing of it", || {
+        walk(&bench.folder.path().join("bucket")).is_empty()
+    });
+    assert_eq!(bench.wait(Level::Uploaded).unwrap_err().kind(), ErrorKind::NotFound);
+    // The same URL serves again.
+    bench.save("0", 4, &bytes(MIB, 4));
+    bench.commit(5, &[4], false);
+    bench.wait(Level::Published).unwrap();
+    // A bucket that does not exist: whoever waits is told, and the file can be removed.
+    let absent = Fault::Refuse { status: 404, code: "NoSuchBucket", retry_after: None };
+    proxy.set([(When::any(), absent)]);
+    bench.url = "s3://no-such-bucket/run".to_owned();
+    bench.save("0", 6, &bytes(MIB, 6));
+    assert_eq!(bench.wait(Level::Uploaded).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(bench.place("").resume().unwrap(), 1);
+    let is_busy = || bench.daemon().node().checkpoints.is_busy();
+    eventually("nothing is on its way", || !is_busy());
+    assert_eq!(bench.place("").remove(false).unwrap().local_files, 1);
+    assert_eq!(bench.place("").resume().unwrap(), 0);
+}
+
+/// A daemon that ends between a replacement and the removal of what was replaced catches up.
+#[test]
+fn replaced_files_go_after_a_restart() {
+    let folder = Daemon::disk();
+    let server = S3Server::start(folder.path()).unwrap();
+    fs::create_dir_all(folder.path().join("bucket")).unwrap();
+    let proxy = FaultProxy::start(server.address()).unwrap();
+    let mut bench =
+        SavingNode::to("s3://bucket/run/step-1".to_owned(), to_store(&proxy.endpoint()), folder);
+    bench.save("a", 1, &bytes(MIB, 1));
+    bench.commit(2, &[1], false);
+    bench.wait(Level::Published).unwrap();
+    proxy.set([(
+        When::delete(),
+        Fault::Refuse { status: 503, code: "SlowDown", retry_after: None },
+    )]);
+    bench.save("b", 3, &bytes(MIB, 3));
+    bench.commit(4, &[3], true);
+    proxy.wait_until(|traffic| traffic.faults > 0);
+    assert!(bench.load("b").unwrap() == bytes(MIB, 3));
+    bench.restart();
+    proxy.clear();
+    // It waits for credentials.
+    assert_eq!(bench.place("").resume().unwrap(), 0);
+    let bucket = bench.folder.path().join("bucket/run/step-1");
+    eventually("the replaced file is gone", || !bucket.join("a").exists());
+    assert!(bench.load("b").unwrap() == bytes(MIB, 3));
+}
+
+/// A folder is published, listed, and restored as it was: whole, or not at all.
+#[test]
+fn pushed_folder_is_restored_as_it_was() {
+    let bench = SavingNode::new();
+    let home = Daemon::disk();
+    let (from, to) = (home.path().join("from"), home.path().join("to"));
+    fs::create_dir_all(from.join("nested/deep")).unwrap();
+    let files = [("config.json", 3), ("nested/deep/empty", 0), ("nested/model", 9 * MIB + 1)];
+    for (name, len) in files {
+        fs::write(from.join(name), bytes(len, len as u64)).unwrap();
+    }
+    let (place, mut seen) = (bench.place(""), Vec::new());
+    let push = Push { folder: &from, place: &place, step: Some(7), overwrite: false, job: "test" };
+    push.run(&mut |done, all| seen.push((done, all))).unwrap();
+    let all = 9 * MIB as u64 + 4;
+    assert_eq!(seen.last(), Some(&(all, all)));
+    assert_eq!(place.restore(&to, &mut |_, _| {}).unwrap_err().kind(), ErrorKind::NotFound);
+    bench.wait(Level::Published).unwrap();
+    let listed = place.list().unwrap();
+    assert_eq!((listed.step, listed.files.len()), (Some(7), 4));
+    assert!(listed.files.iter().all(|file| file.is_checked));
+    assert_eq!(listed.files[3].name, ".metadata");
+    let restore = || place.restore(&to, &mut |_, _| {});
+    restore().unwrap();
+    let below = |folder: &Path| {
+        let files = walk(folder).into_iter();
+        let read = |path: PathBuf| {
+            (path.strip_prefix(folder).unwrap().to_owned(), fs::read(&path).unwrap())
+        };
+        files.map(read).collect::<BTreeMap<_, _>>()
+    };
+    assert!(below(&to) == below(&from), "the folders differ");
+    assert_eq!(restore().unwrap_err().kind(), ErrorKind::Invalid, "it holds files");
+    // What is wrong in the store as well leaves no folder behind.
+    let other = SavingNode { url: bench.url.clone(), ..SavingNode::new() };
+    flip(&bench.object("nested/model"), 5 * MIB as u64);
+    fs::remove_dir_all(&to).unwrap();
+    let error = other.place("").restore(&to, &mut |_, _| {}).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
+    // A folder that holds nothing is no checkpoint.
+    fs::create_dir(&to).unwrap();
+    let push = Push { folder: &to, place: &place, step: None, overwrite: true, job: "test" };
+    assert_eq!(push.run(&mut |_, _| {}).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+/// Numbers for those who watch a node follow a checkpoint through its levels.
+#[test]
+fn report_counts_bytes_by_level() {
+    let bench = SavingNode::new();
+    let run = bench.folder.path().join("run");
+    fs::write(&run, b"in the way").unwrap();
+    bench.save("0", 1, &bytes(5 * MIB, 1));
+    bench.commit(2, &[1], false);
+    let report = || bench.daemon().node().checkpoints.report();
+    let all = 5 * MIB as u64 + metadata(2).len() as u64;
+    eventually("the upload fails", || report().held_files > 0);
+    let held = report();
+    assert_eq!((held.saved_bytes, held.backlog_bytes, held.uploaded_bytes), (all, all, 0));
+    assert!(held.oldest_seconds.is_some() && held.checkpoints[0].trouble.is_some());
+    fs::remove_file(&run).unwrap();
+    bench.place("").resume().unwrap();
+    bench.wait(Level::Published).unwrap();
+    eventually("all is told", || report().published == 1 && report().held_files == 0);
+    assert!(bench.load("0").unwrap() == bytes(5 * MIB, 1));
+    let published = report();
+    assert_eq!((published.backlog_bytes, published.oldest_seconds), (0, None));
+    assert_eq!(published.uploaded_bytes, 5 * MIB as u64);
+    assert_eq!(
+        (published.restored_local_bytes, published.restored_origin_bytes),
+        (5 * MIB as u64, 0)
+    );
 }

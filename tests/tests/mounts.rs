@@ -63,7 +63,7 @@ impl Bench {
 
     fn setup(&self, file_timeout: Option<Duration>) -> Setup {
         let (cache, socket) = (self.disk.path().join("cache"), self.disk.path().join("d.sock"));
-        Setup { cache, socket, capacity: 1 << 30, kill_point: None, file_timeout }
+        Setup { cache, socket, capacity: 1 << 30, kill_point: None, file_timeout, saves: false }
     }
 
     /// The entry of the mount that hangs in a daemon's status document.

@@ -249,6 +249,8 @@ fn lists(bench: &Bench<'_>) {
     }
     let listed = bench.runtime.block_on(sink.list(&bench.url("lists/a"))).unwrap();
     assert_eq!(listed, [named("b/l m", 2)]);
+    // The beginning of other keys is no object.
+    assert_eq!(bench.runtime.block_on(sink.head(&bench.url("lists/a"))).unwrap(), None);
     assert_eq!(bench.runtime.block_on(sink.list(&bench.url("no-such"))).unwrap(), []);
 }
 

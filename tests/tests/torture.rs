@@ -126,6 +126,7 @@ impl Bench {
             capacity: self.capacity(),
             kill_point,
             file_timeout: None,
+            saves: false,
         }
     }
 

@@ -3,11 +3,12 @@
 #![allow(clippy::needless_pass_by_value, reason = "what Python passes arrives owned")]
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_client::{
     Address, CheckpointPlace, CheckpointReader as Reader, CheckpointWriter as Writer, Commit,
-    FileId, Launch, Level, RuntimeDirectory, SaveConfig, Watch,
+    FileId, Launch, Level, Push, RuntimeDirectory, SaveConfig, Watch,
 };
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
@@ -184,4 +185,43 @@ pub(crate) fn checkpoint_latest(py: Python<'_>, url: String, way: Way) -> PyResu
     let (place, interrupt) = place(url, String::new(), way).map_err(|error| raise(py, &error))?;
     let latest = py.detach(|| place.latest());
     latest.map_err(|error| failed(py, &interrupt, &error))
+}
+
+/// Saves all files of a folder, and has them published as one checkpoint.
+#[pyfunction]
+#[pyo3(signature = (folder, url, step, overwrite, job, way))]
+pub(crate) fn checkpoint_push(
+    py: Python<'_>,
+    folder: PathBuf,
+    url: String,
+    step: Option<u64>,
+    overwrite: bool,
+    job: String,
+    way: Way,
+) -> PyResult<()> {
+    let (place, interrupt) = place(url, String::new(), way).map_err(|error| raise(py, &error))?;
+    let push = Push { folder: &folder, place: &place, step, overwrite, job: &job };
+    let pushed = py.detach(|| push.run(&mut |_, _| {}));
+    pushed.map_err(|error| failed(py, &interrupt, &error))
+}
+
+/// Copies all files of a published checkpoint to a new folder.
+#[pyfunction]
+pub(crate) fn checkpoint_restore(
+    py: Python<'_>,
+    url: String,
+    folder: PathBuf,
+    way: Way,
+) -> PyResult<()> {
+    let (place, interrupt) = place(url, String::new(), way).map_err(|error| raise(py, &error))?;
+    let restored = py.detach(|| place.restore(&folder, &mut |_, _| {}));
+    restored.map_err(|error| failed(py, &interrupt, &error))
+}
+
+/// Removes a checkpoint: what waits on this node, and what is published.
+#[pyfunction]
+pub(crate) fn checkpoint_remove(py: Python<'_>, url: String, way: Way) -> PyResult<()> {
+    let (place, interrupt) = place(url, String::new(), way).map_err(|error| raise(py, &error))?;
+    let removed = py.detach(|| place.remove(false));
+    removed.map(drop).map_err(|error| failed(py, &interrupt, &error))
 }

@@ -48,6 +48,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<checkpoint::CheckpointReader>()?;
     module.add_function(wrap_pyfunction!(checkpoint::checkpoint_wait, module)?)?;
     module.add_function(wrap_pyfunction!(checkpoint::checkpoint_latest, module)?)?;
+    module.add_function(wrap_pyfunction!(checkpoint::checkpoint_push, module)?)?;
+    module.add_function(wrap_pyfunction!(checkpoint::checkpoint_restore, module)?)?;
+    module.add_function(wrap_pyfunction!(checkpoint::checkpoint_remove, module)?)?;
     module.add_function(wrap_pyfunction!(tools::main, module)?)?;
     module.add_function(wrap_pyfunction!(tools::expand, module)?)?;
     module.add_function(wrap_pyfunction!(tools::expand_list, module)?)?;

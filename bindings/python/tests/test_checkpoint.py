@@ -174,6 +174,28 @@ def test_folder_is_pushed_as_a_checkpoint(tmp_path, url):
         checkpoint.push(tmp_path / "none", url)
 
 
+def test_checkpoint_is_restored_to_a_folder_and_removed(tmp_path, url):
+    dcp.save(state(3), storage_writer=checkpoint.Writer(url))
+    folder = tmp_path / "restored"
+    checkpoint.wait(url, "published", PATIENCE)
+    checkpoint.restore(url, folder)
+    # It is torch's own, without Forebay's documents.
+    found = blank()
+    dcp.load(found, checkpoint_id=folder)
+    assert same(found, state(3))
+    assert not (folder / ".forebay").exists()
+    with pytest.raises(Invalid):
+        checkpoint.restore(url, folder)
+    checkpoint.remove(url)
+    assert not any(path.is_file() for path in Path(url).rglob("*"))
+    for use in (checkpoint.Reader(url).read_metadata, lambda: checkpoint.remove(url)):
+        with pytest.raises(NotFound):
+            use()
+    with pytest.raises(NotFound):
+        checkpoint.restore(url, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
 def test_damaged_object_is_never_restored(url):
     dcp.save(state(9), storage_writer=checkpoint.Writer(url))
     checkpoint.wait(url, "published", PATIENCE)

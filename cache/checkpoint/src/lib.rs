@@ -13,7 +13,7 @@
 //! | [`Receipt`], [`Manifest`] | an uploaded file and a whole attempt, at the origin |
 //! | [`Level`] | durability that a user can wait for |
 //! | [`Publication`] | the next step of an attempt's publication |
-//! | [`Keep`], [`removal`], [`is_leftover`] | checkpoints and files that may be deleted |
+//! | [`Keep`], [`removal`], [`replaced`], [`is_leftover`] | checkpoints and files that may be deleted |
 
 mod blocks;
 mod id;
@@ -40,5 +40,5 @@ pub use parts::{FILE_BYTES_MAX, PARTS_MAX, part_bytes};
 pub use publication::{Publication, Step};
 pub use receipt::Receipt;
 pub use record::{Commit, Progress, Record};
-pub use retention::{Keep, LEFTOVER, Published, is_leftover, removal};
+pub use retention::{Keep, LEFTOVER, Published, is_leftover, removal, replaced};
 pub use sealed::DOCUMENT_BYTES_MAX;

@@ -48,6 +48,9 @@ pub struct Manifest {
     pub files: Vec<Entry>,
     /// The file that makes the checkpoint visible.
     pub metadata: Entry,
+    /// Time at which the commit was durable on its node, in milliseconds since 1970: the age of the
+    /// checkpoint, however long its upload took.
+    pub saved_at_ms: u64,
     /// Time of the publication, in milliseconds since 1970.
     pub published_at_ms: u64,
     /// Step of the training, as the job names it.
@@ -139,7 +142,7 @@ mod tests {
             "{{\"format\":1,\"attempt\":\"{ones}\",\"files\":[{{\"id\":\"{zeros}\",\
              \"name\":\"__0_0.distcp\",\"len\":1,\"blocks\":\"00000007\",\"tag\":\"e\"}}],\
              \"metadata\":{{\"id\":\"{ones}\",\"name\":\".metadata\",\"len\":0,\"blocks\":\"\"}},\
-             \"published_at_ms\":1700000000000,\"step\":42"
+             \"saved_at_ms\":1690000000000,\"published_at_ms\":1700000000000,\"step\":42"
         );
         let file = Entry {
             id: FileId::from_bytes([0; 16]),
@@ -159,6 +162,7 @@ mod tests {
                 blocks: Vec::new(),
                 tag: None,
             },
+            saved_at_ms: 1_690_000_000_000,
             published_at_ms: 1_700_000_000_000,
             step: Some(42),
         };

@@ -32,6 +32,7 @@ pub enum Step {
 #[derive(Debug, Clone)]
 pub struct Publication {
     metadata: Entry,
+    saved_at_ms: u64,
     commit: Commit,
     /// Each file of the commit, and its receipt once that was seen.
     receipts: HashMap<FileId, Option<Receipt>>,
@@ -54,7 +55,7 @@ impl Publication {
     /// # Errors
     /// `Invalid` if the record has no commit.
     pub fn new(record: &Record) -> Result<Self> {
-        let Record { id, name, len, blocks, commit, progress, .. } = record.clone();
+        let Record { id, name, len, blocks, commit, progress, staged_at_ms, .. } = record.clone();
         let commit = commit.ok_or_else(|| {
             let what = "the file has no commit: it makes nothing visible";
             Error::new(ErrorKind::Invalid, what).at("name", &name).at("id", id)
@@ -65,6 +66,7 @@ impl Publication {
         };
         Ok(Self {
             metadata: Entry { id, name, len, blocks, tag: None },
+            saved_at_ms: staged_at_ms,
             receipts: commit.ids.iter().map(|id| (*id, None)).collect(),
             commit,
             names: HashMap::new(),
@@ -89,6 +91,7 @@ impl Publication {
             attempt: self.metadata.id,
             files: receipts.map(Entry::from).collect(),
             metadata: self.metadata.clone(),
+            saved_at_ms: self.saved_at_ms,
             published_at_ms: now_ms,
             step: self.commit.step,
         })

@@ -66,6 +66,9 @@ pub struct Commit {
     /// True if the attempt replaces a checkpoint at the same URL.
     #[serde(default)]
     pub overwrite: bool,
+    /// Keys of the replaced checkpoint that nothing names once this one is visible.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<String>,
 }
 
 /// Progress of a staged file towards its origin.
@@ -92,7 +95,7 @@ pub enum Progress {
     },
     /// It is part of a visible checkpoint.
     Published {
-        /// Time, in milliseconds since 1970.
+        /// Time at which that was saved, in milliseconds since 1970.
         at_ms: u64,
     },
     /// It cannot get to its origin without somebody's help.
@@ -242,6 +245,7 @@ mod tests {
                 ids: vec![FileId::from_bytes([1; 16])],
                 step: Some(42),
                 overwrite: true,
+                replaced: vec!["b".to_owned()],
             }),
             tenant: Some("vision".to_owned()),
             endpoint: Some([("AWS_REGION".to_owned(), "r".to_owned())].into()),
@@ -257,7 +261,8 @@ mod tests {
         };
         let body = format!(
             ",\"tenant\":\"vision\",\"user\":1000,\"endpoint\":{{\"AWS_REGION\":\"r\"}},\
-             \"commit\":{{\"ids\":[\"{ones}\"],\"step\":42,\"overwrite\":true}}"
+             \"commit\":{{\"ids\":[\"{ones}\"],\"step\":42,\"overwrite\":true,\
+             \"replaced\":[\"b\"]}}"
         );
         let [upload, tag, reason] = ["u", "e", "why"].map(str::to_owned);
         for (progress, text) in [
@@ -293,6 +298,7 @@ mod tests {
             ids: ids.iter().map(|byte| FileId::from_bytes([*byte; 16])).collect(),
             step: None,
             overwrite: false,
+            replaced: Vec::new(),
         };
         let metadata =
             Record { name: FileName::metadata(), commit: Some(commit(&[1, 2])), ..file.clone() };

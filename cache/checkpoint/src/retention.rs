@@ -3,7 +3,7 @@
 //! The newest published checkpoint stays under every rule, and nothing is deleted that no manifest
 //! names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
@@ -37,14 +37,14 @@ pub struct Published {
     pub url: String,
     /// Step of the training, if the job named one.
     pub step: Option<u64>,
-    /// Time of the publication, in milliseconds since 1970.
-    pub published_at_ms: u64,
+    /// Time of the save, in milliseconds since 1970.
+    pub saved_at_ms: u64,
 }
 
 impl Published {
     /// Order in time; at the same moment the later step is newer.
     fn age(&self) -> (u64, Option<u64>, &str) {
-        (self.published_at_ms, self.step, &self.url)
+        (self.saved_at_ms, self.step, &self.url)
     }
 }
 
@@ -111,10 +111,19 @@ pub fn removal(manifest: &Manifest) -> Vec<String> {
     keys
 }
 
+/// Returns the keys that only the manifest `before` names, once `now` takes its place.
+#[must_use]
+pub fn replaced(before: &Manifest, now: &Manifest) -> Vec<String> {
+    let keys = |of: &Manifest| -> Vec<String> {
+        let files = of.files.iter();
+        files.flat_map(|file| [file.name.to_string(), receipt_name(file.id)]).collect()
+    };
+    let kept: HashSet<_> = keys(now).into_iter().collect();
+    keys(before).into_iter().filter(|key| !kept.contains(key)).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -124,7 +133,7 @@ mod tests {
         let one = |(url, step, at): &(&str, Option<u64>, u64)| Published {
             url: (*url).to_owned(),
             step: *step,
-            published_at_ms: *at,
+            saved_at_ms: *at,
         };
         list.iter().map(one).collect()
     }
@@ -182,6 +191,16 @@ mod tests {
     }
 
     #[test]
+    fn replaced_are_keys_that_the_new_manifest_lacks() {
+        let before = samples::manifest_of(&[("a", 5), ("b", 0)]);
+        let mut now = samples::manifest_of(&[("c", 1), ("b", 2)]);
+        assert_eq!(replaced(&before, &now), ["a"], "samples of one number have one id");
+        now.files[0].id = crate::FileId::from_bytes([9; 16]);
+        assert_eq!(replaced(&before, &now), ["a".to_owned(), receipt_name(before.files[0].id)]);
+        assert_eq!(replaced(&before, &before), Vec::<String>::new());
+    }
+
+    #[test]
     fn leftovers_are_a_day_old() {
         let day = u64::try_from(LEFTOVER.as_millis()).unwrap();
         for (at, now, is) in [(0, day - 1, false), (0, day, true), (5, day, false), (day, 0, false)]
@@ -193,8 +212,7 @@ mod tests {
 
     fn list() -> impl Strategy<Value = Vec<Published>> {
         let one = ("[a-h]", prop::option::of(0..20_u64), 0..6_u64);
-        let one =
-            one.prop_map(|(url, step, published_at_ms)| Published { url, step, published_at_ms });
+        let one = one.prop_map(|(url, step, saved_at_ms)| Published { url, step, saved_at_ms });
         prop::collection::vec(one, 0..12)
     }
 

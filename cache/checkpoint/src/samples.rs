@@ -53,7 +53,8 @@ pub(crate) fn manifest_of(files: &[(&str, u64)]) -> Manifest {
         attempt,
         files: (1..).zip(files).map(entry).collect(),
         metadata,
-        published_at_ms: 1,
+        saved_at_ms: 1,
+        published_at_ms: 2,
         step: None,
     }
 }
@@ -89,13 +90,14 @@ pub(crate) fn receipt() -> impl Strategy<Value = Receipt> {
 
 pub(crate) fn manifest() -> impl Strategy<Value = Manifest> {
     let files = prop::collection::vec(receipt(), 0..4);
-    (files, id(), contents(), any::<u64>(), any::<Option<u64>>()).prop_filter_map(
+    (files, id(), contents(), any::<(u64, u64)>(), any::<Option<u64>>()).prop_filter_map(
         "names or ids are not unique",
-        |(files, attempt, (len, blocks), published_at_ms, step)| {
+        |(files, attempt, (len, blocks), (saved_at_ms, published_at_ms), step)| {
             let metadata =
                 Entry { id: attempt, name: FileName::metadata(), len, blocks, tag: None };
             let files = files.iter().map(Entry::from).collect();
-            let manifest = Manifest { attempt, files, metadata, published_at_ms, step };
+            let manifest =
+                Manifest { attempt, files, metadata, saved_at_ms, published_at_ms, step };
             manifest.encode().is_ok().then_some(manifest)
         },
     )
@@ -119,6 +121,7 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
         ids: ids.into_iter().collect(),
         step,
         overwrite,
+        replaced: if overwrite { vec!["a/\"b".to_owned()] } else { Vec::new() },
     });
     let owner = (any::<String>(), any::<Option<String>>(), any::<u32>(), any::<bool>());
     let file = (id(), name(), contents(), any::<u64>());

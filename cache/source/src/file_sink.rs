@@ -33,6 +33,10 @@ const PUT: &str = ".forebay-put-";
 /// Start of the names of uploads in parts.
 const UPLOAD: &str = ".forebay-upload-";
 
+/// Age at which an unfinished write is a leftover of a crash: an upload that waits for somebody's
+/// help goes on within days.
+const LEFTOVER: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// Digits of the random part of such names: 128 bits.
 const DIGITS: usize = 32;
 
@@ -310,7 +314,9 @@ fn list(url: &str, folder: &Path) -> Result<Vec<Named>> {
             let name_below = format!("{prefix}{name}");
             if kind.is_dir() {
                 folders.push((entry.path(), format!("{name_below}/")));
-            } else if kind.is_file() && !is_unfinished(&name) {
+            } else if kind.is_file() && is_unfinished(&name) {
+                remove_leftover(&entry);
+            } else if kind.is_file() {
                 let Some(found) = absent(entry.metadata()).doing("stat a file")? else { continue };
                 listed.push(Named { name: name_below, len: found.len() });
             }
@@ -318,6 +324,17 @@ fn list(url: &str, folder: &Path) -> Result<Vec<Named>> {
     }
     listed.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(listed)
+}
+
+/// Removes an unfinished write that nobody goes on with.
+fn remove_leftover(entry: &DirEntry) {
+    let age = entry.metadata().ok().and_then(|found| found.modified().ok()?.elapsed().ok());
+    if age.is_some_and(|age| age > LEFTOVER)
+        && let Err(error) = std::fs::remove_file(entry.path())
+    {
+        // The listing is right without it.
+        tracing::debug!(path = %entry.path().display(), %error, "a leftover of a write stays");
+    }
 }
 
 /// The version of a file, as sources of files tell it.

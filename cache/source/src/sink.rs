@@ -184,7 +184,7 @@ pub trait Sink: Send + Sync {
     async fn delete(&self, url: &str) -> Result<()>;
 
     /// Returns the objects in a folder and all folders below it, by name; unfinished writes are
-    /// none.
+    /// none. Of files, those that a crash left a week ago are removed.
     ///
     /// # Errors
     /// `Full` for more than [`LISTED_MAX`].

@@ -366,3 +366,33 @@ fn sink_obeys_the_rules_of_sources() {
     let error = bench.run(sink.head("s3://other/k")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }
+
+/// A link that is busy with what jobs wait for leaves uploads a share.
+#[test]
+fn busy_link_leaves_uploads_a_share() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("bucket")).unwrap();
+    let server = S3Server::start(dir.path()).unwrap();
+    let one = Limits { connections: 1, ..limits() };
+    let sources = Sources::new(vec![READER.into()], one).unwrap();
+    let sink = sources.sink(URL, &options(&server.endpoint()), None).unwrap();
+    Runtime::new().unwrap().block_on(async {
+        sink.put(URL, Bytes::from_static(b"x"), Overwrite::Allowed).await.unwrap();
+        let upload = sink.begin_upload(URL, PART_BYTES_MIN).await.unwrap();
+        // Somebody waits for the connection whenever it is free.
+        let reading = || async {
+            loop {
+                sink.get(URL, LIMIT).await.unwrap();
+            }
+        };
+        let part = sink.upload_part(URL, &upload, 0, Bytes::from_static(b"part"));
+        tokio::select! {
+            never = futures::future::join3(reading(), reading(), reading()) => {
+                let _: ((), (), ()) = never;
+            }
+            sent = tokio::time::timeout(Duration::from_secs(60), part) => {
+                sent.unwrap().unwrap();
+            }
+        }
+    });
+}

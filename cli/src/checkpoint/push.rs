@@ -1,32 +1,28 @@
 //! `forebay checkpoint push`.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use forebay_client::{CheckpointPlace, CheckpointWriter, Commit, FileId, Level, SaveConfig};
-use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_client::{CheckpointPlace, Level, Push};
+use forebay_error::{Error, ErrorKind};
 use indicatif::ProgressBar;
 
-use super::super::{Done, Launcher, Target, bar_style};
+use super::super::{Done, Failure, Launcher, Target, bar_style};
 use super::{place, say};
-
-/// Bytes read at a time.
-const PIECE: usize = 4 << 20;
-
-/// Name of the file that makes a checkpoint visible.
-const METADATA: &str = ".metadata";
 
 /// Save all files of a folder, and publish them as one checkpoint.
 ///
 /// The command returns once they are durable on this node; the daemon uploads them. With --wait it
-/// returns once the checkpoint is visible.
+/// returns once the checkpoint is visible. With --resume it saves nothing, and gives the daemon the
+/// credentials of this environment for uploads that wait for some: a restart of the daemon forgets
+/// those of jobs.
 #[derive(Debug, clap::Args)]
 pub(in super::super) struct Arguments {
-    /// Local folder.
-    folder: PathBuf,
-    /// URL of the checkpoint.
-    url: String,
+    /// Local folder, and URL of the checkpoint; with --resume the URL alone.
+    #[arg(required = true, num_args = 1..=2, value_names = ["FOLDER", "URL"])]
+    places: Vec<String>,
+    /// Go on with the uploads of a checkpoint, with the credentials of this environment.
+    #[arg(long, conflicts_with_all = ["step", "overwrite"])]
+    resume: bool,
     /// Step of the training, for `keep` of the node's rule.
     #[arg(long)]
     step: Option<u64>,
@@ -41,93 +37,47 @@ pub(in super::super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
-    let Arguments { folder, url, step, overwrite, wait, target } = arguments;
-    let (step, overwrite) = (*step, *overwrite);
-    let place = place(target, url, launcher)?;
-    let mut names = Vec::new();
-    list(folder, "", &mut names)?;
-    if names.is_empty() {
-        return Err(Error::new(ErrorKind::Invalid, "the folder holds no files")
-            .at("folder", folder.display())
-            .into());
+    let Arguments { places, resume, step, overwrite, wait, target } = arguments;
+    match (&places[..], resume) {
+        ([url], true) => {
+            let place = place(target, url, launcher)?;
+            let text = match place.resume()? {
+                0 => "nothing of it waits on this node".to_owned(),
+                1 => "goes on with 1 file; `forebay checkpoint ls` shows the upload".to_owned(),
+                files => {
+                    format!("goes on with {files} files; `forebay checkpoint ls` shows the upload")
+                }
+            };
+            finish(place, &text, *wait)
+        }
+        ([folder, url], false) => {
+            let place = place(target, url, launcher)?;
+            let style = bar_style("{binary_bytes}/{binary_total_bytes}");
+            let bar = ProgressBar::no_length().with_style(style);
+            let folder = PathBuf::from(folder);
+            let (step, overwrite) = (*step, *overwrite);
+            let push = Push { folder: &folder, place: &place, step, overwrite, job: "push" };
+            push.run(&mut |done, all| {
+                bar.set_length(all);
+                bar.set_position(done);
+            })?;
+            bar.finish_and_clear();
+            let text = "durable on this node; `forebay checkpoint ls` shows the upload";
+            finish(place, text, *wait)
+        }
+        _ => {
+            let what = "push needs a folder and a URL; with --resume a URL alone";
+            Err(Failure::Usage(Error::new(ErrorKind::Invalid, what)))
+        }
     }
-    let all: u64 = names.iter().map(|(_, bytes)| bytes).sum();
-    let bar = ProgressBar::new(all).with_style(bar_style("{binary_bytes}/{binary_total_bytes}"));
-    let mut files = Vec::with_capacity(names.len());
-    for (name, bytes) in &names {
-        files.push(save(&place, folder, (name, *bytes), &bar)?);
-    }
-    bar.finish_and_clear();
-    let text = names.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join("\n");
-    let mut metadata = CheckpointWriter::open(config(&place, METADATA, text.len() as u64)?)?;
-    metadata.write(text.as_bytes())?;
-    metadata.finish(Some(Commit { files, step, overwrite }))?;
+}
+
+/// Prints the end, or waits for the publication first.
+fn finish(place: CheckpointPlace, text: &str, wait: bool) -> Done {
     if !wait {
-        return say("durable on this node; `forebay checkpoint ls` shows the upload");
+        return say(text);
     }
-    let mut waiting = place;
-    waiting.timeout = forebay_client::TIMEOUT_MAX;
+    let waiting = CheckpointPlace { timeout: forebay_client::TIMEOUT_MAX, ..place };
     waiting.wait(Level::Published)?;
     say("published")
-}
-
-/// Saves a file; returns its identity.
-fn save(
-    place: &CheckpointPlace,
-    folder: &Path,
-    (name, bytes): (&str, u64),
-    bar: &ProgressBar,
-) -> Result<FileId> {
-    let path = folder.join(name);
-    let at = |error: Error| error.at("path", path.display());
-    let config = config(place, name, bytes)?;
-    let id = config.id;
-    let mut writer = CheckpointWriter::open(config)?;
-    let mut file = File::open(&path).doing("open a file").map_err(at)?;
-    let mut piece = vec![0; PIECE];
-    loop {
-        match file.read(&mut piece).doing("read a file").map_err(at)? {
-            0 => break,
-            read => {
-                writer.write(&piece[..read])?;
-                bar.inc(read as u64);
-            }
-        }
-    }
-    writer.finish(None)?;
-    Ok(id)
-}
-
-fn config(place: &CheckpointPlace, name: &str, expected: u64) -> Result<SaveConfig> {
-    let mut id = FileId::default();
-    let random = File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut id));
-    random.doing("draw a random number")?;
-    let place = CheckpointPlace { name: name.to_owned(), ..place.clone() };
-    Ok(SaveConfig { place, id, expected, is_lone: false, job: "push".to_owned() })
-}
-
-/// Lists the files below a folder, by name.
-fn list(folder: &Path, prefix: &str, into: &mut Vec<(String, u64)>) -> Result<()> {
-    let at = |error: Error| error.at("folder", folder.display());
-    let listed = std::fs::read_dir(folder.join(prefix)).doing("list a folder").map_err(at)?;
-    let mut entries = listed.collect::<std::io::Result<Vec<_>>>().doing("list a folder")?;
-    entries.sort_by_key(std::fs::DirEntry::file_name);
-    for entry in entries {
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else {
-            return Err(at(Error::new(ErrorKind::Invalid, "a file's name is no text")
-                .at("name", name.display())));
-        };
-        let name = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}/{name}") };
-        let meta = std::fs::metadata(entry.path()).doing("stat a file").map_err(at)?;
-        if meta.is_dir() {
-            list(folder, &name, into)?;
-        } else if !meta.is_file() || name == METADATA {
-            let what = "the folder holds a file that cannot be part of a checkpoint";
-            return Err(at(Error::new(ErrorKind::Invalid, what).at("name", name)));
-        } else {
-            into.push((name, meta.len()));
-        }
-    }
-    Ok(())
 }

@@ -113,6 +113,7 @@ impl Screen<'_> {
         lines.extend(self.origins());
         lines.extend(self.cluster());
         lines.extend(self.mounts());
+        lines.extend(self.checkpoints());
         lines.extend(self.warm_ups());
         lines
     }
@@ -372,6 +373,20 @@ impl Screen<'_> {
             Row::new(cells, look(!mount.hangs))
         });
         let columns = [Left("MOUNT"), Right("READERS"), Right("STUCK"), Left("STATE")];
+        self.table(&columns, rows.collect())
+    }
+
+    /// Checkpoints that are not published yet.
+    fn checkpoints(&self) -> Vec<Line<'static>> {
+        let all = self.status.checkpoints.checkpoints.iter();
+        let waiting = all.filter(|one| one.level != "published" || one.trouble.is_some());
+        let rows = waiting.map(|one| {
+            let uploaded = format!("{} of {}", size(one.uploaded_bytes), size(one.bytes));
+            let state = one.trouble.clone().unwrap_or_else(|| one.level.clone());
+            let cells = vec![one.url.clone(), uploaded, one.files.to_string(), state];
+            Row::new(cells, look(one.trouble.is_none()))
+        });
+        let columns = [Left("CHECKPOINT"), Right("IN THE STORE"), Right("FILES"), Left("STATE")];
         self.table(&columns, rows.collect())
     }
 

@@ -2,7 +2,8 @@
 //! ```text
 //!   Scrape     a status, and the part the caller may see          metrics.rs
 //!     family     a family and its samples                          metrics/family.rs
-//!     node, tiers, peers, origins, prefetch, jobs, gpus, shares, bills    the families, by subject
+//!     node, tiers, peers, origins, prefetch, checkpoints, jobs, gpus, shares, bills
+//!                                                                the families, by subject
 //!     text       both formats, and their negotiation               metrics/text.rs
 //!     document   docs/METRICS.md                                   metrics/document.rs
 //! ```
@@ -11,6 +12,7 @@
 //! `forebay status`, the scrape and the documentation cannot differ.
 
 mod bills;
+mod checkpoints;
 mod document;
 mod family;
 mod gpus;
@@ -35,12 +37,13 @@ pub(crate) use text::Format;
 
 /// Every family, in the order of the document.
 fn families() -> impl Iterator<Item = &'static Family> {
-    let parts: [&'static [Family]; 9] = [
+    let parts: [&'static [Family]; 10] = [
         node::FAMILIES,
         tiers::FAMILIES,
         peers::FAMILIES,
         origins::FAMILIES,
         prefetch::FAMILIES,
+        checkpoints::FAMILIES,
         jobs::FAMILIES,
         gpus::FAMILIES,
         shares::FAMILIES,
@@ -147,6 +150,7 @@ mod tests {
                 evictions: 0,
                 lacks: None,
             },
+            checkpoints: Default::default(),
             frames: Memory { bytes: 0, in_use_bytes: 0, pages: PageReport::default() },
             slab_bytes: 0,
             slab_limit_bytes: 0,

@@ -5,6 +5,7 @@ mod text;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use forebay_checkpoints::CheckpointsReport;
 use forebay_error::Error;
 use forebay_histogram::Times;
 use forebay_peers::ClusterReport;
@@ -59,6 +60,8 @@ pub struct Status {
     /// The node's part in its cluster; none if it is in no cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterReport>,
+    /// Checkpoints that files of this node belong to.
+    pub checkpoints: CheckpointsReport,
     /// Jobs connected now.
     pub jobs: Vec<Job>,
     /// Activity of the node's GPUs; none without NVIDIA's driver.

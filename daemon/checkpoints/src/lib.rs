@@ -10,10 +10,12 @@
 //! restart: the record of each file names its destination.
 
 mod clock;
+mod counts;
 mod load;
 mod places;
 mod publish;
 mod registry;
+mod remove;
 mod report;
 mod save;
 mod tidy;
@@ -38,9 +40,11 @@ pub use load::Loading;
 pub use report::{CheckpointReport, CheckpointsReport};
 pub use save::{Saving, Writer};
 
+use counts::Counts;
 use places::Places;
 use registry::{Registry, Tracked};
 use upload::UPLOADS;
+use wait::is_final;
 
 /// Bandwidth limits remembered: one per rule in use.
 const RATES: NonZeroUsize = NonZeroUsize::new(64).expect("64 is not zero");
@@ -73,6 +77,7 @@ pub(crate) struct Inner {
     store: Store,
     slabs: SlabMemory,
     registry: Registry,
+    counts: Counts,
     /// Rate limits by the rule's pattern.
     rates: Mutex<LruCache<String, Arc<Rate>>>,
     uploads: Semaphore,
@@ -93,6 +98,7 @@ impl Checkpoints {
             store,
             slabs,
             registry: Registry::default(),
+            counts: Counts::default(),
             rates: Mutex::new(LruCache::new(RATES)),
             uploads: Semaphore::new(UPLOADS),
             places: Places::default(),
@@ -114,25 +120,24 @@ impl Checkpoints {
     }
 
     /// Gives the credentials of a client who may save there to files that wait for some: a restart
-    /// forgets them.
+    /// forgets them. Returns the number of its files that are not in the store yet.
     ///
     /// # Errors
     /// `Invalid` for a place that nothing can be saved to.
-    pub async fn supply(&self, place: &Place) -> Result<()> {
+    pub async fn supply(&self, place: &Place) -> Result<u64> {
         self.inner.resumed.wait().await;
         let (url, options) = (checked_url(&place.url)?, Options::from(place.origin.clone()));
         self.inner.supply(&url, &options);
-        Ok(())
+        let waiting = |record: &Record| record.named_url() == url && is_on_its_way(record);
+        Ok(self.inner.registry.select(waiting).len() as u64)
     }
 
-    /// Returns true while something is on its way to a store.
+    /// Returns true while something is on its way to a store, and needs nobody's help.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        let is_on_its_way = |record: &Record| {
-            let wanted = if record.commit.is_some() { Level::Published } else { Level::Uploaded };
-            record.progress.level() < wanted
-        };
-        !self.inner.resumed.initialized() || !self.inner.registry.select(is_on_its_way).is_empty()
+        let waiting = || self.inner.registry.select(is_on_its_way);
+        let is_moving = |file: &Arc<Tracked>| !file.trouble().is_some_and(|error| is_final(&error));
+        !self.inner.resumed.initialized() || waiting().iter().any(is_moving)
     }
 
     /// Names of the tiers for a file, by the rule of its URL.
@@ -218,6 +223,12 @@ impl Inner {
             self.registry.note_trouble(&tracked, None);
         }
     }
+}
+
+/// Returns true for a file that is to go to the store, or to be published there.
+fn is_on_its_way(record: &Record) -> bool {
+    let wanted = if record.commit.is_some() { Level::Published } else { Level::Uploaded };
+    record.progress.level() < wanted
 }
 
 /// Returns the error of what the end of the daemon cuts short.

@@ -10,10 +10,10 @@ use forebay_checkpoint::{
     Progress, Record, block_count, object_url,
 };
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_source::{Options, Rank, Sink, Source, Stat};
+use forebay_source::{Named, Options, Rank, Sink, Source, Stat};
 use forebay_store::StagedFile;
 use forebay_uring::{GRANULE, LentRegion};
-use forebay_wire::checkpoint::{BLOCK, Block, Place};
+use forebay_wire::checkpoint::{BLOCK, Block, FileFacts, Place, Published};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 
 use crate::{Checkpoints, Inner, checked_url};
@@ -100,7 +100,10 @@ impl Checkpoints {
         let into = lent.span(memory..memory.saturating_add(padded))?;
         if let (Some(file), false) = (&loading.local, is_distrusted && loading.origin.is_some()) {
             match file.read_lent(start, into, bytes).await {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.inner.counts.local.add(bytes as u64);
+                    return Ok(());
+                }
                 // The store has it, too.
                 Err(error) if loading.origin.is_some() => {
                     tracing::warn!(url = loading.url, %error, "a checkpoint's file is read from the store");
@@ -115,7 +118,39 @@ impl Checkpoints {
         };
         let span = self.inner.store.frames().lease(bytes).await?;
         let span = source.read_part(&loading.url, stat, start, span, &loading.rank).await?;
+        self.inner.counts.remote.add(bytes as u64);
         lent.fill(memory, &span[..bytes]).doing("fill lent memory")
+    }
+
+    /// Returns the files of a published checkpoint, by its manifest; of one that Forebay did not
+    /// publish, by the store's listing.
+    ///
+    /// # Errors
+    /// `NotFound` if nothing is published there; those of the store.
+    pub async fn list(&self, place: Place) -> Result<Published> {
+        let (url, options) = (checked_url(&place.url)?, Options::from(place.origin));
+        let sink = self.inner.sink(&url, &options)?;
+        if sink.head(&object_url(&url, METADATA)).await?.is_none() {
+            return Err(Error::new(ErrorKind::NotFound, "no checkpoint is published there")
+                .at("url", url)
+                .advise("look at `forebay checkpoint ls` on the nodes that save it"));
+        }
+        if let Some(manifest) = manifest_of(&*sink, &url).await? {
+            let facts = |entry: &Entry| FileFacts {
+                name: entry.name.to_string(),
+                len: entry.len,
+                is_checked: true,
+            };
+            let files = manifest.entries().map(facts).collect();
+            let at_ms = Some(manifest.published_at_ms);
+            return Ok(Published { at_ms, step: manifest.step, files });
+        }
+        let listed = sink.list(&url).await?.into_iter();
+        let files = listed.filter(|one| FileName::new(&*one.name).is_ok());
+        let facts = |one: Named| FileFacts { name: one.name, len: one.len, is_checked: false };
+        let mut files: Vec<_> = files.map(facts).collect();
+        files.sort_by_key(|file| file.name == METADATA);
+        Ok(Published { at_ms: None, step: None, files })
     }
 
     /// Returns the newest published checkpoint in a folder, by the manifests.
@@ -126,7 +161,7 @@ impl Checkpoints {
         let (url, options) = (checked_url(&place.url)?, Options::from(place.origin));
         let sink = self.inner.sink(&url, &options)?;
         let published = self.inner.published(&*sink, &url).await?;
-        let newest = published.into_iter().max_by_key(|(_, one)| (one.published_at_ms, one.step));
+        let newest = published.into_iter().max_by_key(|(_, one)| (one.saved_at_ms, one.step));
         Ok(newest.map(|(url, _)| url))
     }
 }

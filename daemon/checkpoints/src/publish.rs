@@ -41,7 +41,7 @@ impl Inner {
         let record = tracked.record();
         let sink = self.sink(&record.url, &tracked.options())?;
         let mut publication = Publication::new(&record)?;
-        let mut replaced = None;
+        let mut alone = None;
         loop {
             match publication.next(now_ms()) {
                 Step::Await(missing) => {
@@ -53,11 +53,21 @@ impl Inner {
                     }
                 }
                 Step::PutManifest(manifest) => {
-                    replaced = self.put_manifest(&*sink, &record, &manifest).await?;
+                    // Two saves of one URL must not get in each other's way.
+                    let place = object_url(&record.url, &record.name);
+                    alone = Some(self.places.lock(&place).await);
+                    let before = manifest_of(&*sink, &record.url).await?;
+                    let is_visible = sink.head(&place).await?.is_some();
+                    let is_later = |it: &&Manifest| it.saved_at_ms > record.staged_at_ms;
+                    if let Some(later) = before.as_ref().filter(is_later).filter(|_| is_visible) {
+                        return self.remove_outdone(&*sink, &record, later).await;
+                    }
+                    self.put_manifest(&*sink, tracked, &manifest, is_visible, before).await?;
                     publication.note_manifest()?;
                 }
                 Step::PutMetadata => {
                     self.put_metadata(&*sink, tracked, &record).await?;
+                    self.check_manifest(&*sink, &record).await?;
                     publication.note_metadata()?;
                 }
                 Step::Done => break,
@@ -69,10 +79,10 @@ impl Inner {
             files = record.commit.iter().map(|all| all.ids.len()).sum::<usize>(),
             "published a checkpoint"
         );
-        self.note_published(&record, now_ms()).await?;
-        if let Some(before) = replaced {
-            self.remove_replaced(&*sink, &record, &before).await;
-        }
+        self.counts.published.add(1);
+        self.note_published(&record).await?;
+        drop(alone);
+        self.remove_replaced(&*sink, tracked).await?;
         self.tidy(&record.url).await;
         Ok(())
     }
@@ -113,30 +123,46 @@ impl Inner {
         Ok(())
     }
 
-    /// Puts the manifest, unless a published checkpoint is in the way. Returns the manifest of the
-    /// checkpoint that is replaced.
+    /// Puts the manifest, unless another checkpoint is in the way.
     async fn put_manifest(
         &self,
         sink: &dyn Sink,
-        record: &Record,
+        tracked: &Tracked,
         manifest: &Manifest,
-    ) -> Result<Option<Manifest>> {
+        is_visible: bool,
+        before: Option<Manifest>,
+    ) -> Result<()> {
+        let record = tracked.record();
         let place = object_url(&record.url, MANIFEST);
-        let before = manifest_of(sink, &record.url).await?;
         if before.as_ref().is_some_and(|before| before.attempt == manifest.attempt) {
             // Before a crash.
-            return Ok(None);
+            return Ok(());
         }
         let replaces = record.commit.as_ref().is_some_and(|commit| commit.overwrite);
-        let is_visible = sink.head(&object_url(&record.url, &record.name)).await?.is_some();
         if is_visible && !replaces {
             return Err(exists(&record.url));
         }
+        if let Some(before) = before.filter(|_| replaces) {
+            let keys = forebay_checkpoint::replaced(&before, manifest);
+            self.registry.note_replaced(tracked, keys).await?;
+        }
         let overwrite = if replaces { Overwrite::Allowed } else { Overwrite::Rejected };
         match sink.put(&place, manifest.encode()?.into(), overwrite).await {
-            Ok(_) => Ok(before.filter(|_| replaces)),
-            Err(error) if error.place(REASON) == Some(EXISTS) => Err(exists(&record.url)),
+            Ok(_) => Ok(()),
+            Err(error) if error.place(REASON) == Some(EXISTS) => Err(unfinished(&record.url)),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Fails if another node put its manifest meanwhile: then the next attempt decides anew.
+    async fn check_manifest(&self, sink: &dyn Sink, record: &Record) -> Result<()> {
+        let now = manifest_of(sink, &record.url).await?;
+        match now.is_some_and(|now| now.attempt == record.id) {
+            true => Ok(()),
+            false => {
+                let what = "another save of this checkpoint is published at the same time";
+                Err(Error::new(ErrorKind::Unavailable, what).at("url", &record.url))
+            }
         }
     }
 
@@ -182,7 +208,8 @@ impl Inner {
     }
 
     /// Notes that the files of a checkpoint on this node are published.
-    async fn note_published(&self, metadata: &Record, at_ms: u64) -> Result<()> {
+    async fn note_published(&self, metadata: &Record) -> Result<()> {
+        let at_ms = metadata.staged_at_ms;
         let ids = metadata.commit.iter().flat_map(|commit| &commit.ids);
         for id in ids.chain([&metadata.id]) {
             if let Some(file) = self.registry.get(*id) {
@@ -191,22 +218,6 @@ impl Inner {
         }
         Ok(())
     }
-
-    /// Removes the objects of a checkpoint that was replaced, as its writer asked.
-    async fn remove_replaced(&self, sink: &dyn Sink, record: &Record, before: &Manifest) {
-        let now = manifest_of(sink, &record.url).await;
-        let Ok(Some(now)) = now else { return };
-        let kept: Vec<_> = now.entries().map(|entry| &entry.name).collect();
-        for entry in before.files.iter().filter(|entry| !kept.contains(&&entry.name)) {
-            let places = [entry.name.as_str().to_owned(), receipt_name(entry.id)];
-            for place in places.map(|name| object_url(&record.url, name)) {
-                if let Err(error) = sink.delete(&place).await {
-                    let url = shown(&place);
-                    tracing::warn!(url, %error, "failed to remove a file of a replaced checkpoint");
-                }
-            }
-        }
-    }
 }
 
 fn exists(url: &str) -> Error {
@@ -214,4 +225,15 @@ fn exists(url: &str) -> Error {
         .at("url", url)
         .at(REASON, EXISTS)
         .advise("save to another URL, or pass overwrite=True")
+}
+
+/// Returns the error for an attempt whose manifest is there, and whose `.metadata` is not.
+fn unfinished(url: &str) -> Error {
+    Error::new(ErrorKind::Invalid, "another save to this URL has not been published yet")
+        .at("url", url)
+        .at(REASON, EXISTS)
+        .advise(
+            "save to another URL; if the node of that save is lost, `forebay checkpoint rm` or \
+             overwrite=True clears the way",
+        )
 }

@@ -4,10 +4,11 @@
 //! was told.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_checkpoint::{FileId, Level, Progress, Record};
-use forebay_error::{Error, Result};
+use forebay_checkpoint::{Commit, FileId, Level, Progress, Record};
+use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_source::Options;
 use forebay_store::StagedFile;
 use tokio::sync::{Notify, watch};
@@ -30,6 +31,10 @@ pub(crate) struct Tracked {
     trouble: Mutex<Option<Error>>,
     /// Wakes a task that waits to try again.
     pub(crate) retry: Notify,
+    /// True once its file is removed; held while its record is written.
+    is_removed: tokio::sync::Mutex<bool>,
+    /// True if somebody asked for its removal from the store as well.
+    is_cancelled: AtomicBool,
 }
 
 impl Registry {
@@ -41,6 +46,8 @@ impl Registry {
             options: Mutex::new(options),
             trouble: Mutex::default(),
             retry: Notify::new(),
+            is_removed: tokio::sync::Mutex::new(false),
+            is_cancelled: AtomicBool::new(false),
         });
         self.lock().insert(id, tracked.clone());
         self.changed.send_replace(());
@@ -64,18 +71,55 @@ impl Registry {
     /// # Errors
     /// Those of the device; then the file stays.
     pub(crate) async fn remove(&self, tracked: &Tracked) -> Result<()> {
+        let mut is_removed = tracked.is_removed.lock().await;
+        if *is_removed {
+            return Ok(());
+        }
         tracked.file.remove().await?;
+        *is_removed = true;
         self.lock().remove(&tracked.lock().id);
         self.changed.send_replace(());
+        // Its task ends.
+        tracked.retry.notify_one();
         Ok(())
+    }
+
+    /// Removes a file as [`Registry::remove`] does. Its task undoes what it is doing.
+    ///
+    /// # Errors
+    /// As [`Registry::remove`].
+    pub(crate) async fn cancel(&self, tracked: &Tracked) -> Result<()> {
+        tracked.is_cancelled.store(true, Ordering::Relaxed);
+        self.remove(tracked).await
     }
 
     /// Notes progress of a file, on the tier first.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Those of the device; `Closed` for a file that was removed meanwhile.
     pub(crate) async fn note(&self, tracked: &Tracked, progress: Progress) -> Result<()> {
-        let record = Record { progress, ..(*tracked.record()).clone() };
+        self.change(tracked, |record| Record { progress, ..record }).await
+    }
+
+    /// Notes the keys that a publication makes superfluous, on the tier first.
+    ///
+    /// # Errors
+    /// As [`Registry::note`].
+    pub(crate) async fn note_replaced(&self, tracked: &Tracked, keys: Vec<String>) -> Result<()> {
+        let change = |record: Record| {
+            let commit = record.commit.map(|commit| Commit { replaced: keys, ..commit });
+            Record { commit, ..record }
+        };
+        self.change(tracked, change).await
+    }
+
+    async fn change(&self, tracked: &Tracked, change: impl FnOnce(Record) -> Record) -> Result<()> {
+        // A removal waits for the end, or came first.
+        let is_removed = tracked.is_removed.lock().await;
+        let record = change((*tracked.record()).clone());
+        if *is_removed {
+            return Err(removed(&record));
+        }
         tracked.file.save_record(record.encode()?).await?;
         *tracked.lock() = Arc::new(record);
         tracked.note_trouble(None);
@@ -122,6 +166,16 @@ impl Tracked {
         self.retry.notify_one();
     }
 
+    /// Returns true once its file is removed.
+    pub(crate) async fn is_removed(&self) -> bool {
+        *self.is_removed.lock().await
+    }
+
+    /// Returns true if somebody asked for its removal from the store as well.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn trouble(&self) -> Option<Error> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -129,4 +183,11 @@ impl Tracked {
     fn note_trouble(&self, error: Option<Error>) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
+}
+
+/// Returns the error of what goes on with a file that was removed.
+fn removed(record: &Record) -> Error {
+    Error::new(ErrorKind::Closed, "the file was removed")
+        .at("url", shown(&record.url))
+        .at("name", &record.name)
 }

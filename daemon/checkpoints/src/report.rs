@@ -20,8 +20,18 @@ pub struct CheckpointsReport {
     /// Age of the oldest file that is not in the store yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_seconds: Option<u64>,
-    /// Files whose upload waits for somebody's help.
+    /// Files whose upload or publication fails.
     pub held_files: usize,
+    /// Bytes saved since the daemon started.
+    pub saved_bytes: u64,
+    /// Bytes uploaded since the daemon started.
+    pub uploaded_bytes: u64,
+    /// Checkpoints that this node published since the daemon started.
+    pub published: u64,
+    /// Bytes restored from this node's tiers since the daemon started.
+    pub restored_local_bytes: u64,
+    /// Bytes restored from stores since the daemon started.
+    pub restored_origin_bytes: u64,
     /// Checkpoints, the newest first.
     pub checkpoints: Vec<CheckpointReport>,
 }
@@ -58,8 +68,14 @@ impl Checkpoints {
     /// Returns a report on all checkpoints of this node.
     #[must_use]
     pub fn report(&self) -> CheckpointsReport {
+        let counts = &self.inner.counts;
         let mut report = CheckpointsReport {
             staged_bytes: self.inner.store.staged_bytes(),
+            saved_bytes: counts.saved.get(),
+            uploaded_bytes: counts.uploaded.get(),
+            published: counts.published.get(),
+            restored_local_bytes: counts.local.get(),
+            restored_origin_bytes: counts.remote.get(),
             ..CheckpointsReport::default()
         };
         let mut by_url: BTreeMap<String, CheckpointReport> = BTreeMap::new();

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_checkpoint::{Commit, FILE_BYTES_MAX, FileId, FileName, Progress, Record, block_count};
+use forebay_checkpoint::{
+    Commit, FILE_BYTES_MAX, FileId, FileName, Progress, Record, block_count, object_url,
+};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_store::StagedFile;
@@ -94,6 +96,7 @@ impl Checkpoints {
         saving.file.seal(len, record.encode()?).await?;
         saving.is_sealed.store(true, Ordering::Relaxed);
         let options = saving.draft.options.clone();
+        self.inner.counts.saved.add(record.len);
         self.inner.supply(&record.url, &options);
         let tracked = self.inner.registry.add(saving.file.clone(), record, options);
         self.tasks.upload(&self.inner, tracked);
@@ -141,6 +144,22 @@ impl Saving {
         }
         *room += more;
         Ok(())
+    }
+
+    /// URL of what becomes visible.
+    #[must_use]
+    pub fn url(&self) -> String {
+        match self.draft.is_lone {
+            true => object_url(&self.draft.url, &self.draft.name),
+            false => self.draft.url.clone(),
+        }
+    }
+
+    /// Returns true for a file that completes something: a file of its own, or a checkpoint's
+    /// `.metadata`. Others are parts.
+    #[must_use]
+    pub fn completes(&self) -> bool {
+        self.draft.is_lone || self.draft.name.is_metadata()
     }
 
     fn record(&self, len: u64, commit: Option<Commit>) -> Result<Record> {

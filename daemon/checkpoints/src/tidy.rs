@@ -1,14 +1,16 @@
 //! Removal of checkpoints: local copies that newer ones replace, and what a rule does not keep.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_checkpoint::{Level, METADATA, Manifest, Progress, Published, Record, object_url};
+use forebay_checkpoint::{Level, METADATA, Progress, Published, Record, object_url};
 use forebay_error::{Result, shown};
-use forebay_source::Sink;
 
 use crate::Inner;
 use crate::clock::now_ms;
 use crate::load::manifest_of;
+use crate::registry::Tracked;
+use crate::wait::is_final;
 
 /// Period in which files that other nodes publish are looked after.
 pub(crate) const PERIOD: Duration = Duration::from_secs(60);
@@ -34,7 +36,7 @@ impl Inner {
     async fn note_others<'a>(
         &self,
         url: &str,
-        files: impl Iterator<Item = &'a std::sync::Arc<crate::registry::Tracked>>,
+        files: impl Iterator<Item = &'a Arc<Tracked>>,
     ) -> Result<()> {
         let mut manifest = None;
         for file in files {
@@ -49,7 +51,7 @@ impl Inner {
             }
             let Some(Some(manifest)) = &manifest else { return Ok(()) };
             if manifest.files.iter().any(|entry| entry.id == record.id) {
-                let at_ms = manifest.published_at_ms;
+                let at_ms = manifest.saved_at_ms;
                 self.registry.note(file, Progress::Published { at_ms }).await?;
             }
         }
@@ -69,7 +71,7 @@ impl Inner {
             Progress::Published { at_ms } => at_ms,
             _ => 0,
         };
-        // All files of an attempt have the time of its publication.
+        // All files of an attempt have the time of its save.
         let newest = published.iter().map(|file| age(&file.record())).max().unwrap_or_default();
         for file in published.iter().filter(|file| age(&file.record()) < newest) {
             let record = file.record();
@@ -97,7 +99,7 @@ impl Inner {
         let listed = all.iter().map(|(url, manifest)| Published {
             url: url.clone(),
             step: manifest.step,
-            published_at_ms: manifest.published_at_ms,
+            saved_at_ms: manifest.saved_at_ms,
         });
         let listed: Vec<_> = listed.collect();
         for url in keep.expendable(&listed) {
@@ -105,19 +107,6 @@ impl Inner {
                 self.remove_published(&*sink, url, manifest).await?;
                 tracing::info!(url = shown(url), step = manifest.step, "removed an old checkpoint");
             }
-        }
-        Ok(())
-    }
-
-    /// Removes a published checkpoint: out of sight first, then what its manifest names.
-    async fn remove_published(
-        &self,
-        sink: &dyn Sink,
-        url: &str,
-        manifest: &Manifest,
-    ) -> Result<()> {
-        for name in forebay_checkpoint::removal(manifest) {
-            sink.delete(&object_url(url, name)).await?;
         }
         Ok(())
     }
@@ -145,12 +134,19 @@ impl Inner {
         let now = now_ms();
         let left = self.registry.select(|record| match record.progress {
             Progress::Uploaded { at_ms, .. } => forebay_checkpoint::is_leftover(at_ms, now),
-            _ => false,
+            Progress::Published { .. } => false,
+            // A publication: nothing of it is left to publish.
+            _ => {
+                record.commit.is_some() && forebay_checkpoint::is_leftover(record.staged_at_ms, now)
+            }
         });
-        for file in left {
+        let is_over = |file: &&Arc<Tracked>| {
+            file.record().commit.is_none() || file.trouble().is_some_and(|error| is_final(&error))
+        };
+        for file in left.iter().filter(is_over) {
             let record = file.record();
             let (url, name) = (shown(&record.url), record.name.as_str());
-            match self.registry.remove(&file).await {
+            match self.registry.remove(file).await {
                 Ok(()) if record.is_lone => {}
                 Ok(()) => tracing::warn!(url, name, "removed a file that was never published"),
                 Err(error) => tracing::warn!(url, name, %error, "failed to remove a leftover"),

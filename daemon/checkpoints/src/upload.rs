@@ -62,6 +62,12 @@ impl Inner {
         loop {
             let by = tracked.options();
             let Err(error) = self.try_to_bring(tracked).await else { return };
+            if tracked.is_removed().await {
+                if tracked.is_cancelled() {
+                    self.undo(tracked).await;
+                }
+                return;
+            }
             if tracked.options() != by {
                 // Somebody gave others meanwhile.
                 continue;
@@ -80,7 +86,7 @@ impl Inner {
                 return;
             }
             let is_final = error.kind() == ErrorKind::Invalid;
-            self.registry.note_trouble(tracked, Some(error));
+            self.registry.note_trouble(tracked, Some(with_advice(error)));
             let wait = waits.next().unwrap_or(RETRY.1);
             match is_final {
                 // Only somebody's request can help.
@@ -93,7 +99,10 @@ impl Inner {
     async fn try_to_bring(&self, tracked: &Tracked) -> Result<()> {
         let record = tracked.record();
         match &record.progress {
-            Progress::Published { .. } => return Ok(()),
+            Progress::Published { .. } => {
+                let sink = self.sink(&record.url, &tracked.options())?;
+                return self.remove_replaced(&*sink, tracked).await;
+            }
             Progress::Failed { reason } => {
                 return Err(Error::new(ErrorKind::Corrupt, reason.clone())
                     .at("url", object_url(&record.url, &record.name)));
@@ -164,7 +173,9 @@ impl Inner {
         if record.len <= part_bytes(record.len) {
             let bytes = self.part(tracked, record, 0, record.len).await?;
             self.pay(record, record.len).await;
-            return sink.put(place, bytes, Overwrite::Allowed).await;
+            let tag = sink.put(place, bytes, Overwrite::Allowed).await?;
+            self.counts.uploaded.add(record.len);
+            return Ok(tag);
         }
         let done = self.upload_in_parts(tracked, &*sink, place).await;
         match done {
@@ -209,8 +220,12 @@ impl Inner {
             part_bytes: part,
             parts: tags.iter().map(|tag| tag.as_str().to_owned()).collect(),
         };
-        if tags.is_empty() {
-            self.registry.note(tracked, journal(&tags)).await?;
+        if tags.is_empty()
+            && let Err(error) = self.registry.note(tracked, journal(&tags)).await
+        {
+            // Nobody else knows of it.
+            sink.abort(place, &upload).await?;
+            return Err(error);
         }
         let from = tags.len() as u64;
         let parts: Vec<_> = (from..count)
@@ -221,7 +236,9 @@ impl Inner {
                     let bytes = self.part(tracked, record, number * part, len).await?;
                     self.pay(record, len).await;
                     let number = u32::try_from(number).unwrap_or(u32::MAX);
-                    sink.upload_part(place, upload, number, bytes).await
+                    let tag = sink.upload_part(place, upload, number, bytes).await?;
+                    self.counts.uploaded.add(len);
+                    Ok(tag)
                 };
                 work.boxed()
             })
@@ -288,4 +305,17 @@ impl Inner {
             rate.take(bytes).await;
         }
     }
+}
+
+/// The error, with the way to supply what only a client has.
+fn with_advice(error: Error) -> Error {
+    if error.kind() != ErrorKind::PermissionDenied {
+        return error;
+    }
+    let resume = "`forebay checkpoint push --resume URL` supplies those of its environment";
+    let advice = match error.advice() {
+        Some(advice) => format!("{advice}; {resume}"),
+        None => resume.to_owned(),
+    };
+    error.advise(advice)
 }

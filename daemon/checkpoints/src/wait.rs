@@ -91,6 +91,10 @@ impl Inner {
 }
 
 /// Returns true for a failure that time does not mend.
-fn is_final(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Corrupt | ErrorKind::PermissionDenied)
+pub(crate) fn is_final(error: &Error) -> bool {
+    // A bucket that does not exist is `NotFound`.
+    matches!(
+        error.kind(),
+        ErrorKind::Invalid | ErrorKind::Corrupt | ErrorKind::PermissionDenied | ErrorKind::NotFound
+    )
 }

@@ -53,6 +53,7 @@ pub async fn status(node: &Node, viewer: Viewer) -> Status {
         slab_bytes: node.slabs.used(),
         slab_limit_bytes: node.slabs.limit(),
         cluster: node.cluster.as_ref().map(Cluster::report),
+        checkpoints: node.checkpoints.report(),
         jobs,
         gpus,
         warm_ups: node.warm_ups.describe(),

@@ -7,7 +7,9 @@
 //! Each connection has a ring of slots, one block each. The caller's thread copies and takes
 //! checksums while the daemon's disk works on other slots.
 
+mod push;
 mod reader;
+mod restore;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -16,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result, shown};
-use forebay_wire::checkpoint::{BLOCK, Level, Place, Reply, Request};
+use forebay_wire::checkpoint::{BLOCK, Level, Place, Published, Removed, Reply, Request};
 use forebay_wire::frame::Receiver;
 use forebay_wire::lent::Lent;
 use forebay_wire::message;
@@ -26,6 +28,7 @@ use crate::connection::{Connection, is_silent};
 use crate::deadline::Deadline;
 
 pub use forebay_wire::checkpoint::{Commit, FileId};
+pub use push::Push;
 pub use reader::CheckpointReader;
 pub use writer::{CheckpointWriter, SaveConfig};
 
@@ -97,6 +100,42 @@ impl CheckpointPlace {
     pub fn latest(&self) -> Result<Option<String>> {
         match self.ask(Request::Latest(self.place()))? {
             Reply::Latest(url) => Ok(url),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Returns the files of the published checkpoint.
+    ///
+    /// # Errors
+    /// `NotFound` if nothing is published there; as [`CheckpointPlace::latest`].
+    pub fn list(&self) -> Result<Published> {
+        match self.ask(Request::List(self.place()))? {
+            Reply::Published(published) => Ok(published),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Gives the daemon this place's credentials for uploads that wait for some; returns the number
+    /// of the checkpoint's files that are not in the store yet.
+    ///
+    /// # Errors
+    /// `PermissionDenied` if this user may not save there; as [`CheckpointPlace::latest`].
+    pub fn resume(&self) -> Result<u64> {
+        match self.ask(Request::Resume(self.place()))? {
+            Reply::Resumed { files } => Ok(files),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Removes the checkpoint: what waits on this node, and what is published. With `dry_run` it
+    /// only counts.
+    ///
+    /// # Errors
+    /// `NotFound` if there is nothing of it; `Invalid` if Forebay did not publish it;
+    /// `PermissionDenied` if this user may not save there.
+    pub fn remove(&self, dry_run: bool) -> Result<Removed> {
+        match self.ask(Request::Remove { place: self.place(), dry_run })? {
+            Reply::Removed(removed) => Ok(removed),
             _ => Err(unexpected()),
         }
     }

@@ -36,14 +36,14 @@ mod session;
 mod trace;
 mod waits;
 
-pub use forebay_wire::checkpoint::Level;
+pub use forebay_wire::checkpoint::{Level, Published, Removed};
 pub use forebay_wire::message::RunEnd;
 
 pub use address::{Address, NODE_SOCKET};
 pub use admin::Admin;
 pub use cache::{CACHE, CAPACITY, cache_directory, existing, wanted_capacity};
 pub use checkpoint::{
-    CheckpointPlace, CheckpointReader, CheckpointWriter, Commit, FileId, SaveConfig, Watch,
+    CheckpointPlace, CheckpointReader, CheckpointWriter, Commit, FileId, Push, SaveConfig, Watch,
 };
 pub use connection::Connection;
 pub use deadline::{Deadline, TIMEOUT_MAX};

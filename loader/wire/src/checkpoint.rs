@@ -46,6 +46,18 @@ pub enum Request {
     },
     /// Asks for the newest published checkpoint below a prefix. Answered by [`Reply::Latest`].
     Latest(Place),
+    /// Asks for the files of a published checkpoint. Answered by [`Reply::Published`].
+    List(Place),
+    /// Supplies credentials to uploads that wait for some. Answered by [`Reply::Resumed`].
+    Resume(Place),
+    /// Removes a checkpoint: what waits on this node, and what is published. Answered by
+    /// [`Reply::Removed`].
+    Remove {
+        /// The checkpoint.
+        place: Place,
+        /// True to report only what would be removed.
+        dry_run: bool,
+    },
 }
 
 /// Place in a store, and the credentials to reach it.
@@ -139,4 +151,49 @@ pub enum Reply {
     Reached,
     /// Answers [`Request::Latest`]; `None` if there is none.
     Latest(Option<String>),
+    /// Answers [`Request::List`].
+    Published(Published),
+    /// Answers [`Request::Resume`].
+    Resumed {
+        /// Files of the checkpoint that are not in the store yet.
+        files: u64,
+    },
+    /// Answers [`Request::Remove`].
+    Removed(Removed),
+}
+
+/// A published checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {
+    /// Time of the publication in milliseconds since 1970; none for a checkpoint that Forebay did
+    /// not publish.
+    pub at_ms: Option<u64>,
+    /// Step of the training run, if it is known.
+    pub step: Option<u64>,
+    /// Files, `.metadata` last.
+    pub files: Vec<FileFacts>,
+}
+
+/// A file of a published checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileFacts {
+    /// Key below the checkpoint's URL.
+    pub name: String,
+    /// Length.
+    pub len: u64,
+    /// True if its checksums are known: a restore compares them.
+    pub is_checked: bool,
+}
+
+/// Parts of a checkpoint that were removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removed {
+    /// Files on this node's tiers.
+    pub local_files: u64,
+    /// Bytes of them.
+    pub local_bytes: u64,
+    /// Files in the store.
+    pub stored_files: u64,
+    /// Bytes of them.
+    pub stored_bytes: u64,
 }

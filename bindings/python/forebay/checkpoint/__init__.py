@@ -13,7 +13,8 @@ the training, and makes the checkpoint visible by one last object, once all file
 in the store. Until then no reader sees anything of it. In the store it is a checkpoint of torch's
 own format, which needs no Forebay to be read.
 
-`open` saves and reads single files, for ``torch.save``, ``torch.load`` and safetensors.
+`open` saves and reads single files, for ``torch.save``, ``torch.load`` and safetensors. `push`
+publishes the folder of any other tool, and `restore` brings it back.
 """
 
 from __future__ import annotations
@@ -21,12 +22,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from forebay.checkpoint._files import SavedFile, StoredFile, latest, open, wait
-from forebay.checkpoint._push import push
+from forebay.checkpoint._whole import push, remove, restore
 
 if TYPE_CHECKING:
     from forebay.checkpoint._distributed import Reader, Writer
 
-__all__ = ["Reader", "SavedFile", "StoredFile", "Writer", "latest", "open", "push", "wait"]
+__all__ = [
+    "Reader",
+    "SavedFile",
+    "StoredFile",
+    "Writer",
+    "latest",
+    "open",
+    "push",
+    "remove",
+    "restore",
+    "wait",
+]
 
 
 def __getattr__(name: str) -> Any:

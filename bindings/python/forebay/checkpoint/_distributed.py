@@ -34,7 +34,7 @@ from torch.futures import Future
 
 from forebay._values import flag, whole
 from forebay.checkpoint._files import ID_BYTES, SavedFile, StoredFile
-from forebay.checkpoint._push import METADATA
+from forebay.checkpoint._whole import METADATA
 from forebay.checkpoint._way import TIMEOUT, Way, checked
 from forebay.errors import Invalid, NotFound
 

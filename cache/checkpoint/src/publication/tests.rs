@@ -23,6 +23,7 @@ fn record(files: &[u8]) -> Record {
         ids: files.iter().map(|number| id(*number)).collect(),
         step: Some(7),
         overwrite: false,
+        replaced: Vec::new(),
     };
     let metadata = samples::record_of(id(0), FileName::metadata(), 3);
     Record { commit: Some(commit), ..metadata }

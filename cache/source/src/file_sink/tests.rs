@@ -64,6 +64,18 @@ async fn leftovers_of_crashes_are_not_listed() {
     }
     assert_eq!(bench.sink.list(&bench.url("no")).await.unwrap(), []);
     assert_eq!(bench.files("s").len(), 4, "the test has leftovers");
+    // Those of last week are gone with the next listing.
+    let old = std::time::SystemTime::now() - LEFTOVER - Duration::from_secs(60);
+    let unfinished = bench.files("s").into_iter().filter(|name| is_unfinished(name));
+    for name in unfinished.chain(["k".to_owned()]) {
+        let file = File::options().write(true).open(bench.dir.path().join("s").join(name));
+        file.unwrap().set_modified(old).unwrap();
+    }
+    bench.sink.list(&bench.url("s")).await.unwrap();
+    let mut left = bench.files("s");
+    left.sort();
+    assert_eq!(left, ["k", "link", "t"]);
+    assert_eq!(bench.files("s/t").len(), 2, "a young upload stays");
 }
 
 #[tokio::test]

@@ -5,7 +5,8 @@
 //! there, for the first may have arrived.
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -25,7 +26,7 @@ use super::folder_of;
 use super::link::{Blame, Target};
 use super::reply::tell;
 use super::wire::noting;
-use crate::queue::Rank;
+use crate::queue::{QueuePermit, Rank};
 use crate::sink::{self, Found, Named, Overwrite, PartTag, Sink, Tag, UploadId};
 
 /// Bytes a second below which a request counts as hung: a part of 16 MiB takes four minutes, and a
@@ -59,11 +60,19 @@ const NO_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
 /// Start of the name of an object by which a store is tried.
 const PROBE: &str = ".forebay-probe-";
 
+/// Times of a part for which jobs may pass it by: uploads have a tenth of a busy link.
+const PASSED_BY: u32 = 9;
+
+/// Time assumed for the first part: 16 MiB at 1 Gbit/s.
+const FIRST: Duration = Duration::from_millis(150);
+
 /// A bucket that is written to.
 pub(crate) struct BucketSink {
     bucket: Bucket,
     /// True if the store honours conditions, once that is known.
     is_conditional: OnceCell<bool>,
+    /// Time of the last request that sent bytes, in milliseconds.
+    sent_in_ms: AtomicU64,
 }
 
 /// A request.
@@ -92,7 +101,8 @@ impl From<Error> for GaveUp {
 impl BucketSink {
     pub(crate) fn new(bucket: Bucket) -> Self {
         let known = bucket.is_conditional.then_some(true);
-        Self { bucket, is_conditional: OnceCell::new_with(known) }
+        let sent_in_ms = AtomicU64::new(millis(FIRST));
+        Self { bucket, is_conditional: OnceCell::new_with(known), sent_in_ms }
     }
 
     /// A request without bytes worth speaking of, which somebody waits for.
@@ -125,10 +135,14 @@ impl BucketSink {
         let mut may_be_done = false;
         loop {
             route.link.pay(request.bytes).await;
-            let place = route.link.place(&request.rank).await?;
+            let place = self.place(&request.rank).await?;
             let asking = route.link.enter(target, attempts.deadline()).await?;
             let answers = route.refusals.answers();
+            let began = Instant::now();
             let made = tokio::time::timeout(request.patience, noting(once())).await;
+            if request.bytes > 0 {
+                self.sent_in_ms.store(millis(began.elapsed()), Ordering::Relaxed);
+            }
             let made = match made {
                 Ok((Ok(made), _)) => Ok(made),
                 Ok((Err(refusal), noted)) => {
@@ -149,6 +163,18 @@ impl BucketSink {
             let again = attempts.again(failed, &route.link).await;
             again.map_err(|error| GaveUp { error, may_be_done: was_done })?;
         }
+    }
+
+    /// Waits for a place in the link's queue: behind what jobs wait for, and not for ever.
+    async fn place(&self, rank: &Rank) -> Result<QueuePermit> {
+        let link = &self.bucket.route.link;
+        let mut place = std::pin::pin!(link.place(rank));
+        let sent_in = Duration::from_millis(self.sent_in_ms.load(Ordering::Relaxed));
+        if let Ok(placed) = tokio::time::timeout(PASSED_BY * sent_in, &mut place).await {
+            return placed;
+        }
+        let _awaited = rank.awaited();
+        place.await
     }
 
     /// The same for one that sends bytes, which are counted.
@@ -471,6 +497,11 @@ fn silent(request: &Request<'_>) -> Failed {
 
 fn broken(url: &str) -> Error {
     Error::new(ErrorKind::Unavailable, "the store fell silent").at("url", url)
+}
+
+/// Returns a time in milliseconds, at least one.
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
 /// This crate's own error, as object_store carries it.

@@ -23,6 +23,9 @@ const MISSED = 5;
 const SKEW = 5;
 const MEMBERS_SHOWN = 64;
 
+// Checkpoints shown: those of a day with one an hour.
+const CHECKPOINTS = 24;
+
 // What a wait can be for, as the daemon names it, and what would help.
 const CAUSES = {
   origin: "origin: more link or more cache",
@@ -345,6 +348,21 @@ function showWarmUps(warmUps) {
   table("warm-ups-table", ["Number", "State", "Shards", "Brought"], rows, "");
 }
 
+/** Checkpoints that are not published yet, and the newest of the others. */
+function showCheckpoints({ checkpoints }) {
+  $("checkpoints").hidden = checkpoints.length === 0;
+  const waiting = checkpoints.filter((one) => one.level !== "published" || one.trouble);
+  const shown = [...waiting, ...checkpoints.filter((one) => !waiting.includes(one))].slice(0, CHECKPOINTS);
+  const rows = shown.map((one) => [
+    one.url,
+    [one.url, small([one.job, one.step === undefined ? null : `step ${number(one.step)}`].filter(Boolean).join(", "))],
+    [one.level, one.trouble ? element("span", { class: "small bad" }, one.trouble) : null],
+    `${bytes(one.uploaded_bytes)} of ${bytes(one.bytes)}`,
+    number(one.files),
+  ]);
+  table("checkpoints-table", ["Checkpoint", "Level", "In the store", "Files here"], rows, "");
+}
+
 function figures(pairs) {
   const made = pairs.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)));
   fill($("figures"), ...made);
@@ -464,13 +482,14 @@ function showAll(status) {
   showSources(status.sources);
   showCluster(status.cluster);
   showMounts(status.mounts);
+  showCheckpoints(status.checkpoints);
   showWarmUps(status.warm_ups);
   showHistory();
 }
 
 /** What is shown to those who are no admins. */
 function showOverview(overview) {
-  for (const id of ["history", "jobs", "gpus", "datasets", "tenants", "sources", "cluster", "mounts", "warm-ups"]) $(id).hidden = true;
+  for (const id of ["history", "jobs", "gpus", "datasets", "tenants", "sources", "cluster", "mounts", "checkpoints", "warm-ups"]) $(id).hidden = true;
   fill($("verdict"));
   figures([["Ranks of jobs", number(overview.jobs)], ["Up", time(overview.uptime_seconds)]]);
   showTiers(overview.tiers);

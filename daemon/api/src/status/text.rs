@@ -5,6 +5,7 @@
 use std::fmt;
 
 use bytesize::ByteSize;
+use forebay_checkpoints::CheckpointsReport;
 use forebay_error::{printable, printable_char};
 use forebay_peers::ClusterReport;
 use forebay_source::LinkReport;
@@ -323,6 +324,28 @@ fn write_audit(f: &mut fmt::Formatter<'_>, audit: &AuditReport) -> fmt::Result {
     }
 }
 
+/// Checkpoints in a line; nothing on a node that has none.
+fn write_checkpoints(f: &mut fmt::Formatter<'_>, all: &CheckpointsReport) -> fmt::Result {
+    if all.checkpoints.is_empty() {
+        return Ok(());
+    }
+    let oldest =
+        all.oldest_seconds.map_or(String::new(), |age| format!(", the oldest for {age} s"));
+    writeln!(
+        f,
+        "saves   {} checkpoints, {} on the tiers, {} not in the store yet{oldest}",
+        all.checkpoints.len(),
+        size(all.staged_bytes),
+        size(all.backlog_bytes),
+    )?;
+    match all.held_files {
+        0 => Ok(()),
+        held => {
+            writeln!(f, "        {held} files fail to upload: `forebay checkpoint ls` tells why")
+        }
+    }
+}
+
 fn write_cluster(f: &mut fmt::Formatter<'_>, cluster: &ClusterReport) -> fmt::Result {
     let (members, group) = (&cluster.members, printable(&cluster.group));
     let received = members.iter().map(|member| member.received_bytes).sum::<u64>();
@@ -381,6 +404,7 @@ impl fmt::Display for Status {
         )?;
         write_frames(f, &self.frames)?;
         writeln!(f, "slabs   {} of {}", size(self.slab_bytes), size(self.slab_limit_bytes))?;
+        write_checkpoints(f, &self.checkpoints)?;
         for job in &self.jobs {
             write!(f, "job     {}", JobLines(job))?;
         }

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::{Connection, Outgoing, Rider};
+use crate::audit::Entry;
 
 /// Memory lent to a client: sixteen blocks, so that it fills some while the disk writes others.
 const LENT: usize = 64 << 20;
@@ -45,14 +46,17 @@ impl Connection {
     pub(super) async fn checkpoint(&mut self, request: wire::Request) -> Result<()> {
         let served = match request {
             wire::Request::Save(save) => self.save(save).await,
-            wire::Request::Write(block) => return self.write_block(block).await,
+            wire::Request::Write(block) => self.write_block(block).await,
             wire::Request::Seal { len, commit } => self.seal(len, commit).await,
             wire::Request::Load(place) => self.load(place).await,
             wire::Request::Read { block, is_distrusted } => {
-                return self.read_block(block, is_distrusted).await;
+                self.read_block(block, is_distrusted).await
             }
             wire::Request::Await { place, level } => return self.reach(place, level),
             wire::Request::Latest(place) => return self.latest(place),
+            wire::Request::List(place) => return self.list_files(place),
+            wire::Request::Resume(place) => self.resume(place).await,
+            wire::Request::Remove { place, dry_run } => self.remove(place, dry_run).await,
         };
         match served {
             Ok(()) => Ok(()),
@@ -176,8 +180,14 @@ impl Connection {
             ids: files.into_iter().map(FileId::from_bytes).collect(),
             step,
             overwrite,
+            replaced: Vec::new(),
         });
-        self.node.checkpoints.seal(saving, len, commit).await?;
+        let noted = saving.completes().then(|| saving.url());
+        let sealed = self.node.checkpoints.seal(saving, len, commit).await;
+        if let Some(url) = noted {
+            self.rights.note(Entry::of("save", &sealed).url(&url));
+        }
+        sealed?;
         self.reply(&Reply::Checkpoint(Box::new(wire::Reply::Staged))).await
     }
 
@@ -191,7 +201,7 @@ impl Connection {
         let node = self.node.clone();
         self.answer(place, |place| async move {
             if may_save {
-                node.checkpoints.supply(&place).await?;
+                let _: u64 = node.checkpoints.supply(&place).await?;
             }
             node.checkpoints.reach(place, level).await.map(|()| wire::Reply::Reached)
         })
@@ -202,6 +212,32 @@ impl Connection {
         self.answer(place, |place| async move {
             node.checkpoints.latest(place).await.map(wire::Reply::Latest)
         })
+    }
+
+    fn list_files(&mut self, place: Place) -> Result<()> {
+        let node = self.node.clone();
+        self.answer(place, |place| async move {
+            node.checkpoints.list(place).await.map(wire::Reply::Published)
+        })
+    }
+
+    /// Supplies the client's credentials to uploads that wait for some.
+    async fn resume(&mut self, place: Place) -> Result<()> {
+        self.rights.save_checkpoint(&place.url)?;
+        self.check_reach(&place)?;
+        let files = self.node.checkpoints.supply(&place).await?;
+        self.reply(&Reply::Checkpoint(Box::new(wire::Reply::Resumed { files }))).await
+    }
+
+    async fn remove(&mut self, place: Place, dry_run: bool) -> Result<()> {
+        self.rights.save_checkpoint(&place.url)?;
+        self.check_reach(&place)?;
+        let url = place.url.clone();
+        let removed = self.node.checkpoints.remove(place, dry_run).await;
+        if !dry_run {
+            self.rights.note(Entry::of("remove", &removed).url(&url));
+        }
+        self.reply(&Reply::Checkpoint(Box::new(wire::Reply::Removed(removed?)))).await
     }
 
     /// Answers a question about a place beside everything else, if the client may read there.

@@ -106,6 +106,14 @@ struct Checked {
     is_hearsay: bool,
 }
 
+/// Source of the places of a shard's members.
+struct Facts {
+    shard: u32,
+    verdict: Verdict,
+    /// True if another node's index has the places.
+    is_hearsay: bool,
+}
+
 pub(super) struct Assembly {
     job: Arc<JobData>,
     run: u64,
@@ -113,8 +121,8 @@ pub(super) struct Assembly {
     fields: Vec<String>,
     records: Vec<Record>,
     runs: Vec<Run>,
-    /// Verdicts on the facts that the batch has about its shards.
-    verdicts: Vec<(u32, Verdict)>,
+    /// Sources of the places of members, by shard; the last one of a shard counts.
+    facts: Vec<Facts>,
     errors: Vec<Error>,
     slot: Option<Slot>,
     stages: Vec<Stage>,
@@ -139,7 +147,7 @@ impl Assembly {
             fields: Vec::new(),
             records: places.iter().map(record).collect(),
             runs: Vec::new(),
-            verdicts: Vec::new(),
+            facts: Vec::new(),
             errors: Vec::new(),
             slot: None,
             stages: Vec::new(),
@@ -155,7 +163,11 @@ impl Assembly {
 
     /// Records the places of the batch's samples of `shard`, or that it is `broken`.
     pub(super) fn capture(&mut self, number: u32, shard: &Shard, broken: Option<&Error>) {
-        self.verdicts.push((number, shard.verdict().clone()));
+        self.facts.push(Facts {
+            shard: number,
+            verdict: shard.verdict().clone(),
+            is_hearsay: shard.is_at_owner(),
+        });
         let index = shard.index();
         let wanted = self.job.spec.fields.as_deref();
         for record in self.records.iter_mut().filter(|record| record.place.shard == number) {
@@ -351,7 +363,6 @@ impl Assembly {
         mut wanted: Vec<(usize, Range<u64>, Span)>,
     ) -> Result<(Vec<Checked>, Vec<Stage>)> {
         let (mut all, mut stages) = (Vec::with_capacity(wanted.len()), Vec::new());
-        let mut is_hearsay = false;
         for tries in 1.. {
             let runs: Vec<usize> = wanted.iter().map(|(run, ..)| *run).collect();
             let shard = self.open(number, &runs, &mut stages).await?;
@@ -374,14 +385,19 @@ impl Assembly {
             }
             let failed = bad.iter().flat_map(|bad| &bad.members).find_map(|m| m.as_ref().err());
             let limit = if shard.is_lost() { LOST_COPIES } else { WRONG_COPIES };
-            let is_in_vain = |error: &Error| tries >= limit || self.is_misled(number, error);
+            let is_hearsay = failed.is_some_and(|error| self.is_hearsay(number, error));
+            // Facts of another node that this node's own copy contradicts are the ones to doubt.
+            let is_refuted = is_hearsay && !shard.is_at_owner();
+            let is_in_vain =
+                |error: &Error| tries >= limit || is_refuted || self.is_misled(number, error);
             let Some(error) = failed.filter(|error| !is_in_vain(error)) else {
                 all.extend(bad.into_iter().map(|bad| Checked { is_hearsay, ..bad }));
                 break;
             };
-            is_hearsay = shard.is_at_owner() && error.kind() == ErrorKind::Corrupt;
-            // The object was replaced meanwhile, and this is a copy of the new version.
-            if bad.iter().any(|bad| !self.is_known_to(&shard, bad.run)) {
+            // The object was replaced meanwhile, and this is a copy of the new version. Another
+            // node's index proves nothing: the next attempt has a copy of this node.
+            let is_known = |bad: &Checked| self.is_known_to(&shard, bad.run);
+            if !shard.is_at_owner() && !bad.iter().all(is_known) {
                 let what = "the shard was replaced while a batch was read";
                 return Err(Error::new(ErrorKind::Unavailable, what)
                     .at("url", self.job.url(number))
@@ -412,8 +428,14 @@ impl Assembly {
     /// True if bytes differ because the batch's own facts about the shard are wrong: then the copy
     /// is good.
     fn is_misled(&self, number: u32, error: &Error) -> bool {
-        let mut of = self.verdicts.iter().filter(|(shard, _)| *shard == number);
-        error.kind() == ErrorKind::Corrupt && of.any(|(_, on)| on.is_wrong())
+        let mut of = self.facts.iter().filter(|facts| facts.shard == number);
+        error.kind() == ErrorKind::Corrupt && of.any(|facts| facts.verdict.is_wrong())
+    }
+
+    /// True if bytes differ from facts that another node told.
+    fn is_hearsay(&self, number: u32, error: &Error) -> bool {
+        let last = self.facts.iter().rfind(|facts| facts.shard == number);
+        error.kind() == ErrorKind::Corrupt && last.is_some_and(|facts| facts.is_hearsay)
     }
 
     /// Opens the shard with the bytes of these runs present, and adds its waits to `stages`. A copy

@@ -81,6 +81,9 @@ impl Origin {
         if reads && !signed {
             return plain::serve(&self.dir, key, &request).await;
         }
+        if reads && self.is_folder(key) {
+            return refused(StatusCode::NOT_FOUND);
+        }
         if reads {
             let _recording = self.recording.lock().await;
             etag::record(&self.dir, key).await;
@@ -90,12 +93,19 @@ impl Origin {
             Err(_) => refused(StatusCode::INTERNAL_SERVER_ERROR),
         }
     }
+
+    /// Returns true for the beginning of other keys, which is no object; `s3s-fs` fails to read it
+    /// as a file.
+    fn is_folder(&self, key: &str) -> bool {
+        key.contains('/') && !key.ends_with('/') && self.dir.join(key).is_dir()
+    }
 }
 
 /// A rejection in the form of S3.
 fn refused(status: StatusCode) -> Response<Answer> {
     let code = match status {
         StatusCode::FORBIDDEN => "AccessDenied",
+        StatusCode::NOT_FOUND => "NoSuchKey",
         StatusCode::SERVICE_UNAVAILABLE => "SlowDown",
         _ => "InternalError",
     };

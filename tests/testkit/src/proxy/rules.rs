@@ -57,6 +57,12 @@ impl When {
         Self { method: Some(Method::POST), ..Self::default() }
     }
 
+    /// DELETE requests.
+    #[must_use]
+    pub fn delete() -> Self {
+        Self { method: Some(Method::DELETE), ..Self::default() }
+    }
+
     /// Requests whose path and query, as sent, contain `text`.
     #[must_use]
     pub fn of(mut self, text: &str) -> Self {
