@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 
 from forebay import checkpoint
 from forebay.errors import Closed, ForebayError, Unavailable
@@ -57,10 +58,17 @@ class Awaited:
     def is_published(self, url: str) -> bool:
         """Return True if the daemon says at once that a checkpoint is published."""
         try:
-            checkpoint.wait(url, "published", QUESTION, daemon=self._daemon)
+            self._wait(url, QUESTION)
         except ForebayError:
             return False
         return True
+
+    def _wait(self, url: str, timeout: float) -> None:
+        # Of a URL that is saved again, the object of before would count as published.
+        end = time.monotonic() + timeout
+        checkpoint.wait(url, "uploaded", timeout, daemon=self._daemon)
+        left = max(end - time.monotonic(), QUESTION)
+        checkpoint.wait(url, "published", left, daemon=self._daemon)
 
     def _forget_published(self) -> None:
         # Uploads end about in the order of the saves, so the first that is not done ends the look.
@@ -102,7 +110,7 @@ class Awaited:
             try:
                 if left <= 0:
                     raise Unavailable(f"not published within {timeout:g} s", {"url": url})
-                checkpoint.wait(url, "published", left, daemon=self._daemon)
+                self._wait(url, left)
             except ForebayError as error:
                 missing[url] = error
             if not isinstance(missing.get(url), _ON_ITS_WAY):
@@ -110,7 +118,7 @@ class Awaited:
         return missing
 
 
-def tell(missing: dict[str, ForebayError]) -> None:
+def tell(missing: Mapping[str, Exception]) -> None:
     """Log the reason of each checkpoint that is not published."""
     for url, error in missing.items():
         if isinstance(error, _ON_ITS_WAY):

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import forebay
-from conftest import Bucket, s3_server
+from conftest import Bucket, Home, s3_server
 from forebay import Invalid, NotFound, Unavailable, checkpoint
 
 torch = pytest.importorskip("torch")
@@ -283,7 +283,10 @@ def test_checkpoint_saved_anew_is_not_removed(bucket: Bucket, monkeypatch: Any) 
     assert plugin.load_checkpoint(url) == {"step": 2}
 
 
-def test_end_waits_no_longer_than_told(tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
+def test_end_waits_no_longer_than_told(
+    home: Home, tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    # A daemon of its own: uploads to a store that is gone hold up those of other tests.
     (tmp_path / "bucket").mkdir()
     with s3_server(tmp_path) as environment:
         for name, value in environment.items():
