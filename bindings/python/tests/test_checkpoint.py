@@ -7,6 +7,8 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from forebay import Invalid, NotFound, checkpoint
+from forebay.checkpoint._archives import without_checksums
 
 # Seconds for an upload to a local folder on a busy machine.
 PATIENCE = 120
@@ -114,6 +117,41 @@ def test_distributed_checkpoint_is_torchs_own(url):
     dcp.load(found, storage_reader=checkpoint.Reader(url))
     assert same(found, wanted)
     assert checkpoint.latest(os.path.dirname(url)) == url
+
+
+def test_writer_takes_no_second_checksum(url):
+    dcp.save(state(2), storage_writer=checkpoint.Writer(url))
+    checkpoint.wait(url, "published", PATIENCE)
+    metadata = checkpoint.Reader(url).read_metadata()
+    stored = next(at for index, at in metadata.storage_data.items() if index.fqn == "weight")
+    content = Path(url, stored.relative_path).read_bytes()
+    archive = zipfile.ZipFile(io.BytesIO(content[stored.offset :][: stored.length]))
+    assert {record.CRC for record in archive.infolist() if record.file_size > 1_000_000} == {0}
+    # Other saves do.
+    assert torch.serialization.get_crc32_options()
+
+
+def test_setting_survives_saves_that_overlap():
+    first, second = without_checksums(), without_checksums()
+    begun, ended = threading.Event(), threading.Event()
+
+    def save() -> None:
+        with second:
+            begun.set()
+            ended.wait(PATIENCE)
+        kept.append(torch.serialization.get_crc32_options())
+
+    kept: list[bool] = []
+    thread = threading.Thread(target=save)
+    with first:
+        thread.start()
+        begun.wait(PATIENCE)
+        assert not torch.serialization.get_crc32_options()
+    assert torch.serialization.get_crc32_options()
+    ended.set()
+    thread.join()
+    assert kept == [True]
+    assert torch.serialization.get_crc32_options()
 
 
 def test_checkpoint_of_plain_torch_is_restored(url):

@@ -33,9 +33,10 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from forebay._values import flag, whole
+from forebay.checkpoint._archives import without_checksums
 from forebay.checkpoint._files import ID_BYTES, SavedFile, StoredFile
-from forebay.checkpoint._whole import METADATA
 from forebay.checkpoint._way import TIMEOUT, Way, checked
+from forebay.checkpoint._whole import METADATA
 from forebay.errors import Invalid, NotFound
 
 # Bytes of the random part of a file's name: none is ever drawn twice.
@@ -76,7 +77,7 @@ class _Places(FileSystem):
             lone=False,
             job=self.job,
         )
-        with saved:
+        with without_checksums(), saved:
             yield saved
 
     def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:
