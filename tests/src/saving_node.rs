@@ -39,7 +39,7 @@ pub struct SavingNode {
 impl SavingNode {
     /// A node that saves to a folder.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn to_folder() -> Self {
         let folder = Daemon::disk();
         let url = folder.path().join("run/step-1").to_str().unwrap().to_owned();
         Self::to(url, BTreeMap::new(), folder)

@@ -49,7 +49,7 @@ impl Faults for FillingDisk {
 /// A disk that is full at any write costs that save, and nothing else.
 #[test]
 fn full_disk_costs_one_save_and_leaves_nothing() {
-    let mut bench = SavingNode::new();
+    let mut bench = SavingNode::to_folder();
     bench.daemon = None;
     let disk = Arc::new(FillingDisk {
         folder: bench.cache.path().to_owned(),
@@ -143,7 +143,7 @@ impl Liar {
 /// Bears promise 8: senseless requests about a file end neither the connection nor another save.
 #[test]
 fn senseless_blocks_are_rejected_one_by_one() {
-    let bench = SavingNode::new();
+    let bench = SavingNode::to_folder();
     let mut liar = Liar::new(&bench);
     let block = |number, memory, len| Block { number, memory, len, crc: 0 };
     let read = |block| Request::Read { block, is_distrusted: false };
@@ -196,8 +196,8 @@ fn senseless_blocks_are_rejected_one_by_one() {
 /// store.
 #[test]
 fn lies_about_bytes_spoil_only_their_own_file() {
-    let bench = SavingNode::new();
-    let other = SavingNode { url: format!("{}-other", bench.url), ..SavingNode::new() };
+    let bench = SavingNode::to_folder();
+    let other = SavingNode { url: format!("{}-other", bench.url), ..SavingNode::to_folder() };
     let mut liar = Liar::new(&bench);
     let right = patterned(BLOCK as usize, 1);
     for id in 1..=8_u8 {

@@ -83,8 +83,8 @@ fn checkpoints_go_to_ceph() {
 /// there, whichever node it comes from.
 #[test]
 fn checkpoint_is_visible_once_all_files_are() {
-    let bench = SavingNode::new();
-    let other = SavingNode { url: bench.url.clone(), ..SavingNode::new() };
+    let bench = SavingNode::to_folder();
+    let other = SavingNode { url: bench.url.clone(), ..SavingNode::to_folder() };
     bench.save("0", 1, &bytes(5 * MIB, 1));
     bench.commit(3, &[1, 2], false);
     bench.wait(Level::Uploaded).unwrap();
@@ -134,7 +134,7 @@ fn uploads_outlive_store_and_daemon() {
 
 #[test]
 fn file_that_differs_from_its_checksums_is_never_uploaded() {
-    let mut bench = SavingNode::new();
+    let mut bench = SavingNode::to_folder();
     // The store is away for as long as its folder is a file.
     let run = bench.folder.path().join("run");
     fs::write(&run, b"in the way").unwrap();
@@ -156,7 +156,7 @@ fn file_that_differs_from_its_checksums_is_never_uploaded() {
 /// Wrong bytes on this node's disk are read from the store.
 #[test]
 fn damaged_local_copy_is_restored_from_the_store() {
-    let bench = SavingNode::new();
+    let bench = SavingNode::to_folder();
     bench.save("0", 1, &bytes(9 * MIB, 1));
     bench.commit(2, &[1], false);
     bench.wait(Level::Published).unwrap();
@@ -173,7 +173,7 @@ fn damaged_local_copy_is_restored_from_the_store() {
 
 #[test]
 fn published_checkpoint_is_replaced_only_on_request() {
-    let bench = SavingNode::new();
+    let bench = SavingNode::to_folder();
     bench.save("a", 1, b"first");
     bench.commit(2, &[1], false);
     bench.wait(Level::Published).unwrap();
@@ -193,7 +193,7 @@ fn published_checkpoint_is_replaced_only_on_request() {
 
 #[test]
 fn file_of_its_own_replaces_the_object() {
-    let bench = SavingNode::new();
+    let bench = SavingNode::to_folder();
     let save = |bytes: &[u8], id: u8| {
         let (place, job) = (bench.place("model.pt"), "test".to_owned());
         let config = SaveConfig { place, id: [id; 16], expected: 0, is_lone: true, job };
@@ -246,7 +246,7 @@ fn checkpoint_takes_the_room_of_shards() {
 /// Copies of what is in the store are no reason to reject a checkpoint.
 #[test]
 fn local_copies_give_way_to_new_checkpoints() {
-    let mut bench = SavingNode::new();
+    let mut bench = SavingNode::to_folder();
     bench.daemon = None;
     bench.daemon = Some(SavingNode::start(bench.cache.path(), 40 << 20));
     for round in 1..=4_u8 {
@@ -261,7 +261,7 @@ fn local_copies_give_way_to_new_checkpoints() {
 
 #[test]
 fn unfinished_file_leaves_nothing() {
-    let mut bench = SavingNode::new();
+    let mut bench = SavingNode::to_folder();
     let mut writer = bench.writer("0", 1, 100 << 20).unwrap();
     writer.write(&bytes(30 * MIB, 1)).unwrap();
     let used = || bench.daemon().tier("nvme").counters.used_bytes;
@@ -280,7 +280,7 @@ fn unfinished_file_leaves_nothing() {
 
 #[test]
 fn names_and_places_that_lead_elsewhere_are_rejected() {
-    let bench = SavingNode::new();
+    let bench = SavingNode::to_folder();
     for name in ["", "..", "../x", "a/../../x", ".forebay/x", "/x", "a//b"] {
         let error = bench.writer(name, 1, 0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{name}: {error}");
@@ -298,7 +298,7 @@ fn names_and_places_that_lead_elsewhere_are_rejected() {
 /// A removal takes all that there is of a checkpoint, and nothing else.
 #[test]
 fn removal_takes_the_whole_checkpoint_and_nothing_else() {
-    let mut bench = SavingNode::new();
+    let mut bench = SavingNode::to_folder();
     let keep = bench.url.clone();
     bench.save("0", 1, &bytes(5 * MIB, 1));
     bench.commit(2, &[1], false);
@@ -322,7 +322,7 @@ fn removal_takes_the_whole_checkpoint_and_nothing_else() {
     assert_eq!(bench.load("0").unwrap(), bytes(5 * MIB, 1));
     // Another writer's is for the tools of its store.
     fs::remove_dir_all(bench.object(".forebay")).unwrap();
-    let other = SavingNode { url: bench.url.clone(), ..SavingNode::new() };
+    let other = SavingNode { url: bench.url.clone(), ..SavingNode::to_folder() };
     assert_eq!(other.place("").remove(false).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(other.load("0").unwrap(), bytes(5 * MIB, 1));
 }
@@ -402,7 +402,7 @@ fn replaced_files_go_after_a_restart() {
 /// A folder is published, listed, and restored as it was: whole, or not at all.
 #[test]
 fn pushed_folder_is_restored_as_it_was() {
-    let bench = SavingNode::new();
+    let bench = SavingNode::to_folder();
     let home = Daemon::disk();
     let (from, to) = (home.path().join("from"), home.path().join("to"));
     fs::create_dir_all(from.join("nested/deep")).unwrap();
@@ -433,7 +433,7 @@ fn pushed_folder_is_restored_as_it_was() {
     assert!(below(&to) == below(&from), "the folders differ");
     assert_eq!(restore().unwrap_err().kind(), ErrorKind::Invalid, "it holds files");
     // What is wrong in the store as well leaves no folder behind.
-    let other = SavingNode { url: bench.url.clone(), ..SavingNode::new() };
+    let other = SavingNode { url: bench.url.clone(), ..SavingNode::to_folder() };
     flip(&bench.object("nested/model"), 5 * MIB as u64);
     fs::remove_dir_all(&to).unwrap();
     let error = other.place("").restore(&to, &mut |_, _| {}).unwrap_err();
@@ -448,7 +448,7 @@ fn pushed_folder_is_restored_as_it_was() {
 /// Numbers for those who watch a node follow a checkpoint through its levels.
 #[test]
 fn report_counts_bytes_by_level() {
-    let bench = SavingNode::new();
+    let bench = SavingNode::to_folder();
     let run = bench.folder.path().join("run");
     fs::write(&run, b"in the way").unwrap();
     bench.save("0", 1, &bytes(5 * MIB, 1));
