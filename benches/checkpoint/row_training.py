@@ -7,22 +7,19 @@ the same disk. The store runs on the same cores, which is part of what is measur
 
 from __future__ import annotations
 
-import io
 import json
-import random
 import shutil
 import subprocess
-import tarfile
 from pathlib import Path
 
+import photo_sized
 from group import group
 from rounds import Figures, Spread, Table, take_turns
 from settings import Settings
 from testbed import Node, node, store
 from verdicts import Verdict, percent, points
 
-# Samples as large as photos, and a batch of them every 36 ms: 1,786 samples a second.
-SHARDS, SAMPLES, SAMPLE = 8, 512, 110_000
+# A batch of samples as large as photos every 36 ms: 1,786 samples a second.
 BATCH, STEP = 64, 0.0358
 # Each epoch takes 2.3 s.
 EPOCHS = 3
@@ -35,7 +32,8 @@ def measure(settings: Settings) -> dict[str, Table]:
     """Measure the trainer by turns."""
     shards = settings.directory / "training-shards"
     try:
-        make(shards)
+        shards.mkdir()
+        photo_sized.make(shards)
         rule = f"upload_bandwidth = '{BANDWIDTH}'"
         # The uploads must outlast the epochs: this row keeps its size.
         with (
@@ -61,22 +59,10 @@ def measure(settings: Settings) -> dict[str, Table]:
         shutil.rmtree(shards, ignore_errors=True)
 
 
-def make(folder: Path) -> None:
-    """Make shards of random samples."""
-    folder.mkdir()
-    dice = random.Random(7)
-    for number in range(SHARDS):
-        with tarfile.open(folder / f"{number}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
-            for sample in range(SAMPLES):
-                member = tarfile.TarInfo(f"{number:03d}{sample:05d}.bin")
-                member.size = SAMPLE
-                tar.addfile(member, io.BytesIO(dice.randbytes(SAMPLE)))
-
-
 def train(settings: Settings, daemon: Node, shards: Path) -> Figures:
     """Play some epochs; returns utilisation and seconds of a step over all of them."""
     command: list[str | Path] = [settings.programs.forebay, "bench", "starvation"]
-    command += [f"{shards}/{{0..{SHARDS - 1}}}.tar", "--raw", "--json", "--profile", "custom"]
+    command += [photo_sized.urls(shards), "--raw", "--json", "--profile", "custom"]
     command += ["--batch-size", str(BATCH), "--step", str(STEP), "--epochs", str(EPOCHS)]
     text = subprocess.check_output(command, env=daemon.environment, text=True)
     epochs = json.loads(text)["epochs"]

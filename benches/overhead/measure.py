@@ -14,15 +14,12 @@ from __future__ import annotations
 
 import argparse
 import http.client
-import io
 import json
 import os
-import random
 import socket
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import threading
 import time
@@ -32,8 +29,8 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "rivals"))
 import machine  # noqa: E402
+import photo_sized  # noqa: E402
 
-SHARDS, SAMPLES, SAMPLE = 8, 512, 110_000
 WATCHED = ("nothing", "metrics", "trace", "both")
 # Seconds between two scrapes: fifteen times as often as Prometheus asks by default.
 EVERY = 1.0
@@ -66,20 +63,9 @@ class Scraper(threading.Thread):
             self.scrapes += 1
 
 
-def make(folder: Path) -> None:
-    """Make shards of samples as large as photos."""
-    dice = random.Random(7)
-    for number in range(SHARDS):
-        with tarfile.open(folder / f"{number}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
-            for sample in range(SAMPLES):
-                member = tarfile.TarInfo(f"{number:03d}{sample:05d}.bin")
-                member.size = SAMPLE
-                tar.addfile(member, io.BytesIO(dice.randbytes(SAMPLE)))
-
-
 def run(forebay: str, folder: Path, arguments: argparse.Namespace, watched: str) -> Played:
     """Play epochs of the warm shards."""
-    command = [forebay, "bench", "starvation", f"{folder}/shards/{{0..{SHARDS - 1}}}.tar"]
+    command = [forebay, "bench", "starvation", photo_sized.urls(folder / "shards")]
     command += ["--raw", "--step", "0", "--batch-size", str(arguments.batch_size)]
     command += ["--epochs", str(arguments.epochs), "--json"]
     command += ["--daemon", f"unix:{folder}/d.sock"]
@@ -112,7 +98,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="overhead-", dir=arguments.directory) as name:
         folder = Path(name).resolve()
         (folder / "shards").mkdir()
-        make(folder / "shards")
+        photo_sized.make(folder / "shards")
         (folder / "forebay.toml").write_text(
             f"[daemon]\nsocket = '{folder}/d.sock'\nmemory = '1GiB'\n"
             f"[[tier]]\nname = 'nvme'\npath = '{folder}/cache'\ncapacity = '2GiB'\n"

@@ -11,10 +11,11 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use forebay_checkpoints::{CheckpointReport, CheckpointsReport};
 use forebay_client::{CheckpointPlace, Level, Watch};
-use forebay_error::printable;
+use forebay_error::{Result, printable};
 use forebay_source::Options;
+use indicatif::ProgressBar;
 
-use super::{Done, Launcher, Query, Target, print};
+use super::{Done, Launcher, Query, Target, bar_style, print};
 
 /// Time for one answer: a block takes milliseconds, and the retries of a slow store a minute.
 const ANSWER: Duration = Duration::from_secs(120);
@@ -136,6 +137,18 @@ fn checkpoint(checkpoint: &CheckpointReport) -> String {
         Some(trouble) => format!("{line}\n    {}", printable(trouble)),
         None => line,
     }
+}
+
+/// Shows the bytes that some work has done, of all.
+fn with_bar(work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<()>) -> Result<()> {
+    let style = bar_style("{binary_bytes}/{binary_total_bytes}");
+    let bar = ProgressBar::no_length().with_style(style);
+    work(&mut |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    Ok(())
 }
 
 /// Prints the end of a verb that takes time.

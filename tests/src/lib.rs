@@ -51,7 +51,7 @@ pub use patience::{PATIENCE, eventually};
 pub use pixels::png;
 pub use process::{NodeProcess, Reader, Setup, play_once, read_until_eof, serve_until_eof};
 pub use promtool::{checkout, promtool};
-pub use saving_node::{SavingNode, load_file, metadata, patterned, to_store, walk};
+pub use saving_node::{SavingNode, metadata, patterned, saves_anywhere, to_store, walk};
 pub use scripted_daemon::{ScriptedDaemon, TrainerConnection};
 pub use shared_node::SharedNode;
 pub use test_source::{Denied, TestSource};

@@ -10,9 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_client::{Address, Next};
-use forebay_config::settings::Writers;
 use forebay_error::{Doing, Result};
-use forebay_store::CheckpointRule;
 use forebay_wire::message::{Begin, Open};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
@@ -20,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::cache_contents::CacheContents;
 use crate::kill_point::{KillPoint, KillingFiles};
 use crate::node::Daemon;
+use crate::saving_node::saves_anywhere;
 use crate::trainer::{TrainerJob, epoch, loader, next};
 
 /// Path of `forebay-actor`: this program, or the one built beside this test.
@@ -189,10 +188,7 @@ pub fn serve_until_eof() -> Result<()> {
         config.limits.file_timeout = limit;
     }
     if setup.saves {
-        let rule = CheckpointRule::new("**")?;
-        let rule = CheckpointRule { tiers: vec!["nvme".to_owned()], ..rule };
-        config.access.writers = vec![Writers { rule: rule.clone(), allow: None }];
-        config.checkpoints = vec![rule];
+        config = saves_anywhere(config);
     }
     config.files = killing.clone();
     config.faults = Some(killing);

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use forebay_client::{
     CheckpointPlace, CheckpointReader, CheckpointWriter, Commit, FileId, Level, SaveConfig, Watch,
 };
-use forebay_config::settings::Writers;
+use forebay_config::settings::{NodeConfig, Writers};
 use forebay_error::Result;
 use forebay_store::CheckpointRule;
 use forebay_testkit::{ACCESS_KEY, SECRET_KEY};
@@ -26,7 +26,7 @@ use crate::patience::PATIENCE;
 pub struct SavingNode {
     /// The node; none between two.
     pub daemon: Option<Daemon>,
-    /// Its cache.
+    /// Cache of the node.
     pub cache: TempDir,
     /// Folder of the store, if it is one.
     pub folder: TempDir,
@@ -59,12 +59,7 @@ impl SavingNode {
     /// If it does not start.
     #[must_use]
     pub fn start(cache: &Path, capacity: u64) -> Daemon {
-        let mut config = Daemon::config(cache, capacity);
-        let rule = CheckpointRule::new("**").unwrap();
-        let rule = CheckpointRule { tiers: vec!["nvme".to_owned()], ..rule };
-        config.access.writers = vec![Writers { rule: rule.clone(), allow: None }];
-        config.checkpoints = vec![rule];
-        Daemon::try_start(config).unwrap()
+        Daemon::try_start(saves_anywhere(Daemon::config(cache, capacity))).unwrap()
     }
 
     /// The running node.
@@ -135,7 +130,10 @@ impl SavingNode {
     /// # Errors
     /// The daemon's.
     pub fn load(&self, name: &str) -> Result<Vec<u8>> {
-        load_file(&self.place(name))
+        let mut reader = CheckpointReader::open(&self.place(name))?;
+        let mut bytes = vec![0; usize::try_from(reader.len()).unwrap()];
+        assert_eq!(reader.read_at(0, &mut bytes)?, bytes.len());
+        Ok(bytes)
     }
 
     /// The object in the folder.
@@ -153,15 +151,14 @@ impl SavingNode {
     }
 }
 
-/// Reads a file of a checkpoint.
-///
-/// # Errors
-/// The daemon's.
-pub fn load_file(place: &CheckpointPlace) -> Result<Vec<u8>> {
-    let mut reader = CheckpointReader::open(place)?;
-    let mut bytes = vec![0; usize::try_from(reader.len()).unwrap()];
-    assert_eq!(reader.read_at(0, &mut bytes)?, bytes.len());
-    Ok(bytes)
+/// The same configuration, of a node that saves checkpoints anywhere.
+#[must_use]
+pub fn saves_anywhere(mut config: NodeConfig) -> NodeConfig {
+    let rule = CheckpointRule::new("**").unwrap();
+    let rule = CheckpointRule { tiers: vec!["nvme".to_owned()], ..rule };
+    config.access.writers = vec![Writers { rule: rule.clone(), allow: None }];
+    config.checkpoints = vec![rule];
+    config
 }
 
 /// Content of a test's `.metadata`.

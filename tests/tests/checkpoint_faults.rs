@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use forebay_client::{Connection, Deadline, Level};
-use forebay_config::settings::Writers;
 use forebay_error::{Error, ErrorKind};
 use forebay_shard::checksum::crc32c;
-use forebay_store::CheckpointRule;
-use forebay_tests::{Daemon, PATIENCE, SavingNode, eventually, metadata, patterned, walk};
+use forebay_tests::{
+    Daemon, PATIENCE, SavingNode, eventually, metadata, patterned, saves_anywhere, walk,
+};
 use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
 use forebay_wire::checkpoint as wire;
 use forebay_wire::checkpoint::{BLOCK, Block, Place, Request, Save};
@@ -55,11 +55,7 @@ fn full_disk_costs_one_save_and_leaves_nothing() {
         folder: bench.cache.path().to_owned(),
         left: AtomicI64::new(i64::MAX),
     });
-    let mut config = Daemon::config(bench.cache.path(), 1 << 30);
-    let rule = CheckpointRule::new("**").unwrap();
-    let rule = CheckpointRule { tiers: vec!["nvme".to_owned()], ..rule };
-    config.access.writers = vec![Writers { rule: rule.clone(), allow: None }];
-    config.checkpoints = vec![rule];
+    let mut config = saves_anywhere(Daemon::config(bench.cache.path(), 1 << 30));
     config.faults = Some(disk.clone());
     bench.daemon = Some(Daemon::try_start(config).unwrap());
     let url = bench.url.clone();

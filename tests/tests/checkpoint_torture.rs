@@ -20,11 +20,9 @@ use forebay_checkpoint::Manifest;
 use forebay_client::{
     Address, CheckpointPlace, CheckpointWriter, Commit, FileId, Level, SaveConfig, Watch,
 };
-use forebay_config::settings::{NodeConfig, Writers};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_store::CheckpointRule;
 use forebay_testkit::{Fault, FaultProxy, Random, S3Server, UnsyncedFiles, When, for_seeds, say};
-use forebay_tests::{Daemon, NodeProcess, PATIENCE, Setup, to_store};
+use forebay_tests::{Daemon, NodeProcess, PATIENCE, Setup, patterned, saves_anywhere, to_store};
 use tempfile::TempDir;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -82,9 +80,7 @@ impl Attempt {
 
     fn bytes(self, file: usize) -> Vec<u8> {
         let seed = self.0.wrapping_mul(1_000_003) + file as u64;
-        let word = |n: u64| (n ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
-        let len = self.lengths()[file];
-        (0..len).step_by(8).flat_map(word).take(usize::try_from(len).unwrap()).collect()
+        patterned(usize::try_from(self.lengths()[file]).unwrap(), seed)
     }
 
     fn name(self, file: usize) -> String {
@@ -423,15 +419,6 @@ fn assert_whole(url: &str, attempt: Attempt, folder: &Path) {
             "{url}: file {file} differs"
         );
     }
-}
-
-/// Configuration of a node that saves anywhere.
-fn saves_anywhere(mut config: NodeConfig) -> NodeConfig {
-    let rule = CheckpointRule::new("**").unwrap();
-    let rule = CheckpointRule { tiers: vec!["nvme".to_owned()], ..rule };
-    config.access.writers = vec![Writers { rule: rule.clone(), allow: None }];
-    config.checkpoints = vec![rule];
-    config
 }
 
 fn rounds() -> u64 {

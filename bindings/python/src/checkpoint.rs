@@ -57,6 +57,18 @@ fn failed(py: Python<'_>, interrupt: &Interrupt, error: &Error) -> PyErr {
     lock(interrupt).take().unwrap_or_else(|| raise(py, error))
 }
 
+/// Does something at the place of a checkpoint, without the GIL.
+fn at_place<T: Send>(
+    py: Python<'_>,
+    url: String,
+    name: String,
+    way: Way,
+    work: impl FnOnce(&CheckpointPlace) -> Result<T> + Send,
+) -> PyResult<T> {
+    let (place, interrupt) = place(url, name, way).map_err(|error| raise(py, &error))?;
+    py.detach(|| work(&place)).map_err(|error| failed(py, &interrupt, &error))
+}
+
 fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the file is closed")
 }
@@ -174,17 +186,13 @@ pub(crate) fn checkpoint_wait(
         "uploaded" => Level::Uploaded,
         _ => Level::Published,
     };
-    let (place, interrupt) = place(url, name, way).map_err(|error| raise(py, &error))?;
-    let reached = py.detach(|| place.wait(level));
-    reached.map_err(|error| failed(py, &interrupt, &error))
+    at_place(py, url, name, way, |place| place.wait(level))
 }
 
 /// Returns the newest published checkpoint below a folder.
 #[pyfunction]
 pub(crate) fn checkpoint_latest(py: Python<'_>, url: String, way: Way) -> PyResult<Option<String>> {
-    let (place, interrupt) = place(url, String::new(), way).map_err(|error| raise(py, &error))?;
-    let latest = py.detach(|| place.latest());
-    latest.map_err(|error| failed(py, &interrupt, &error))
+    at_place(py, url, String::new(), way, CheckpointPlace::latest)
 }
 
 /// Saves all files of a folder, and has them published as one checkpoint.
@@ -199,10 +207,9 @@ pub(crate) fn checkpoint_push(
     job: String,
     way: Way,
 ) -> PyResult<()> {
-    let (place, interrupt) = place(url, String::new(), way).map_err(|error| raise(py, &error))?;
-    let push = Push { folder: &folder, place: &place, step, overwrite, job: &job };
-    let pushed = py.detach(|| push.run(&mut |_, _| {}));
-    pushed.map_err(|error| failed(py, &interrupt, &error))
+    at_place(py, url, String::new(), way, |place| {
+        Push { folder: &folder, place, step, overwrite, job: &job }.run(&mut |_, _| {})
+    })
 }
 
 /// Copies all files of a published checkpoint to a new folder.
@@ -213,15 +220,11 @@ pub(crate) fn checkpoint_restore(
     folder: PathBuf,
     way: Way,
 ) -> PyResult<()> {
-    let (place, interrupt) = place(url, String::new(), way).map_err(|error| raise(py, &error))?;
-    let restored = py.detach(|| place.restore(&folder, &mut |_, _| {}));
-    restored.map_err(|error| failed(py, &interrupt, &error))
+    at_place(py, url, String::new(), way, |place| place.restore(&folder, &mut |_, _| {}))
 }
 
 /// Removes a checkpoint: what waits on this node, and what is published.
 #[pyfunction]
 pub(crate) fn checkpoint_remove(py: Python<'_>, url: String, way: Way) -> PyResult<()> {
-    let (place, interrupt) = place(url, String::new(), way).map_err(|error| raise(py, &error))?;
-    let removed = py.detach(|| place.remove(false));
-    removed.map(drop).map_err(|error| failed(py, &interrupt, &error))
+    at_place(py, url, String::new(), way, |place| place.remove(false).map(drop))
 }

@@ -244,6 +244,23 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     home.end()
 
 
+def steps(folder: Path) -> dict[int, list[str]]:
+    """Return the samples of each step, of all ranks; of a repeated step, the last time."""
+    found: dict[int, list[str]] = {}
+    for path in folder.iterdir():
+        rank = dict(json.loads(line) for line in path.open())
+        for step, keys in rank.items():
+            found[step] = sorted([*found.get(step, []), *keys])
+    return found
+
+
+def assert_each_sample_once(seen: dict[int, list[str]]) -> None:
+    """Compare two epochs of ten steps with the 60 samples of `shards`."""
+    for epoch in range(2):
+        keys = [key for step in range(10) for key in seen[epoch * 10 + step]]
+        assert sorted(keys) == [f"s{number:05}" for number in range(60)]
+
+
 @dataclass
 class Bucket:
     """A folder of a bucket of a real S3 server, and the same folder on the disk behind it."""

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import forebay
-from conftest import Bucket, Home, s3_server
+from conftest import Bucket, Home, assert_each_sample_once, s3_server, steps
 from forebay import Invalid, NotFound, Unavailable, checkpoint
 
 torch = pytest.importorskip("torch")
@@ -139,16 +139,6 @@ def play(script: Path, *arguments: Any) -> tuple[int, str]:
     return process.returncode, told
 
 
-def steps(folder: Path) -> dict[int, list[str]]:
-    """Return the samples of each step, of all ranks; of a repeated step, the last time."""
-    found: dict[int, list[str]] = {}
-    for path in folder.iterdir():
-        rank = dict(json.loads(line) for line in path.open())
-        for step, keys in rank.items():
-            found[step] = sorted([*found.get(step, []), *keys])
-    return found
-
-
 def test_killed_ranks_resume_from_the_bucket(
     shards: list[str], manifest: str, bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -169,9 +159,7 @@ def test_killed_ranks_resume_from_the_bucket(
     # The resumed run repeats the steps after the save of step 12.
     assert seen["killed"] == seen["calm"]
     assert weights["killed"] == pytest.approx(weights["calm"])
-    for epoch in range(2):
-        keys = [key for step in range(10) for key in seen["killed"][epoch * 10 + step]]
-        assert sorted(keys) == [f"s{number:05}" for number in range(60)]
+    assert_each_sample_once(seen["killed"])
     # The end of `fit` waited for these, and removed the others.
     kept = ("epoch=1-step=20.ckpt", "last.ckpt")
     assert bucket.names() == [f"{name}/{key}" for name in ("calm", "killed") for key in kept]

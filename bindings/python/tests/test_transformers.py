@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Bucket, Home, s3_server
+from conftest import Bucket, Home, assert_each_sample_once, s3_server, steps
 from forebay import Invalid, NotFound, Unavailable, checkpoint
 
 torch = pytest.importorskip("torch")
@@ -164,16 +164,6 @@ def play(script: Path, ranks: int, *arguments: Any) -> tuple[int, str]:
     return ended.returncode, ended.stdout
 
 
-def steps(folder: Path) -> dict[int, list[str]]:
-    """Return the samples of each step, of all ranks; of a repeated step, the last time."""
-    found: dict[int, list[str]] = {}
-    for path in folder.iterdir():
-        rank = dict(json.loads(line) for line in path.open())
-        for step, keys in rank.items():
-            found[step] = sorted([*found.get(step, []), *keys])
-    return found
-
-
 @needs_restore
 def test_killed_ranks_resume_with_their_loader(
     shards: list[str], manifest: str, bucket: Bucket, tmp_path: Path
@@ -200,9 +190,7 @@ def test_killed_ranks_resume_with_their_loader(
     assert told["killed"][1] == told["calm"][1] == 20
     assert told["killed"][2] == pytest.approx(told["calm"][2], rel=1e-4)
     assert seen["killed"] == seen["calm"]
-    for epoch in range(2):
-        keys = [key for step in range(10) for key in seen["killed"][epoch * 10 + step]]
-        assert sorted(keys) == [f"s{number:05}" for number in range(60)]
+    assert_each_sample_once(seen["killed"])
     names = bucket.names()
     for rank in range(2):
         assert f"killed/checkpoint-20/rng_state_{rank}.pth" in names

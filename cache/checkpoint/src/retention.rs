@@ -105,8 +105,7 @@ impl Keep {
 #[must_use]
 pub fn removal(manifest: &Manifest) -> Vec<String> {
     let mut keys = vec![manifest.metadata.name.to_string()];
-    let files = manifest.files.iter();
-    keys.extend(files.flat_map(|file| [file.name.to_string(), receipt_name(file.id)]));
+    keys.extend(file_keys(manifest));
     keys.push(MANIFEST.to_owned());
     keys
 }
@@ -114,12 +113,13 @@ pub fn removal(manifest: &Manifest) -> Vec<String> {
 /// Returns the keys that only the manifest `before` names, once `now` takes its place.
 #[must_use]
 pub fn replaced(before: &Manifest, now: &Manifest) -> Vec<String> {
-    let keys = |of: &Manifest| -> Vec<String> {
-        let files = of.files.iter();
-        files.flat_map(|file| [file.name.to_string(), receipt_name(file.id)]).collect()
-    };
-    let kept: HashSet<_> = keys(now).into_iter().collect();
-    keys(before).into_iter().filter(|key| !kept.contains(key)).collect()
+    let kept: HashSet<_> = file_keys(now).collect();
+    file_keys(before).filter(|key| !kept.contains(key)).collect()
+}
+
+/// Keys of all files but `.metadata`, each followed by that of its receipt.
+fn file_keys(manifest: &Manifest) -> impl Iterator<Item = String> {
+    manifest.files.iter().flat_map(|file| [file.name.to_string(), receipt_name(file.id)])
 }
 
 #[cfg(test)]

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use forebay_client::{CheckpointPlace, Level, Push};
 use forebay_error::{Error, ErrorKind};
-use indicatif::ProgressBar;
 
-use super::super::{Done, Failure, Launcher, Target, bar_style};
-use super::{place, say};
+use super::super::{Done, Failure, Launcher, Target};
+use super::{place, say, with_bar};
 
 /// Save all files of a folder, and publish them as one checkpoint.
 ///
@@ -52,16 +51,10 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
         }
         ([folder, url], false) => {
             let place = place(target, url, launcher)?;
-            let style = bar_style("{binary_bytes}/{binary_total_bytes}");
-            let bar = ProgressBar::no_length().with_style(style);
             let folder = PathBuf::from(folder);
             let (step, overwrite) = (*step, *overwrite);
             let push = Push { folder: &folder, place: &place, step, overwrite, job: "push" };
-            push.run(&mut |done, all| {
-                bar.set_length(all);
-                bar.set_position(done);
-            })?;
-            bar.finish_and_clear();
+            with_bar(|progress| push.run(progress))?;
             let text = "durable on this node; `forebay checkpoint ls` shows the upload";
             finish(place, text, *wait)
         }

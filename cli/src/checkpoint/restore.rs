@@ -2,10 +2,8 @@
 
 use std::path::PathBuf;
 
-use indicatif::ProgressBar;
-
-use super::super::{Done, Launcher, Target, bar_style};
-use super::{place, say};
+use super::super::{Done, Launcher, Target};
+use super::{place, say, with_bar};
 
 /// Copy all files of a published checkpoint to a new folder.
 ///
@@ -24,12 +22,6 @@ pub(in super::super) struct Arguments {
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let Arguments { url, folder, target } = arguments;
     let place = place(target, url, launcher)?;
-    let style = bar_style("{binary_bytes}/{binary_total_bytes}");
-    let bar = ProgressBar::no_length().with_style(style);
-    place.restore(folder, &mut |done, all| {
-        bar.set_length(all);
-        bar.set_position(done);
-    })?;
-    bar.finish_and_clear();
+    with_bar(|progress| place.restore(folder, progress))?;
     say("restored")
 }

@@ -82,7 +82,7 @@ impl Inner {
         self.counts.published.add(1);
         self.note_published(&record).await?;
         drop(alone);
-        self.remove_replaced(&*sink, tracked).await?;
+        self.remove_replaced(tracked).await?;
         self.tidy(&record.url).await;
         Ok(())
     }

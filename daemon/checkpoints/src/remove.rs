@@ -98,8 +98,7 @@ impl Inner {
                 sink.abort(&place, &UploadId::new(upload.clone())).await
             }
             Progress::Uploaded { .. } | Progress::Published { .. } if record.commit.is_none() => {
-                sink.delete(&object_url(&record.url, receipt_name(record.id))).await?;
-                sink.delete(&place).await
+                remove_objects(sink, &record.url, &keys_of(record)).await
             }
             _ => Ok(()),
         }
@@ -134,8 +133,7 @@ impl Inner {
             // The object will be that of the later file.
             return Ok(());
         }
-        sink.delete(&object_url(&record.url, receipt_name(record.id))).await?;
-        sink.delete(&place).await
+        remove_objects(&*sink, &record.url, &keys_of(&record)).await
     }
 
     /// Removes a save that was not published before a later one of the same URL.
@@ -151,9 +149,8 @@ impl Inner {
         for file in ids.filter_map(|id| self.registry.get(*id)) {
             let record = file.record();
             self.registry.remove(&file).await?;
-            let keys = [record.name.to_string(), receipt_name(record.id)];
             let is_named = |key: &String| later.entries().any(|entry| entry.name.as_str() == key);
-            let gone: Vec<_> = keys.into_iter().filter(|key| !is_named(key)).collect();
+            let gone: Vec<_> = keys_of(&record).into_iter().filter(|key| !is_named(key)).collect();
             remove_objects(sink, &record.url, &gone).await?;
         }
         Ok(())
@@ -161,20 +158,21 @@ impl Inner {
 
     /// Removes what nothing names since a checkpoint was replaced, as its writer asked; whatever
     /// stays is removed after the next start.
-    pub(crate) async fn remove_replaced(&self, sink: &dyn Sink, tracked: &Tracked) -> Result<()> {
+    pub(crate) async fn remove_replaced(&self, tracked: &Tracked) -> Result<()> {
         let record = tracked.record();
         let Some(commit) = record.commit.as_ref().filter(|commit| !commit.replaced.is_empty())
         else {
             return Ok(());
         };
-        let now = manifest_of(sink, &record.url).await?;
+        let sink = self.sink(&record.url, &tracked.options())?;
+        let now = manifest_of(&*sink, &record.url).await?;
         // A later save may have taken names up again.
         let is_named = |key: &String| {
             now.iter().flat_map(Manifest::entries).any(|entry| entry.name.as_str() == key)
                 || !self.registry.select(|one| is_later_at(one, &record, key)).is_empty()
         };
         let gone: Vec<_> = commit.replaced.iter().filter(|key| !is_named(key)).cloned().collect();
-        remove_objects(sink, &record.url, &gone).await?;
+        remove_objects(&*sink, &record.url, &gone).await?;
         self.registry.note_replaced(tracked, Vec::new()).await
     }
 }
@@ -182,6 +180,11 @@ impl Inner {
 /// Returns true for a file of a key that was saved after another one of its URL.
 fn is_later_at(record: &Record, than: &Record, key: &str) -> bool {
     record.url == than.url && record.name.as_str() == key && record.staged_at_ms > than.staged_at_ms
+}
+
+/// Keys of a file's objects in the store: its bytes, and its receipt.
+fn keys_of(record: &Record) -> [String; 2] {
+    [record.name.to_string(), receipt_name(record.id)]
 }
 
 /// Removes objects below a URL.

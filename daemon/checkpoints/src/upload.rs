@@ -99,10 +99,7 @@ impl Inner {
     async fn try_to_bring(&self, tracked: &Tracked) -> Result<()> {
         let record = tracked.record();
         match &record.progress {
-            Progress::Published { .. } => {
-                let sink = self.sink(&record.url, &tracked.options())?;
-                return self.remove_replaced(&*sink, tracked).await;
-            }
+            Progress::Published { .. } => return self.remove_replaced(tracked).await,
             Progress::Failed { reason } => {
                 return Err(Error::new(ErrorKind::Corrupt, reason.clone())
                     .at("url", object_url(&record.url, &record.name)));
