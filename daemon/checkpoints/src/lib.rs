@@ -219,8 +219,7 @@ impl Inner {
             is_there && record.endpoint.as_ref() == Some(&endpoint)
         };
         for tracked in self.registry.select(is_meant) {
-            tracked.supply(options.clone());
-            self.registry.note_trouble(&tracked, None);
+            self.registry.supply(&tracked, options.clone());
         }
     }
 }

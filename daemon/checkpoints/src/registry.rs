@@ -122,14 +122,31 @@ impl Registry {
         }
         tracked.file.save_record(record.encode()?).await?;
         *tracked.lock() = Arc::new(record);
-        tracked.note_trouble(None);
+        tracked.set_trouble(None);
         self.changed.send_replace(());
         Ok(())
     }
 
-    /// Notes a failure that lasts, or its end.
-    pub(crate) fn note_trouble(&self, tracked: &Tracked, error: Option<Error>) {
-        tracked.note_trouble(error);
+    /// Notes a failure that lasts. Returns false without a note if the file has other credentials
+    /// by now: the failure says nothing of those.
+    pub(crate) fn note_trouble(&self, tracked: &Tracked, by: &Options, error: Error) -> bool {
+        let options = tracked.lock_options();
+        let is_by_these = *options == *by;
+        if is_by_these {
+            tracked.set_trouble(Some(error));
+        }
+        drop(options);
+        self.changed.send_replace(());
+        is_by_these
+    }
+
+    /// Replaces the credentials of a file, forgets a failure by others, and wakes its task.
+    pub(crate) fn supply(&self, tracked: &Tracked, fresh: Options) {
+        let mut options = tracked.lock_options();
+        *options = fresh;
+        tracked.set_trouble(None);
+        drop(options);
+        tracked.retry.notify_one();
         self.changed.send_replace(());
     }
 
@@ -157,13 +174,11 @@ impl Tracked {
     }
 
     pub(crate) fn options(&self) -> Options {
-        self.options.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock_options().clone()
     }
 
-    /// Replaces the credentials, and wakes a task that lacks them.
-    pub(crate) fn supply(&self, options: Options) {
-        *self.options.lock().unwrap_or_else(PoisonError::into_inner) = options;
-        self.retry.notify_one();
+    fn lock_options(&self) -> MutexGuard<'_, Options> {
+        self.options.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns true once its file is removed.
@@ -180,7 +195,7 @@ impl Tracked {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn note_trouble(&self, error: Option<Error>) {
+    fn set_trouble(&self, error: Option<Error>) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
 }

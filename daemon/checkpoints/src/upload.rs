@@ -68,10 +68,6 @@ impl Inner {
                 }
                 return;
             }
-            if tracked.options() != by {
-                // Somebody gave others meanwhile.
-                continue;
-            }
             let record = tracked.record();
             let (url, name) = (shown(&record.url), record.name.as_str());
             let (job, tenant) = (&record.job, record.tenant.as_deref());
@@ -82,11 +78,14 @@ impl Inner {
                 if !is_known && let Err(error) = self.registry.note(tracked, failed).await {
                     tracing::warn!(url, name, %error, "failed to note that a file is damaged");
                 }
-                self.registry.note_trouble(tracked, Some(error));
+                self.registry.note_trouble(tracked, &tracked.options(), error);
                 return;
             }
             let is_final = error.kind() == ErrorKind::Invalid;
-            self.registry.note_trouble(tracked, Some(with_advice(error)));
+            if !self.registry.note_trouble(tracked, &by, with_advice(error)) {
+                // Somebody gave others meanwhile.
+                continue;
+            }
             let wait = waits.next().unwrap_or(RETRY.1);
             match is_final {
                 // Only somebody's request can help.
