@@ -370,6 +370,43 @@ fn removal_ends_what_is_under_way() {
     assert_eq!(bench.place("").resume().unwrap(), 0);
 }
 
+/// Until the new `.metadata` takes its place, readers get the old checkpoint with its checksums.
+#[test]
+fn replacement_under_way_leaves_the_old_checkpoint_whole() {
+    let folder = Daemon::disk();
+    let server = S3Server::start(folder.path()).unwrap();
+    fs::create_dir_all(folder.path().join("bucket")).unwrap();
+    let proxy = FaultProxy::start(server.address()).unwrap();
+    let bench =
+        SavingNode::to("s3://bucket/run/step-1".to_owned(), to_store(&proxy.endpoint()), folder);
+    bench.save("a", 1, &bytes(5 * MIB, 1));
+    bench.commit(2, &[1], false);
+    bench.wait(Level::Published).unwrap();
+    let busy = Fault::Refuse { status: 503, code: "SlowDown", retry_after: None };
+    proxy.set([(When::put().of(".metadata"), busy)]);
+    bench.save("b", 13, &bytes(MIB, 13));
+    // Content of another length.
+    bench.commit(14, &[13], true);
+    proxy.wait_until(|traffic| traffic.faults > 0);
+    let other = SavingNode::to(bench.url.clone(), bench.environment.clone(), Daemon::disk());
+    for node in [&bench, &other] {
+        assert_eq!(node.load(".metadata").unwrap(), metadata(2));
+        assert!(node.load("a").unwrap() == bytes(5 * MIB, 1));
+        let listed = node.place("").list().unwrap();
+        let names: Vec<_> = listed.files.iter().map(|file| &*file.name).collect();
+        assert_eq!(names, ["a", ".metadata"]);
+        assert!(listed.files.iter().all(|file| file.is_checked));
+    }
+    // A flipped bit is found then as well.
+    flip(&bench.folder.path().join("bucket/run/step-1/a"), 5_000_000);
+    assert_eq!(other.load("a").unwrap_err().kind(), ErrorKind::Corrupt);
+    proxy.clear();
+    eventually("the new one takes its place", || {
+        other.load(".metadata").is_ok_and(|found| found == metadata(14))
+    });
+    assert!(other.load("b").unwrap() == bytes(MIB, 13));
+}
+
 /// A daemon that ends between a replacement and the removal of what was replaced catches up.
 #[test]
 fn replaced_files_go_after_a_restart() {

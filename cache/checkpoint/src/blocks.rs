@@ -1,6 +1,7 @@
 //! Blocks of a file, and their checksums as documents write them.
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_shard::checksum::crc32c;
 use serde::{Deserialize, Deserializer, Serializer, de};
 
 use crate::parts::FILE_BYTES_MAX;
@@ -16,6 +17,12 @@ const DIGITS: usize = 8;
 #[must_use]
 pub const fn block_count(len: u64) -> u64 {
     len.div_ceil(BLOCK_BYTES)
+}
+
+/// Returns the checksum of each block of some bytes.
+pub(crate) fn of(bytes: &[u8]) -> Vec<u32> {
+    // 4 MiB fit any platform.
+    bytes.chunks(BLOCK_BYTES as usize).map(crc32c).collect()
 }
 
 /// Rejects a length that no store takes, and checksums that are not those of its blocks.

@@ -56,6 +56,10 @@ pub struct Manifest {
     /// Step of the training, as the job names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
+    /// Manifest of the checkpoint that this one replaces, until that one's files are removed. Its
+    /// `.metadata` is the visible one until this one's takes its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Box<Manifest>>,
 }
 
 impl Manifest {
@@ -73,6 +77,20 @@ impl Manifest {
     /// `Corrupt` if any bit differs, `Invalid` if a newer release wrote it.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         sealed::decode(bytes)
+    }
+
+    /// Returns the manifest of the checkpoint that a `.metadata` makes visible: this one, or the
+    /// one before while this one replaces it. Bytes of neither are damaged, which a reader finds
+    /// by this one.
+    #[must_use]
+    pub fn visible(self, metadata: &[u8]) -> Self {
+        let blocks = blocks::of(metadata);
+        let has =
+            |of: &Self| of.metadata.len == metadata.len() as u64 && of.metadata.blocks == blocks;
+        match self.before {
+            Some(before) if has(&before) => *before,
+            _ => Self { before: None, ..self },
+        }
     }
 
     /// Returns all files, `.metadata` last.
@@ -107,11 +125,16 @@ impl Document for Manifest {
                 return refuse("all files but `.metadata` have the tag of their object");
             }
         }
-        match self.attempt == self.metadata.id {
-            true => Ok(()),
-            false => {
-                let what = "an attempt has the id of its `.metadata`";
-                Err(Error::new(ErrorKind::Invalid, what).at("id", self.attempt))
+        if self.attempt != self.metadata.id {
+            let what = "an attempt has the id of its `.metadata`";
+            return Err(Error::new(ErrorKind::Invalid, what).at("id", self.attempt));
+        }
+        match &self.before {
+            None => Ok(()),
+            Some(before) if before.before.is_none() => before.check(),
+            Some(before) => {
+                let what = "a manifest describes one checkpoint before its own, at most";
+                Err(Error::new(ErrorKind::Invalid, what).at("id", before.attempt))
             }
         }
     }
@@ -165,12 +188,34 @@ mod tests {
             saved_at_ms: 1_690_000_000_000,
             published_at_ms: 1_700_000_000_000,
             step: Some(42),
+            before: None,
         };
         assert_eq!(manifest.encode().unwrap(), sealed(&signed));
         assert_eq!(Manifest::decode(&sealed(&signed)).unwrap(), manifest);
         check_each_bit(&manifest);
         let without_step = signed.replace(",\"step\":42", "");
         assert_eq!(Manifest::decode(&sealed(&without_step)).unwrap().step, None);
+    }
+
+    #[test]
+    fn visible_is_the_manifest_of_the_metadata_that_is_there() {
+        let of = |bytes: &[u8], id: u8| {
+            let mut manifest = samples::manifest_of(&[("a", 5)]);
+            manifest.attempt = FileId::from_bytes([id; 16]);
+            manifest.metadata.id = manifest.attempt;
+            manifest.metadata.len = bytes.len() as u64;
+            manifest.metadata.blocks = blocks::of(bytes);
+            manifest
+        };
+        let (old, new) = (of(b"old", 7), of(b"new", 8));
+        let both = Manifest { before: Some(Box::new(old.clone())), ..new.clone() };
+        assert_eq!(Manifest::decode(&both.encode().unwrap()).unwrap(), both);
+        assert_eq!(both.clone().visible(b"old"), old);
+        for metadata in [&b"new"[..], b"nem", b"olds", b""] {
+            assert_eq!(both.clone().visible(metadata), new);
+        }
+        let three = Manifest { before: Some(Box::new(both)), ..of(b"third", 9) };
+        assert_eq!(three.encode().unwrap_err().kind(), ErrorKind::Invalid);
     }
 
     #[test]

@@ -94,6 +94,7 @@ impl Publication {
             saved_at_ms: self.saved_at_ms,
             published_at_ms: now_ms,
             step: self.commit.step,
+            before: None,
         })
     }
 

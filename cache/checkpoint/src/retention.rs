@@ -106,6 +106,7 @@ impl Keep {
 pub fn removal(manifest: &Manifest) -> Vec<String> {
     let mut keys = vec![manifest.metadata.name.to_string()];
     keys.extend(file_keys(manifest));
+    keys.extend(manifest.before.iter().flat_map(|before| file_keys(before)));
     keys.push(MANIFEST.to_owned());
     keys
 }

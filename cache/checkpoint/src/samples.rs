@@ -56,6 +56,7 @@ pub(crate) fn manifest_of(files: &[(&str, u64)]) -> Manifest {
         saved_at_ms: 1,
         published_at_ms: 2,
         step: None,
+        before: None,
     }
 }
 
@@ -96,8 +97,15 @@ pub(crate) fn manifest() -> impl Strategy<Value = Manifest> {
             let metadata =
                 Entry { id: attempt, name: FileName::metadata(), len, blocks, tag: None };
             let files = files.iter().map(Entry::from).collect();
-            let manifest =
-                Manifest { attempt, files, metadata, saved_at_ms, published_at_ms, step };
+            let manifest = Manifest {
+                attempt,
+                files,
+                metadata,
+                saved_at_ms,
+                published_at_ms,
+                step,
+                before: None,
+            };
             manifest.encode().is_ok().then_some(manifest)
         },
     )

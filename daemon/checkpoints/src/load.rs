@@ -21,6 +21,9 @@ use crate::{Checkpoints, Inner, checked_url};
 // Blocks of the wire are those of the manifest: one checksum each.
 const _: () = assert!(BLOCK == BLOCK_BYTES, "a block has one length");
 
+/// Largest `.metadata`, which is put as a whole: that of a million tensors has some 500 MiB.
+pub(crate) const METADATA_MAX: usize = 1 << 30;
+
 /// Manifests asked for at once.
 const ASKED_AT_ONCE: usize = 16;
 
@@ -135,7 +138,7 @@ impl Checkpoints {
                 .at("url", url)
                 .advise("look at `forebay checkpoint ls` on the nodes that save it"));
         }
-        if let Some(manifest) = manifest_of(&*sink, &url).await? {
+        if let Some(manifest) = visible_manifest(&*sink, &url).await? {
             let facts = |entry: &Entry| FileFacts {
                 name: entry.name.to_string(),
                 len: entry.len,
@@ -195,7 +198,7 @@ impl Inner {
             Err(error) if error.kind() == ErrorKind::Invalid => return Ok(None),
             Err(error) => return Err(error),
         };
-        let Some(manifest) = manifest_of(&*sink, url).await? else { return Ok(None) };
+        let Some(manifest) = visible_manifest(&*sink, url).await? else { return Ok(None) };
         Ok(manifest.entries().find(|entry| entry.name == *name).cloned())
     }
 
@@ -211,7 +214,7 @@ impl Inner {
         let ask = |name: &str| {
             let url = object_url(folder, name);
             let asked = async move {
-                let manifest = manifest_of(sink, &url).await?;
+                let manifest = visible_manifest(sink, &url).await?;
                 Ok::<_, Error>(manifest.map(|manifest| (url, manifest)))
             };
             asked.boxed()
@@ -223,10 +226,23 @@ impl Inner {
     }
 }
 
-/// Returns the manifest of a checkpoint, if Forebay published it.
+/// Returns the manifest of the visible checkpoint, if Forebay published it.
 ///
 /// # Errors
 /// Those of the store; `Corrupt` for a damaged manifest.
+pub(crate) async fn visible_manifest(sink: &dyn Sink, url: &str) -> Result<Option<Manifest>> {
+    let Some(manifest) = manifest_of(sink, url).await? else { return Ok(None) };
+    if manifest.before.is_none() {
+        return Ok(Some(manifest));
+    }
+    let metadata = sink.get(&object_url(url, METADATA), METADATA_MAX).await?;
+    Ok(Some(manifest.visible(&metadata.unwrap_or_default())))
+}
+
+/// Returns the manifest of the last publication at a URL, which may be under way.
+///
+/// # Errors
+/// As [`visible_manifest`].
 pub(crate) async fn manifest_of(sink: &dyn Sink, url: &str) -> Result<Option<Manifest>> {
     let place = object_url(url, MANIFEST);
     let Some(bytes) = sink.get(&place, DOCUMENT_BYTES_MAX).await? else { return Ok(None) };

@@ -17,7 +17,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt};
 
 use crate::Inner;
 use crate::clock::now_ms;
-use crate::load::manifest_of;
+use crate::load::{METADATA_MAX, manifest_of, visible_manifest};
 use crate::registry::Tracked;
 
 /// Largest receipt: that of the largest file, whose checksums take 100 MiB as text.
@@ -28,9 +28,6 @@ const ASKED_AT_ONCE: usize = 16;
 
 /// Time between looks for receipts of other nodes: a fraction of the time of an upload.
 const LOOKS: Duration = Duration::from_secs(2);
-
-/// Largest `.metadata`, which is put as a whole: that of a million tensors has some 500 MiB.
-const METADATA_MAX: u64 = 1 << 30;
 
 impl Inner {
     /// Publishes the checkpoint whose `.metadata` this file is.
@@ -56,13 +53,13 @@ impl Inner {
                     // Two saves of one URL must not get in each other's way.
                     let place = object_url(&record.url, &record.name);
                     alone = Some(self.places.lock(&place).await);
-                    let before = manifest_of(&*sink, &record.url).await?;
+                    let before = visible_manifest(&*sink, &record.url).await?;
                     let is_visible = sink.head(&place).await?.is_some();
                     let is_later = |it: &&Manifest| it.saved_at_ms > record.staged_at_ms;
                     if let Some(later) = before.as_ref().filter(is_later).filter(|_| is_visible) {
                         return self.remove_outdone(&*sink, &record, later).await;
                     }
-                    self.put_manifest(&*sink, tracked, &manifest, is_visible, before).await?;
+                    self.put_manifest(&*sink, tracked, manifest, is_visible, before).await?;
                     publication.note_manifest()?;
                 }
                 Step::PutMetadata => {
@@ -128,13 +125,13 @@ impl Inner {
         &self,
         sink: &dyn Sink,
         tracked: &Tracked,
-        manifest: &Manifest,
+        mut manifest: Manifest,
         is_visible: bool,
         before: Option<Manifest>,
     ) -> Result<()> {
         let record = tracked.record();
         let place = object_url(&record.url, MANIFEST);
-        if before.as_ref().is_some_and(|before| before.attempt == manifest.attempt) {
+        if self.is_put(sink, &record).await? {
             // Before a crash.
             return Ok(());
         }
@@ -143,8 +140,9 @@ impl Inner {
             return Err(exists(&record.url));
         }
         if let Some(before) = before.filter(|_| replaces) {
-            let keys = forebay_checkpoint::replaced(&before, manifest);
+            let keys = forebay_checkpoint::replaced(&before, &manifest);
             self.registry.note_replaced(tracked, keys).await?;
+            manifest.before = Some(Box::new(before)).filter(|_| is_visible);
         }
         let overwrite = if replaces { Overwrite::Allowed } else { Overwrite::Rejected };
         match sink.put(&place, manifest.encode()?.into(), overwrite).await {
@@ -154,10 +152,15 @@ impl Inner {
         }
     }
 
+    /// Returns true if the manifest in the store is that of this attempt.
+    async fn is_put(&self, sink: &dyn Sink, record: &Record) -> Result<bool> {
+        let there = manifest_of(sink, &record.url).await?;
+        Ok(there.is_some_and(|there| there.attempt == record.id))
+    }
+
     /// Fails if another node put its manifest meanwhile: then the next attempt decides anew.
     async fn check_manifest(&self, sink: &dyn Sink, record: &Record) -> Result<()> {
-        let now = manifest_of(sink, &record.url).await?;
-        match now.is_some_and(|now| now.attempt == record.id) {
+        match self.is_put(sink, record).await? {
             true => Ok(()),
             false => {
                 let what = "another save of this checkpoint is published at the same time";
@@ -173,7 +176,7 @@ impl Inner {
         record: &Record,
     ) -> Result<()> {
         let place = object_url(&record.url, &record.name);
-        if record.len > METADATA_MAX {
+        if record.len > METADATA_MAX as u64 {
             return Err(Error::new(ErrorKind::Invalid, "the checkpoint's .metadata is too large")
                 .at("url", place)
                 .at("bytes", record.len)
@@ -186,7 +189,7 @@ impl Inner {
             Ok(_) => Ok(()),
             Err(error) if error.place(REASON) == Some(EXISTS) => {
                 // Put before a crash, or another attempt's.
-                let there = sink.get(&place, usize::try_from(METADATA_MAX).unwrap_or(usize::MAX));
+                let there = sink.get(&place, METADATA_MAX);
                 match there.await? {
                     Some(there) if there == bytes => Ok(()),
                     _ => Err(exists(&record.url)),

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
-use forebay_checkpoint::{METADATA, Manifest, Progress, Record, object_url, receipt_name};
+use forebay_checkpoint::{
+    MANIFEST, METADATA, Manifest, Progress, Record, object_url, receipt_name,
+};
 use forebay_error::{Error, ErrorKind, Result, shown};
-use forebay_source::{Options, Sink, UploadId};
+use forebay_source::{Options, Overwrite, Sink, UploadId};
 use forebay_wire::checkpoint::{Place, Removed};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 
@@ -173,6 +175,12 @@ impl Inner {
         };
         let gone: Vec<_> = commit.replaced.iter().filter(|key| !is_named(key)).cloned().collect();
         remove_objects(&*sink, &record.url, &gone).await?;
+        if let Some(ours) = now.filter(|now| now.attempt == record.id && now.before.is_some()) {
+            // Readers need not look at two any more.
+            let alone = Manifest { before: None, ..ours };
+            let place = object_url(&record.url, MANIFEST);
+            sink.put(&place, alone.encode()?.into(), Overwrite::Allowed).await?;
+        }
         self.registry.note_replaced(tracked, Vec::new()).await
     }
 }

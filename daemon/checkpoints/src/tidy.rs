@@ -8,7 +8,7 @@ use forebay_error::{Result, shown};
 
 use crate::Inner;
 use crate::clock::now_ms;
-use crate::load::manifest_of;
+use crate::load::visible_manifest;
 use crate::registry::Tracked;
 use crate::wait::is_final;
 
@@ -45,7 +45,7 @@ impl Inner {
                 let sink = self.sink(url, &file.options())?;
                 let is_visible = sink.head(&object_url(url, METADATA)).await?.is_some();
                 manifest = Some(match is_visible {
-                    true => manifest_of(&*sink, url).await?,
+                    true => visible_manifest(&*sink, url).await?,
                     false => None,
                 });
             }

@@ -88,7 +88,12 @@ impl Origin {
             let _recording = self.recording.lock().await;
             etag::record(&self.dir, key).await;
         }
+        let is_of_upload = request.uri().query().is_some_and(|query| query.contains("uploadId="));
         match self.s3.call(request.map(s3s::Body::from)).await {
+            // `s3s-fs` calls an upload that it does not have denied.
+            Ok(response) if is_of_upload && response.status() == StatusCode::FORBIDDEN => {
+                rejected(StatusCode::NOT_FOUND, "NoSuchUpload")
+            }
             Ok(response) => response.map(BodyExt::boxed_unsync),
             Err(_) => refused(StatusCode::INTERNAL_SERVER_ERROR),
         }
@@ -109,6 +114,11 @@ fn refused(status: StatusCode) -> Response<Answer> {
         StatusCode::SERVICE_UNAVAILABLE => "SlowDown",
         _ => "InternalError",
     };
+    rejected(status, code)
+}
+
+/// A rejection in the form of S3, by its code.
+fn rejected(status: StatusCode, code: &str) -> Response<Answer> {
     let text = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>");
     empty_or(status, Bytes::from(text))
 }
