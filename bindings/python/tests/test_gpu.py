@@ -27,6 +27,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs gpu
 # docs/PYTHON.md says, and by several steps at edges between colours.
 MEAN_STEPS = 1.0
 FAR_STEPS = 8
+# Room for a driver's and nvJPEG's own memory, and for no batch of large images.
+LEFT = 1 << 30
 
 
 def photo(rng, height: int, width: int) -> Image.Image:
@@ -88,19 +90,26 @@ def both(make, urls, **options):
     return gpu, zip(gpu, cpu, strict=True)
 
 
+def apart(keys, steps) -> dict[str, float]:
+    """Return the images that are further off than rounding makes them: mean steps by key."""
+    means = steps.float().flatten(1).mean(dim=1).tolist()
+    return {key: mean for key, mean in zip(keys, means, strict=True) if not mean < MEAN_STEPS}
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_gpu_images_equal_cpu_images_within_rounding(make, photos, layout):
     gpu, batches = both(make, photos, fields=fields(layout=layout), batch_size=256)
-    worst = far = count = 0
+    far = count = 0
+    wrong = {}
     for found, expected in batches:
         assert found["image"].device.type == found["label"].device.type == "cuda"
         assert found["__key__"] == expected["__key__"]
         assert found["label"].tolist() == expected["label"].tolist()
         steps = (found["image"].cpu().int() - expected["image"].int()).abs()
-        worst = max(worst, steps.float().mean(dim=(1, 2, 3)).max().item())
+        wrong |= apart(found["__key__"], steps)
         far += (steps > FAR_STEPS).sum().item()
         count += steps.numel()
-    assert worst < MEAN_STEPS
+    assert not wrong, "images by their steps on average"
     assert far / count < 1e-3, "elements that are far off"
     decoders = gpu.stats()["decoders"]
     assert decoders["cpu"] == {"scans": 128}
@@ -117,7 +126,7 @@ def test_types_and_views_equal_those_of_the_cpu(make, photos, dtype):
         assert found["image"].shape[1:] == (2, 3, 64, 64)
         assert found["image"].dtype == expected["image"].dtype
         steps = (found["image"].cpu().float() - expected["image"].float()).abs() * 255 * 0.25
-        assert steps.mean() < MEAN_STEPS
+        assert not apart(found["__key__"], steps), "images by their steps on average"
 
 
 def test_every_reason_for_the_cpu_is_counted(make, shard_of):
@@ -248,7 +257,7 @@ def test_dlpack_memory_stays_valid_for_a_late_consumer(make, photos, monkeypatch
 
 def test_gpu_out_of_memory_is_reported_and_later_jobs_run(make, photos):
     free, _ = torch.cuda.mem_get_info()
-    hog = torch.empty(max(0, free - (64 << 20)), dtype=torch.uint8, device="cuda")
+    hog = torch.empty(max(0, free - LEFT), dtype=torch.uint8, device="cuda")
     big = {"image": forebay.Image("jpg", size=1024, dtype="float32")}
     loader = make(photos, fields=big, batch_size=512, device="cuda", framework="torch")
     with pytest.raises(forebay.ForebayError, match=r"memory"):
@@ -259,6 +268,8 @@ def test_gpu_out_of_memory_is_reported_and_later_jobs_run(make, photos):
     assert len(next(iter(small))["image"]) == 64
 
 
+# Python 3.12 warns of forks beside threads; here the child's rejection is what is tested.
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_forked_child_is_rejected_with_advice_to_spawn(make, photos):
     loader = make(photos, fields=fields(), batch_size=64, device="cuda", framework="torch")
     next(iter(loader))
@@ -279,37 +290,6 @@ def test_forked_child_is_rejected_with_advice_to_spawn(make, photos):
     assert "spawn" in said, said
     # The parent can still iterate.
     assert len(next(iter(loader))["image"]) == 64
-
-
-def test_destroyed_cuda_context_is_an_error_not_a_crash(photos):
-    """Another process may reset the device; here the script resets it itself."""
-    script = """
-        import ctypes, os, sys
-        import forebay, torch
-        loader = forebay.DataLoader(
-            sys.argv[1:], batch_size=64, device="cuda", framework="torch",
-            fields={"image": forebay.Image("jpg", size=64)},
-        )
-        batches = iter(loader)
-        next(batches)
-        cuda = ctypes.CDLL("libcuda.so.1")
-        assert cuda.cuDevicePrimaryCtxReset_v2(0) == 0
-        try:
-            for _ in batches:
-                pass
-        except (forebay.ForebayError, RuntimeError) as error:
-            print(type(error).__name__, flush=True)
-            os._exit(0)
-        os._exit(1)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *photos],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_slab_is_registered(make, photos, caplog):
@@ -350,6 +330,38 @@ def test_daemon_reports_gpus_and_their_trainers(make, photos):
     labels = f'UUID="{here["uuid"]}"', f'session="{job["session"]}"'
     told = [line for line in _metrics() if line.startswith("forebay_gpu_job_info{")]
     assert [line for line in told if all(label in line for label in labels)], told
+
+
+# The last: a driver that keeps a fault of it would fail others.
+def test_destroyed_cuda_context_is_an_error_not_a_crash(photos):
+    """Another process may reset the device; here the script resets it itself."""
+    script = """
+        import ctypes, os, sys
+        import forebay, torch
+        loader = forebay.DataLoader(
+            sys.argv[1:], batch_size=64, device="cuda", framework="torch",
+            fields={"image": forebay.Image("jpg", size=64)},
+        )
+        batches = iter(loader)
+        next(batches)
+        cuda = ctypes.CDLL("libcuda.so.1")
+        assert cuda.cuDevicePrimaryCtxReset_v2(0) == 0
+        try:
+            for _ in batches:
+                pass
+        except (forebay.ForebayError, RuntimeError) as error:
+            print(type(error).__name__, flush=True)
+            os._exit(0)
+        os._exit(1)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *photos],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def _forebay_status() -> dict:
