@@ -4,9 +4,9 @@
     python benches/gpu/measure.py --rounds 5 --json result.json
 
 Contenders take turns in one run, on the same photos. The report gives the median of their rounds
-and the spread. The clock stops only when the device has finished. Without a GPU nothing is
-measured,
-and the script says so.
+and the spread. The clock stops only when the device has finished. A part that fails is a line and
+stops no other, and the figures are written after each. Without a GPU nothing is measured, and the
+script says so.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import io
 import json
 import mmap
 import os
 import resource
 import statistics
 import sys
-import tarfile
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-FOLDERS = [ROOT / "examples", ROOT / "cli/bench/contest", HERE.parent / "rivals"]
+FOLDERS = [ROOT / "examples", ROOT / "cli/bench/contest", HERE.parent / "rivals", HERE / "parts"]
 sys.path[:0] = map(str, FOLDERS)
 
 BATCH = 256
 # Distinct photos, and how often each lies in the shards: an epoch of some seconds.
 PHOTOS, COPIES = 512, 32
 SHARDS = 16
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+# A round of a decoder without epochs: some ten batches.
+ROUND_SECONDS = 0.5
 # Bytes of one copy: two batches of photos together.
 COPY_BYTES, COPY_COUNT = 64 << 20, 24
 # MLPerf Storage's ResNet-50 on an H100: samples of a step, and its seconds.
@@ -46,6 +46,7 @@ STEP_SAMPLES, STEP_SECONDS, STEPS = 400, 0.224, 60
 # Images per second of that profile, beside which training is timed.
 DEMAND = 1786
 MATMUL_SIDE, MATMUL_COUNT = 8192, 150
+FOREBAY, BARE = "decode: forebay", "decode: bare"
 
 
 @dataclass
@@ -56,12 +57,69 @@ class Figure:
     rounds: list[float] = field(default_factory=list)
     more: dict[str, Any] = field(default_factory=dict)
 
+    def median(self) -> float:
+        """Median of the rounds."""
+        return statistics.median(self.rounds)
+
     def report(self) -> dict[str, Any]:
         """Median and spread."""
         low, high = min(self.rounds), max(self.rounds)
-        median = statistics.median(self.rounds)
-        spread = {"median": median, "min": low, "max": high, "rounds": self.rounds}
+        spread = {"median": self.median(), "min": low, "max": high, "rounds": self.rounds}
         return {"unit": self.unit, **spread, **self.more}
+
+
+@dataclass
+class Report:
+    """Figures so far, their file, and the parts that failed."""
+
+    rounds: int
+    target: Path | None
+    gpu: dict[str, str]
+    figures: dict[str, Figure] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, unit: str, value: float) -> Figure:
+        """Add a round to a contender's."""
+        figure = self.figures.setdefault(name, Figure(unit))
+        figure.rounds.append(value)
+        return figure
+
+    def fail(self, name: str, error: BaseException) -> None:
+        """Say and keep that a part failed."""
+        from probe_lines import failure
+
+        self.failed[name] = failure(error)
+        print(f"{name}: failed: {self.failed[name]}", flush=True)
+
+    def part(self, name: str, work: Callable[[], None]) -> None:
+        """Measure a part, print its figures, and write all so far."""
+        before = set(self.figures)
+        begin = time.monotonic()
+        try:
+            work()
+        except Exception as error:
+            self.fail(name, error)
+        for key, figure in self.figures.items():
+            if key not in before and figure.rounds:
+                cores = figure.more.get("cores")
+                words = "" if cores is None else f", {cores:.2f} cores"
+                print(f"{key:50} {figure.median():12,.2f} {figure.unit}{words}", flush=True)
+        print(f"({name}: {time.monotonic() - begin:.0f} s)", flush=True)
+        self.write()
+
+    def write(self) -> None:
+        """Write the figures so far to their file."""
+        if self.target is None:
+            return
+        import machine
+
+        figures = {name: one.report() for name, one in self.figures.items() if one.rounds}
+        kept = {
+            "machine": machine.describe(Path("/tmp")) | self.gpu,
+            "figures": figures,
+            "failed": self.failed,
+        }
+        self.target.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def main() -> int:
@@ -69,67 +127,42 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("parts", nargs="*", help="copies, decode, starvation, training")
     arguments = parser.parse_args()
-    import daemons
-    import stage
+    import make_photos
+    import own_daemon
+    import photo_shards
+    import probe_inputs
     import torch
 
+    names = ("copies", "decode", "starvation", "training")
+    if unknown := set(arguments.parts) - set(names):
+        parser.error(f"{sorted(unknown)} are none of {names}")
     if not torch.cuda.is_available():
         print("gpu-bench: torch sees no GPU here; nothing was measured")
         return 0
-    figures: dict[str, Figure] = {}
-    environment = dict(os.environ)
+    gpu = {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
+    report = Report(arguments.rounds, arguments.json, gpu)
     with (
         tempfile.TemporaryDirectory(prefix="forebay-gpu-") as name,
-        stage.private_cache() as cache,
-        daemons.private_daemon(environment, cache),
+        own_daemon.environment() as environment,
     ):
         os.environ.update(environment)
-        files = photos()
-        urls = shards(Path(name), files)
-        copies(figures, arguments.rounds)
-        decoding(figures, arguments.rounds, urls, files)
-        starvation(figures, urls)
-        training(figures, arguments.rounds, urls)
-    report = {name: figure.report() for name, figure in figures.items()}
-    for name, figure in report.items():
-        print(f"{name:44} {figure['median']:12,.2f} {figure['unit']}")
-    if arguments.json:
-        import machine
-
-        described = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
-        kept = {"machine": machine.describe(Path("/tmp")) | described, "figures": report}
-        arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
-    return 0
-
-
-def photos() -> list[bytes]:
-    """JPEG files of photos, 500 pixels by 375."""
-    import make_photos
-
-    images = (make_photos.photo(number, number % 10) for number in range(PHOTOS))
-    files = []
-    for image in images:
-        stream = io.BytesIO()
-        image.resize((500, 375)).save(stream, format="JPEG", quality=90)
-        files.append(stream.getvalue())
-    return files
-
-
-def shards(folder: Path, files: list[bytes]) -> list[str]:
-    """The files as shards."""
-    each = PHOTOS * COPIES // SHARDS
-    urls = []
-    for shard in range(SHARDS):
-        path = folder / f"{shard:03}.tar"
-        with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
-            for number in range(shard * each, (shard + 1) * each):
-                for suffix, data in (("jpg", files[number % PHOTOS]), ("cls", b"1")):
-                    member = tarfile.TarInfo(f"s{number:06}.{suffix}")
-                    member.size = len(data)
-                    tar.addfile(member, io.BytesIO(data))
-        urls.append(str(path))
-    return urls
+        folder = Path(name)
+        for _ in make_photos.make(folder / "photos", PHOTOS):
+            pass
+        files = probe_inputs.photos(folder / "photos")
+        urls = photo_shards.write(folder, files, PHOTOS * COPIES, SHARDS)
+        parts: dict[str, Callable[[], None]] = {
+            "copies": lambda: copies(report),
+            "decode": lambda: decoding(report, urls, files),
+            "starvation": lambda: starvation(report, urls),
+            "training": lambda: training(report, urls),
+        }
+        for part, work in parts.items():
+            if not arguments.parts or part in arguments.parts:
+                report.part(part, work)
+    return 1 if report.failed else 0
 
 
 def timed(work: Callable[[], None]) -> float:
@@ -146,7 +179,7 @@ def timed(work: Callable[[], None]) -> float:
 # Copies
 
 
-def copies(figures: dict[str, Figure], rounds: int) -> None:
+def copies(report: Report) -> None:
     """Copy from a registered read-only map, as the slab is, and from the driver's own memory."""
     import torch
 
@@ -160,12 +193,12 @@ def copies(figures: dict[str, Figure], rounds: int) -> None:
     registered = _address(view)
     # Portable, and read-only.
     status = cuda.cuMemHostRegister_v2(ctypes.c_void_p(registered), ctypes.c_size_t(COPY_BYTES), 9)
-    if status:
-        print(f"a read-only map cannot be registered here (error {status}): not measured")
-        return
     pinned = ctypes.c_void_p()
     assert cuda.cuMemHostAlloc(ctypes.byref(pinned), ctypes.c_size_t(COPY_BYTES), 0) == 0
     sources = {"registered slab": registered, "cudaHostAlloc": pinned.value or 0}
+    if status:
+        print(f"a read-only map cannot be registered here (error {status}): not measured")
+        del sources["registered slab"]
     copy = cuda.cuMemcpyHtoDAsync_v2
     size = ctypes.c_size_t(COPY_BYTES)
 
@@ -176,14 +209,14 @@ def copies(figures: dict[str, Figure], rounds: int) -> None:
 
         return work
 
-    for turn in range(rounds + 1):
+    for turn in range(report.rounds + 1):
         for name, source in sources.items():
             seconds = timed(run(source))
             # The first turn warms up.
             if turn:
-                figure = figures.setdefault(f"copies: {name}", Figure("GB/s"))
-                figure.rounds.append(COPY_BYTES * COPY_COUNT / seconds / 1e9)
-    cuda.cuMemHostUnregister(ctypes.c_void_p(registered))
+                report.add(f"copies: {name}", "GB/s", COPY_BYTES * COPY_COUNT / seconds / 1e9)
+    if not status:
+        cuda.cuMemHostUnregister(ctypes.c_void_p(registered))
     cuda.cuMemFreeHost(pinned)
 
 
@@ -199,10 +232,18 @@ def _address(view: mmap.mmap) -> int:
 
 def fields() -> dict[str, Any]:
     """The output every contender makes of a photo: float16, NCHW, 224 pixels."""
+    import decoders
+
     import forebay
 
     image = forebay.Image(
-        "jpg", size=224, crop="random", flip=True, dtype="float16", mean=MEAN, std=STD
+        "jpg",
+        size=decoders.SIZE,
+        crop="random",
+        flip=True,
+        dtype="float16",
+        mean=decoders.MEAN,
+        std=decoders.STD,
     )
     return {"image": image, "label": forebay.Int("cls")}
 
@@ -216,72 +257,83 @@ def forebay_loader(urls: list[str], batch: int = BATCH) -> Any:
     )
 
 
-def decoding(figures: dict[str, Figure], rounds: int, urls: list[str], files: list[bytes]) -> None:
-    """Images per second, delivered."""
-    import torch
-    from torchvision.io import decode_jpeg
-    from torchvision.transforms import v2
+def decoding(report: Report, urls: list[str], files: list[bytes]) -> None:
+    """Images per second, delivered; and the share of the best bare loop."""
+    import decoders
 
-    total = PHOTOS * COPIES
-    loader = forebay_loader(urls)
-    tensors = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in files]
-    crop = v2.Compose([v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()])
-    finish = v2.Compose([v2.ToDtype(torch.float16, scale=True), v2.Normalize(MEAN, STD)])
-
-    def whole_epoch() -> None:
-        for batch in loader:
-            batch["image"].amax()
-
-    def batches() -> Iterator[list[torch.Tensor]]:
-        for begin in range(0, total, BATCH):
-            yield [tensors[at % PHOTOS] for at in range(begin, begin + BATCH)]
-
-    def bare() -> None:
-        for batch in batches():
-            decode_jpeg(batch, device="cuda")
-
-    def torchvision() -> None:
-        for batch in batches():
-            images = decode_jpeg(batch, device="cuda")
-            finish(torch.stack([crop(image) for image in images])).amax()
-
-    contenders: dict[str, Callable[[], None]] = {
-        "decode: forebay": whole_epoch,
-        "decode: nvJPEG batches alone (torchvision)": bare,
-        "decode: torchvision with transforms": torchvision,
-    }
-    codec = _codec()
-    if codec is not None:
-
-        def nvimagecodec() -> None:
-            for begin in range(0, total, BATCH):
-                batch = [files[at % PHOTOS] for at in range(begin, begin + BATCH)]
-                images = [torch.as_tensor(image, device="cuda") for image in codec.decode(batch)]
-                cropped = [crop(image.permute(2, 0, 1)) for image in images]
-                finish(torch.stack(cropped)).amax()
-
-        contenders["decode: nvImageCodec with transforms"] = nvimagecodec
-    for turn in range(rounds + 1):
-        for name, work in contenders.items():
-            before = _cpu_seconds()
-            seconds = timed(work)
-            if turn:
-                figure = figures.setdefault(name, Figure("images/s"))
-                figure.rounds.append(total / seconds)
-                spent = figure.more.setdefault("cpu_ms_per_image", [])
-                spent.append((_cpu_seconds() - before) * 1000 / total)
-                figure.more["cores"] = statistics.median(spent) * total / seconds / 1000
-    figures["decode: forebay"].more["decoders"] = loader.stats()["decoders"]
-    loader.close()
-    gc.collect()
-
-
-def _codec() -> Any:
+    contenders: dict[str, decoders.Contender] = {}
+    loader = None
     try:
-        from nvidia import nvimgcodec
-    except ImportError:
-        return None
-    return nvimgcodec.Decoder()
+        loader = forebay_loader(urls)
+        contenders[FOREBAY] = _epochs(loader)
+    except Exception as error:
+        report.fail(FOREBAY, error)
+    for name, contender in decoders.contenders(files, BATCH):
+        contenders[f"decode: {name}"] = contender
+    for turn in range(report.rounds + 1):
+        for name, contender in list(contenders.items()):
+            try:
+                _round(report, name, contender, is_counted=turn > 0)
+            except Exception as error:
+                del contenders[name]
+                report.fail(name, error)
+    if loader is not None and FOREBAY in report.figures:
+        report.figures[FOREBAY].more["decoders"] = loader.stats()["decoders"]
+        loader.close()
+    gc.collect()
+    _compare(report)
+
+
+def _epochs(loader: Any) -> Callable[[float], int]:
+    """Return the loader as a contender: whole epochs, at least one."""
+    import torch
+
+    def run(seconds: float) -> int:
+        images, begin = 0, time.perf_counter()
+        while not images or time.perf_counter() - begin < seconds:
+            for batch in loader:
+                batch["image"].amax()
+                images += len(batch["image"])
+        torch.cuda.synchronize()
+        return images
+
+    return run
+
+
+def _round(
+    report: Report, name: str, contender: Callable[[float], int], *, is_counted: bool
+) -> None:
+    """Take a contender's turn: images per second, CPU time per image and cores."""
+    images = 0
+
+    def work() -> None:
+        nonlocal images
+        images = contender(ROUND_SECONDS)
+
+    before = _cpu_seconds()
+    seconds = timed(work)
+    if not is_counted:
+        return
+    figure = report.add(name, "images/s", images / seconds)
+    spent = _cpu_seconds() - before
+    figure.more.setdefault("cpu_ms_per_image", []).append(spent * 1000 / images)
+    figure.more.setdefault("rounds_cores", []).append(spent / seconds)
+    figure.more["cores"] = statistics.median(figure.more["rounds_cores"])
+
+
+def _compare(report: Report) -> None:
+    """Add the best bare loop's name, and the share of its rate that Forebay reaches."""
+    bare = {
+        name: figure.median()
+        for name, figure in report.figures.items()
+        if name.startswith(BARE) and figure.rounds
+    }
+    if not bare or FOREBAY not in report.figures:
+        return
+    best = max(bare, key=lambda name: bare[name])
+    share = 100 * report.figures[FOREBAY].median() / bare[best]
+    report.add("decode: forebay by the best bare loop", "%", share).more["best"] = best
+    print(f"best bare loop: {best}", flush=True)
 
 
 def _cpu_seconds() -> float:
@@ -293,7 +345,7 @@ def _cpu_seconds() -> float:
 # Starvation
 
 
-def starvation(figures: dict[str, Figure], urls: list[str]) -> None:
+def starvation(report: Report, urls: list[str]) -> None:
     """AU_ideal of ResNet-50's profile: nominal compute time by what the steps took."""
     for consumers in (1, 4):
         loader = forebay_loader(urls, STEP_SAMPLES)
@@ -311,8 +363,8 @@ def starvation(figures: dict[str, Figure], urls: list[str]) -> None:
                 if steps == STEPS:
                     break
         wall = time.perf_counter() - begin
-        figure = figures.setdefault(f"AU_ideal: {consumers} consumers' demand", Figure("%"))
-        figure.rounds.append(100 * (STEPS - 1) * compute / wall)
+        share = 100 * (STEPS - 1) * compute / wall
+        figure = report.add(f"AU_ideal: {consumers} consumers' demand", "%", share)
         figure.more["wait"] = loader.stats()["wait"]
         loader.close()
 
@@ -320,10 +372,8 @@ def starvation(figures: dict[str, Figure], urls: list[str]) -> None:
 # Training beside it
 
 
-def training(figures: dict[str, Figure], rounds: int, urls: list[str]) -> None:
+def training(report: Report, urls: list[str]) -> None:
     """Slowdown of a loop of bf16 products while photos are decoded beside it."""
-    import threading
-
     import torch
 
     a = torch.randn(MATMUL_SIDE, MATMUL_SIDE, device="cuda", dtype=torch.bfloat16)
@@ -334,26 +384,49 @@ def training(figures: dict[str, Figure], rounds: int, urls: list[str]) -> None:
             torch.mm(a, b)
 
     products()
-    alone = figures.setdefault("training: products alone", Figure("ms"))
-    beside = figures.setdefault("training: beside decoding", Figure("ms"))
+    alone, beside = "training: products alone", "training: beside decoding"
     loader = forebay_loader(urls)
-    for _ in range(rounds):
-        alone.rounds.append(timed(products) * 1000 / MATMUL_COUNT)
-        stop = threading.Event()
+    for _ in range(report.rounds):
+        report.add(alone, "ms", timed(products) * 1000 / MATMUL_COUNT)
+        report.add(beside, "ms", _beside(loader, products) * 1000 / MATMUL_COUNT)
+    loader.close()
+    slower = report.figures[beside].median() / report.figures[alone].median()
+    report.add("training: slower by", "%", 100 * (slower - 1))
 
-        def feed(stop: threading.Event = stop) -> None:
-            stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            begin, seen = time.perf_counter(), 0
-            with torch.cuda.stream(stream):
-                while not stop.is_set():
-                    for batch in loader:
-                        seen += len(batch["image"])
-                        ahead = seen / DEMAND - (time.perf_counter() - begin)
-                        if stop.wait(max(0.0, ahead)):
-                            return
 
-        feeding = threading.Thread(target=feed)
-        feeding.start()
+def _beside(loader: Any, products: Callable[[], None]) -> float:
+    """Seconds of the products while a thread takes photos at the profile's rate.
+
+    Raises
+    ------
+    Exception
+        The loader's, should it fail meanwhile.
+    """
+    import torch
+
+    stop = threading.Event()
+    failed: list[Exception] = []
+
+    def feed() -> None:
+        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        begin, seen = time.perf_counter(), 0
+        with torch.cuda.stream(stream):
+            while not stop.is_set():
+                for batch in loader:
+                    seen += len(batch["image"])
+                    ahead = seen / DEMAND - (time.perf_counter() - begin)
+                    if stop.wait(max(0.0, ahead)):
+                        return
+
+    def guarded() -> None:
+        try:
+            feed()
+        except Exception as error:
+            failed.append(error)
+
+    feeding = threading.Thread(target=guarded)
+    feeding.start()
+    try:
         stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             products()
@@ -361,12 +434,13 @@ def training(figures: dict[str, Figure], rounds: int, urls: list[str]) -> None:
             begin = time.perf_counter()
             products()
             stream.synchronize()
-            beside.rounds.append((time.perf_counter() - begin) * 1000 / MATMUL_COUNT)
+            seconds = time.perf_counter() - begin
+    finally:
         stop.set()
         feeding.join()
-    loader.close()
-    slower = statistics.median(beside.rounds) / statistics.median(alone.rounds)
-    figures["training: slower by"] = Figure("%", [100 * (slower - 1)])
+    if failed:
+        raise failed[0]
+    return seconds
 
 
 if __name__ == "__main__":

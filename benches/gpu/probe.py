@@ -16,7 +16,6 @@ import importlib
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-FOLDERS = [HERE / "bare", HERE / "experiments", ROOT / "examples", ROOT / "cli/bench/contest"]
+FOLDERS = [HERE / "parts", ROOT / "examples", ROOT / "cli/bench/contest"]
 sys.path[:0] = map(str, FOLDERS)
 
 # Seconds for all of it: a visit to a GPU lasts minutes, and tests and figures want most of them.
@@ -67,6 +66,7 @@ def main() -> int:
     if arguments.ask:
         return answer(arguments.ask, arguments.photos)
     import cuda_driver
+    import own_daemon
 
     known = {name.split()[0] for name, _, _ in EXPERIMENTS}
     if unknown := set(arguments.experiments) - known:
@@ -87,23 +87,9 @@ def main() -> int:
         with contextlib.suppress(OSError):
             kept.callback(os.close, os.open("/dev/nvidia0", os.O_RDWR))
         folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="forebay-probe-")))
-        environment = kept.enter_context(private_daemon(folder / "cache"))
+        environment = kept.enter_context(own_daemon.environment())
         ask_all(chosen, folder / "photos", environment, arguments.json, arguments.seconds)
     return 0
-
-
-@contextlib.contextmanager
-def private_daemon(cache: Path) -> Iterator[dict[str, str]]:
-    """Yield an environment with a daemon of its own, ended afterwards if Forebay is there."""
-    import daemons
-
-    environment = dict(os.environ)
-    forebay = shutil.which("forebay")
-    if forebay is None:
-        yield environment
-        return
-    with daemons.private_daemon(environment, cache, Path(forebay)):
-        yield environment
 
 
 def ask_all(

@@ -5,9 +5,11 @@ A figure without its machine and its versions is not a figure.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
+import shutil
 import subprocess
 from datetime import datetime, timezone
 from importlib import metadata
@@ -44,13 +46,16 @@ def describe(folder: Path) -> dict[str, object]:
     disk = subprocess.run(
         ["df", "--output=source,fstype,size", folder], capture_output=True, text=True, check=True
     ).stdout.splitlines()[-1]
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
+    commit = ""
+    # A machine lent for an hour has neither git nor a repository.
+    if shutil.which("git"):
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.strip()
     return {
         "cpu": cpu(),
         "cores": len(os.sched_getaffinity(0)),
@@ -59,5 +64,14 @@ def describe(folder: Path) -> dict[str, object]:
         "disk": " ".join(disk.split()),
         "python": platform.python_version(),
         "commit": commit,
-        "versions": {package: metadata.version(package) for package in PACKAGES},
+        "versions": versions(),
     }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that are installed here."""
+    found = {}
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found

@@ -28,8 +28,9 @@ KILLED = f"the daemon did not end within {STOP_TIMEOUT_S} s and was killed"
 START_TIMEOUT_S = 60
 # The exit code by which `forebay` says that no daemon is reachable.
 NO_DAEMON = 3
-# The command installed beside this Python.
-FOREBAY = Path(sys.executable).with_name("forebay")
+# The command installed beside this Python; else, as of a wheel in a folder of its own, on the path.
+BESIDE = Path(sys.executable).with_name("forebay")
+FOREBAY = BESIDE if BESIDE.exists() else Path(shutil.which("forebay") or BESIDE)
 
 
 @contextmanager
