@@ -33,6 +33,9 @@ _TOOLKIT = Path("/usr/local/cuda/lib64")
 
 _NUMPY = "NumPy has no memory on a GPU: use framework='torch' or 'jax'"
 
+# Variable that restricts nvJPEG to one of its backends: 5 or 3 (engines), or 4 (cores).
+_BACKEND = "FOREBAY_NVJPEG_BACKEND"
+
 # Variables of launchers with this process's rank on its node.
 _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 
@@ -141,12 +144,14 @@ def opened(
     ordinal = _ordinal() if wish.ordinal is None else wish.ordinal
     try:
         # Arrays alone need no decoder.
-        device = _native.Device(ordinal, libraries() if _images(fields) else None)
+        nvjpeg = libraries() if _images(fields) else None
+        device = _native.Device(ordinal, nvjpeg, _number(_BACKEND))
     except ForebayError as error:
         if wish.is_cuda:
             raise
-        # A machine without a GPU is no news.
-        level = logging.DEBUG if isinstance(error, NotFound) else logging.WARNING
+        # A machine without a GPU is no news; a GPU that is there and idle is.
+        is_there = _count() > 0
+        level = logging.WARNING if is_there or not isinstance(error, NotFound) else logging.DEBUG
         _log.log(level, "the CPU decodes images, because no GPU can: %s", error)
         return None
     _log.info("cuda:%d decodes images", ordinal)
@@ -178,17 +183,30 @@ def _homes() -> list[Path]:
 
 
 def _ordinal() -> int:
-    """Return this process's GPU: by its rank on the node, else torch's current device."""
-    for name in _LOCAL_RANKS:
-        if name in os.environ:
-            try:
-                return int(os.environ[name])
-            except ValueError:
-                raise Invalid(f"{name}={os.environ[name]!r} is not a number; unset it") from None
+    """Return this process's GPU, among those it can see.
+
+    Torch's current device if torch has one already: the training loop uses it. Else the rank on the
+    node; but the only GPU if a launcher shows each rank its own alone.
+    """
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return int(torch.cuda.current_device())
-    return 0
+    ranks = [rank for rank in map(_number, _LOCAL_RANKS) if rank is not None]
+    return ranks[0] if ranks and _count() != 1 else 0
+
+
+def _number(variable: str) -> int | None:
+    """Return an environment variable's whole number; None if it is unset or empty."""
+    text = os.environ.get(variable, "")
+    try:
+        return int(text) if text else None
+    except ValueError:
+        raise Invalid(f"{variable}={text!r} is not a number; unset it") from None
+
+
+def _count() -> int:
+    """Return the number of GPUs that this process can see."""
+    return _native.Device.count()
 
 
 def _refused(why: str) -> Invalid:

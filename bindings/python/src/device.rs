@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use forebay_decode::{Backend, WithNvjpeg};
 use pyo3::prelude::*;
 
-use crate::errors::Failure;
+use crate::errors::{Failure, raise};
 use crate::interruptible::interruptible;
 
 /// An open GPU of this process.
@@ -15,12 +16,27 @@ pub(crate) struct Device(pub(crate) Arc<forebay_decode::Device>);
 #[pymethods]
 impl Device {
     /// Opens GPU `ordinal` of those that the process may see, with the first nvJPEG of `nvjpeg`
-    /// that is there; without any, for arrays alone.
+    /// that starts, and by its `backend` if one is numbered; without any, for arrays alone.
     #[new]
-    fn new(py: Python<'_>, ordinal: usize, nvjpeg: Option<Vec<PathBuf>>) -> PyResult<Self> {
+    #[pyo3(signature = (ordinal, nvjpeg, backend=None))]
+    fn new(
+        py: Python<'_>,
+        ordinal: usize,
+        nvjpeg: Option<Vec<PathBuf>>,
+        backend: Option<i32>,
+    ) -> PyResult<Self> {
+        let backend = backend.map(Backend::numbered).transpose();
+        let backend = backend.map_err(|error| raise(py, &error))?;
+        let nvjpeg = nvjpeg.map(|paths| WithNvjpeg { paths, backend });
         // Making a context takes a driver up to seconds.
-        let open = move || forebay_decode::Device::open(ordinal, nvjpeg.as_deref());
+        let open = move || forebay_decode::Device::open(ordinal, nvjpeg.as_ref());
         let opened = py.detach(|| interruptible("fb-device", open));
         opened.map(Self).map_err(|failure: Failure| failure.raise(py))
+    }
+
+    /// Returns the number of GPUs that the process may see; 0 without a driver.
+    #[staticmethod]
+    fn count(py: Python<'_>) -> usize {
+        py.detach(forebay_decode::Device::count)
     }
 }

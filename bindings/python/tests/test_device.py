@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes.util
+import logging
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -59,16 +61,70 @@ def test_gpu_is_the_default_only_for_sized_torch_or_jax_images():
     assert not _device.Wish("cpu").suits(IMAGE, "torch", has_code=False, in_worker=False)
 
 
+@pytest.fixture
+def gpus(monkeypatch):
+    """Function that sets the number of visible GPUs; no launcher and no torch until then."""
+    for name in _device._LOCAL_RANKS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    return lambda count: monkeypatch.setattr(_device, "_count", lambda: count)
+
+
 @pytest.mark.parametrize("name", ["LOCAL_RANK", "SLURM_LOCALID"])
-def test_gpu_number_is_the_local_rank(monkeypatch, name):
-    for other in _device._LOCAL_RANKS:
-        monkeypatch.delenv(other, raising=False)
+def test_gpu_number_is_the_local_rank(gpus, monkeypatch, name):
+    gpus(8)
     assert _device._ordinal() == 0
     monkeypatch.setenv(name, "3")
     assert _device._ordinal() == 3
+    # A launcher that shows each rank its own GPU alone.
+    gpus(1)
+    assert _device._ordinal() == 0
     monkeypatch.setenv(name, "three")
     with pytest.raises(forebay.Invalid, match=f"{name}='three'"):
         _device._ordinal()
+
+
+def test_gpu_number_is_that_of_torch_if_it_has_one(gpus, monkeypatch):
+    gpus(8)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    is_initialized = False
+    cuda = SimpleNamespace(is_initialized=lambda: is_initialized, current_device=lambda: 5)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert _device._ordinal() == 3
+    is_initialized = True
+    assert _device._ordinal() == 5
+
+
+@pytest.mark.parametrize(("count", "level"), [(0, logging.DEBUG), (2, logging.WARNING)])
+def test_gpu_that_is_there_and_not_used_is_logged(gpus, monkeypatch, caplog, count, level):
+    def missing(*_arguments):
+        raise forebay.NotFound("this GPU does not exist", {})
+
+    gpus(count)
+    monkeypatch.setattr(_device._native, "Device", missing)
+    with caplog.at_level(logging.DEBUG, logger="forebay"):
+        assert _device.opened(_device.Wish(None), IMAGE, "torch", suits=True) is None
+    assert [record.levelno for record in caplog.records] == [level]
+
+
+@pytest.mark.parametrize(("text", "backend"), [("4", 4), ("", None), (None, None)])
+def test_nvjpeg_backend_is_that_of_the_variable(gpus, monkeypatch, text, backend):
+    gpus(1)
+    monkeypatch.delenv("FOREBAY_NVJPEG_BACKEND", raising=False)
+    if text is not None:
+        monkeypatch.setenv("FOREBAY_NVJPEG_BACKEND", text)
+    asked = []
+    monkeypatch.setattr(_device._native, "Device", lambda *arguments: asked.append(arguments))
+    _device.opened(_device.Wish("cuda"), IMAGE, "torch", suits=False)
+    assert [(ordinal, asked_for) for ordinal, _, asked_for in asked] == [(0, backend)]
+
+
+def test_unknown_nvjpeg_backend_is_rejected(gpus, monkeypatch):
+    gpus(1)
+    for text in ("2", "engines"):
+        monkeypatch.setenv("FOREBAY_NVJPEG_BACKEND", text)
+        with pytest.raises(forebay.Invalid, match=text):
+            _device.opened(_device.Wish("cuda"), IMAGE, "torch", suits=False)
 
 
 def test_nvjpeg_is_found_in_the_variable_and_in_packages(monkeypatch):

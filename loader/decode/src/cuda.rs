@@ -3,8 +3,8 @@
 //!
 //! Everything that needs no GPU is separate, so that any machine can test it: the choice of
 //! files (`screen`), the kernel's parameters (`view`), and the kernel itself, whose source
-//! (`pixels.cu`) CPUs compile too. The rest (`driver`, `memory`, `nvjpeg`, `device`) only calls
-//! libraries found at run time; the build needs none of them, and the same binary runs without.
+//! (`pixels.cu`) CPUs compile too. The rest only calls libraries found at run time; the build needs
+//! none of them, and the same binary runs without.
 
 mod device;
 mod driver;
@@ -12,11 +12,19 @@ mod memory;
 mod nvjpeg;
 #[cfg(test)]
 mod parity;
+mod registered;
+mod returns;
+mod runs;
 mod screen;
+mod submission;
+mod tensor;
 mod view;
 
-pub use device::{Device, DeviceTensor, Lent};
-pub(crate) use device::{Failure, Picture, Staging, Submission};
+pub(crate) use device::Staging;
+pub use device::{Device, WithNvjpeg};
 pub use driver::Done;
+pub use nvjpeg::Backend;
 pub(crate) use screen::screen;
-pub(crate) use view::Address;
+pub(crate) use submission::{Failure, Picture, Submission};
+pub use tensor::{DeviceTensor, Lent};
+pub(crate) use view::{Address, Tables};

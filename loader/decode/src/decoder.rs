@@ -186,7 +186,9 @@ impl Decoder {
             .collect::<Result<_>>()?;
         let mut submission =
             self.device.as_deref().map(|device| device.begin(around)).transpose()?;
-        let files: Vec<&[u8]> = settled.iter().flat_map(|(line, _)| line.files()).collect();
+        let from_host = self.device.as_ref().is_some_and(|device| device.decodes_from_host());
+        let files = settled.iter().flat_map(|(line, _)| line.files(from_host));
+        let files: Vec<&[u8]> = files.collect();
         let start_ns = now_ns();
         let files = submission.as_mut().map(|submission| submission.bring(&files)).transpose()?;
         let brought = if files.is_some() { start_ns..now_ns() } else { 0..0 };
@@ -194,7 +196,7 @@ impl Decoder {
         let mut outputs = Vec::with_capacity(self.fields.len());
         for (field, (line, present)) in self.fields.iter().zip(settled) {
             let column = match (line, &mut submission) {
-                (line, Some(submission)) => line.put(&mut files, submission)?,
+                (line, Some(submission)) => line.put(&mut files, from_host, submission)?,
                 (Line::Made(column), None) => column,
                 (_, None) => unreachable!("settled for a device"),
             };

@@ -45,7 +45,7 @@ mod spec;
 
 pub use buffer::{Buffer, BufferPool};
 pub use column::{BadSample, Column, Decoded, Output, Tensor};
-pub use cuda::{Device, DeviceTensor, Done, Lent};
+pub use cuda::{Backend, Device, DeviceTensor, Done, Lent, WithNvjpeg};
 pub use decoder::Decoder;
 pub use draw::{DRAW_VERSION, Draw, Numbers, Purpose, field_id};
 pub use dtype::DType;

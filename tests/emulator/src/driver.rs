@@ -1,10 +1,11 @@
 //! The part of CUDA's driver that Forebay calls.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::line::{Mark, Side, Work, device};
+use crate::line::{Device, Mark, Side, Work, current, device, set_current};
 
 type Status = c_int;
 
@@ -13,17 +14,20 @@ const INVALID_VALUE: Status = 1;
 const OUT_OF_MEMORY: Status = 2;
 const NO_DEVICE: Status = 100;
 const INVALID_DEVICE: Status = 101;
+const INVALID_CONTEXT: Status = 201;
 const NOT_FOUND: Status = 500;
 const NOT_READY: Status = 600;
+const NOT_SUPPORTED: Status = 801;
+const CAPTURE_UNSUPPORTED: Status = 900;
+
+/// Way of a thread to treat calls that a capture of a graph forbids.
+const MODE_RELAXED: c_int = 2;
 
 /// Flag to register a read-only map.
 const REGISTER_READ_ONLY: c_uint = 8;
 
 /// Attribute of devices that support such maps.
 const ATTRIBUTE_READ_ONLY: c_int = 113;
-
-/// The one context.
-const CONTEXT: usize = 1;
 
 /// The most that drivers of the 580 line register in one piece.
 const REGISTER_MAX: usize = 64 << 30;
@@ -32,8 +36,16 @@ const REGISTER_MAX: usize = 64 << 30;
 const PIXELS: usize = 1;
 const GATHER: usize = 2;
 
+/// Prices of work, for the clock: of a byte that is copied, and of a result of the kernels.
+pub(crate) const COPY_PRICE: u64 = 1;
+const RESULT_PRICE: u64 = 8192;
+
+thread_local! {
+    static MODE: Cell<c_int> = const { Cell::new(0) };
+}
+
 /// A number that the environment gives.
-fn asked(name: &str) -> Option<usize> {
+pub(crate) fn asked(name: &str) -> Option<usize> {
     std::env::var(format!("FOREBAY_EMULATOR_{name}")).ok()?.parse().ok()
 }
 
@@ -58,6 +70,12 @@ pub unsafe extern "C" fn cuDeviceGet(found: *mut c_int, ordinal: c_int) -> Statu
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Status {
+    unsafe { *count = asked("DEVICES").unwrap_or(1) as c_int };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(
     value: *mut c_int,
     attribute: c_int,
@@ -69,8 +87,19 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut usize, _device: c_int) -> Status {
-    unsafe { *context = CONTEXT };
+pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) -> Status {
+    unsafe { *bytes = memory_size() };
+    SUCCESS
+}
+
+fn memory_size() -> usize {
+    asked("BYTES").unwrap_or(1 << 32)
+}
+
+/// Each device's one context has the number after its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) -> Status {
+    unsafe { *context = device as usize + 1 };
     SUCCESS
 }
 
@@ -80,19 +109,59 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> Status {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuCtxSetCurrent(_context: usize) -> Status {
+pub extern "C" fn cuCtxSetCurrent(context: usize) -> Status {
+    set_current(context);
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetCurrent(context: *mut usize) -> Status {
-    unsafe { *context = CONTEXT };
+    unsafe { *context = current() };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> Status {
+    unsafe { *mode = MODE.replace(*mode) };
+    SUCCESS
+}
+
+/// Returns why the calling thread may not make a call that takes or gives memory.
+fn check_call(device: &Device) -> Status {
+    if device.is_capturing && MODE.get() != MODE_RELAXED {
+        crate::line::fault("a call makes the graph invalid that is being captured");
+    }
+    if current() == 0 { INVALID_CONTEXT } else { SUCCESS }
+}
+
+/// Begins or ends the capture of a graph, for tests: no driver has this.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_emulator_capture(captures: bool) {
+    device().is_capturing = captures;
+}
+
+/// The host's time, for tests: no driver has this.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_emulator_clock() -> u64 {
+    device().clock()
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> Status {
-    device().run_all();
+    let mut device = device();
+    if device.is_capturing {
+        return CAPTURE_UNSUPPORTED;
+    }
+    device.run_all();
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(
+    last: *mut c_int,
+    first: *mut c_int,
+) -> Status {
+    unsafe { (*last, *first) = (0, -5) };
     SUCCESS
 }
 
@@ -130,8 +199,20 @@ pub unsafe extern "C" fn cuModuleGetFunction(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCreate(stream: *mut usize, _flags: c_uint) -> Status {
+    if current() == 0 {
+        return INVALID_CONTEXT;
+    }
     unsafe { *stream = device().new_stream() };
     SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreateWithPriority(
+    stream: *mut usize,
+    flags: c_uint,
+    _priority: c_int,
+) -> Status {
+    unsafe { cuStreamCreate(stream, flags) }
 }
 
 #[unsafe(no_mangle)]
@@ -144,7 +225,7 @@ pub extern "C" fn cuStreamDestroy_v2(stream: usize) -> Status {
 pub extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) -> Status {
     let mut device = device();
     if let Some(mark) = device.recorded(event) {
-        device.put(stream, Work::Wait(mark));
+        device.put(stream, Work::Wait(mark), 0);
     }
     SUCCESS
 }
@@ -171,7 +252,7 @@ pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
 pub extern "C" fn cuEventSynchronize(event: usize) -> Status {
     let mut device = device();
     if let Some(mark) = device.recorded(event) {
-        device.run_to(mark);
+        device.wait(mark);
     }
     SUCCESS
 }
@@ -185,8 +266,16 @@ pub extern "C" fn cuEventQuery(event: usize) -> Status {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(at: *mut u64, len: usize) -> Status {
-    let limit = asked("BYTES").unwrap_or(1 << 32);
-    match device().take(len, Side::Device, limit) {
+    take(at, len, Side::Device, memory_size())
+}
+
+fn take(at: *mut u64, len: usize, side: Side, limit: usize) -> Status {
+    let mut device = device();
+    let status = check_call(&device);
+    if status != SUCCESS {
+        return status;
+    }
+    match device.take(len, side, limit) {
         Some(found) => unsafe { *at = found },
         None => return OUT_OF_MEMORY,
     }
@@ -195,21 +284,26 @@ pub unsafe extern "C" fn cuMemAlloc_v2(at: *mut u64, len: usize) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(at: u64) -> Status {
-    if device().free(at, Side::Device) { SUCCESS } else { INVALID_VALUE }
+    free(at, Side::Device)
+}
+
+fn free(at: u64, side: Side) -> Status {
+    let mut device = device();
+    match check_call(&device) {
+        SUCCESS if device.free(at, side) => SUCCESS,
+        SUCCESS => INVALID_VALUE,
+        status => status,
+    }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemHostAlloc(at: *mut u64, len: usize, _flags: c_uint) -> Status {
-    match device().take(len, Side::Host, usize::MAX) {
-        Some(found) => unsafe { *at = found },
-        None => return OUT_OF_MEMORY,
-    }
-    SUCCESS
+    take(at, len, Side::Host, usize::MAX)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(at: u64) -> Status {
-    if device().free(at, Side::Host) { SUCCESS } else { INVALID_VALUE }
+    free(at, Side::Host)
 }
 
 #[unsafe(no_mangle)]
@@ -217,8 +311,17 @@ pub extern "C" fn cuMemHostRegister_v2(at: u64, len: usize, flags: c_uint) -> St
     if len == 0 || len > REGISTER_MAX || flags & REGISTER_READ_ONLY == 0 {
         return INVALID_VALUE;
     }
-    device().register(at, len);
-    SUCCESS
+    let mut device = device();
+    match check_call(&device) {
+        SUCCESS if asked("REGISTERS").is_some_and(|most| device.registered() >= most) => {
+            NOT_SUPPORTED
+        }
+        SUCCESS => {
+            device.register(at, len);
+            SUCCESS
+        }
+        status => status,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -241,7 +344,7 @@ pub extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, len: usize, stream: u
         pass(late);
         unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) }
     };
-    device.put(stream, Work::Run(Box::new(copy)));
+    device.put(stream, Work::Run(Box::new(copy)), len as u64 * COPY_PRICE);
     SUCCESS
 }
 
@@ -268,13 +371,13 @@ pub extern "C" fn forebay_emulator_registered_copies() -> u64 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, len: usize, stream: usize) -> Status {
-    device().put(stream, Work::Copy { to, from, len });
+    device().put(stream, Work::Copy { to, from, len }, 0);
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8Async(to: u64, value: u8, len: usize, stream: usize) -> Status {
-    device().put(stream, Work::Set { to, value, len });
+    device().put(stream, Work::Set { to, value, len }, 0);
     SUCCESS
 }
 
@@ -325,6 +428,6 @@ pub unsafe extern "C" fn cuLaunchKernel(
         }
         _ => return INVALID_VALUE,
     };
-    device().put(stream, Work::Run(work));
+    device().put(stream, Work::Run(work), u64::from(rows) * RESULT_PRICE);
     SUCCESS
 }

@@ -1,10 +1,16 @@
 //! The part of nvJPEG that Forebay calls. A file with the comment `nvjpeg: refuse` is rejected; one
 //! with `nvjpeg: fail` makes its batch fail.
+//!
+//! Decoders decode at the call, whatever is in line on the stream, as an H100's do: a file that is
+//! not there yet, and components that earlier work is still to read, show as wrong pixels or end
+//! the process. Calls of the engines last as long as they decode. A handle is the number of its
+//! backend.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::line::{Mark, Work, device, fault};
+use crate::driver::{COPY_PRICE, asked};
+use crate::line::{Mark, current, device, fault};
 
 type Status = c_int;
 
@@ -14,10 +20,17 @@ const BAD_JPEG: Status = 3;
 const EXECUTION_FAILED: Status = 6;
 const ARCH_MISMATCH: Status = 7;
 
+const BACKEND_ENGINES_HOST: c_int = 3;
 const BACKEND_CORES: c_int = 4;
 const BACKEND_ENGINES: c_int = 5;
+
+/// Price of a byte that is decoded: decoding and copying a batch take about as long.
+const DECODE_PRICE: u64 = COPY_PRICE;
 const OUTPUT_YUV: c_int = 1;
 const OUTPUT_Y: c_int = 2;
+
+/// Decoders that did not start, of those that are not to.
+static CREATE_FAILS: AtomicUsize = AtomicUsize::new(0);
 
 /// A batch is to fail.
 static FAILS: AtomicBool = AtomicBool::new(false);
@@ -56,13 +69,19 @@ pub unsafe extern "C" fn nvjpegCreateEx(
     _flags: c_uint,
     handle: *mut usize,
 ) -> Status {
-    let has_engines = std::env::var("FOREBAY_EMULATOR_ENGINES").as_deref() != Ok("0");
+    if current() == 0 {
+        return EXECUTION_FAILED;
+    }
+    let has_engines = asked("ENGINES") != Some(0);
     match backend {
-        BACKEND_ENGINES if !has_engines => return ARCH_MISMATCH,
-        BACKEND_ENGINES | BACKEND_CORES => {}
+        BACKEND_ENGINES | BACKEND_ENGINES_HOST if !has_engines => return ARCH_MISMATCH,
+        BACKEND_ENGINES | BACKEND_ENGINES_HOST | BACKEND_CORES => {}
         _ => return INVALID,
     }
-    unsafe { *handle = 1 };
+    if CREATE_FAILS.fetch_add(1, Ordering::Relaxed) < asked("CREATE_FAILS").unwrap_or(0) {
+        return EXECUTION_FAILED;
+    }
+    unsafe { *handle = backend as usize };
     SUCCESS
 }
 
@@ -131,6 +150,16 @@ pub unsafe extern "C" fn nvjpegDecodeBatchedSupported(
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn nvjpegSetDeviceMemoryPadding(_bytes: usize, _handle: usize) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvjpegSetPinnedMemoryPadding(_bytes: usize, _handle: usize) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvjpegDecodeBatchedInitialize(
     _handle: usize,
     state: *mut State,
@@ -148,7 +177,7 @@ pub unsafe extern "C" fn nvjpegDecodeBatchedInitialize(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvjpegDecodeBatched(
-    _handle: usize,
+    handle: usize,
     state: *mut State,
     files: *const u64,
     lens: *const usize,
@@ -167,9 +196,11 @@ pub unsafe extern "C" fn nvjpegDecodeBatched(
         _ => return INVALID,
     };
     let mut device = device();
-    for (file, len, _) in &jobs {
+    let backend = handle as c_int;
+    for (file, len, _) in jobs.iter().filter(|_| backend != BACKEND_ENGINES_HOST) {
         device.check(*file, *len, "nvJPEG reads a file");
     }
+    let price = jobs.iter().map(|(_, len, _)| *len as u64 * DECODE_PRICE).sum();
     let work = move || {
         for (file, len, image) in jobs {
             decode(
@@ -179,12 +210,15 @@ pub unsafe extern "C" fn nvjpegDecodeBatched(
             );
         }
     };
-    device.put(stream, Work::Run(Box::new(work)));
+    device.decode(stream, work, price, backend != BACKEND_CORES);
     state.last = Some(device.mark(stream));
     SUCCESS
 }
 
 fn decode(file: &[u8], image: &Image, components: usize) {
+    if !file.starts_with(&[0xff, 0xd8]) {
+        fault("nvJPEG decodes a file that is not there yet");
+    }
     let planes = forebay_kernel::planes(file);
     if planes.len() != components {
         fault("a batch of nvJPEG's has files of another number of components");

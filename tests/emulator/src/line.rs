@@ -1,5 +1,11 @@
-//! Work queued on streams, memory, and the order in which the work is done.
+//! Work queued on streams, memory, and the order in which the work is done, with a clock.
+//!
+//! The clock does not measure: each piece of work has a price, and a stream, the engines and the
+//! host each have a time. A piece begins once it is queued, the one before it is over, and so is
+//! what it waits for; a host that waits is as late as what it waited for. So the clock shows what
+//! overlaps, on any machine.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -26,7 +32,17 @@ pub(crate) enum Work {
     },
     /// After so much of another stream.
     Wait(Mark),
+    /// Not before this time.
+    Until(u64),
     Run(Box<dyn FnOnce() + Send>),
+}
+
+/// Work in line.
+struct Queued {
+    work: Work,
+    price: u64,
+    /// The host's time when it was put in line.
+    since: u64,
 }
 
 /// So many pieces of work of a stream.
@@ -38,8 +54,16 @@ pub(crate) struct Mark {
 
 #[derive(Default)]
 struct Stream {
-    line: VecDeque<Work>,
-    done: u64,
+    line: VecDeque<Queued>,
+    /// The time when each piece was over.
+    ends: Vec<u64>,
+    context: usize,
+}
+
+impl Stream {
+    fn done(&self) -> u64 {
+        self.ends.len() as u64
+    }
 }
 
 /// Where a block is.
@@ -53,6 +77,7 @@ struct Block {
     bytes: Vec<u64>,
     len: usize,
     side: Side,
+    context: usize,
 }
 
 #[derive(Default)]
@@ -66,6 +91,24 @@ pub(crate) struct Device {
     next: usize,
     /// Bytes of the device in use.
     used: usize,
+    /// Time of the host, and of the JPEG decoder.
+    host: u64,
+    decoder: u64,
+    /// A graph is being captured.
+    pub(crate) is_capturing: bool,
+}
+
+thread_local! {
+    /// Context of the calling thread; 0 for none.
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+pub(crate) fn current() -> usize {
+    CURRENT.get()
+}
+
+pub(crate) fn set_current(context: usize) {
+    CURRENT.set(context);
 }
 
 static DEVICE: LazyLock<Mutex<Device>> = LazyLock::new(Mutex::default);
@@ -89,7 +132,7 @@ impl Device {
 
     pub(crate) fn new_stream(&mut self) -> usize {
         let number = self.number();
-        self.streams.insert(number, Stream::default());
+        self.streams.insert(number, Stream { context: current(), ..Stream::default() });
         number
     }
 
@@ -99,34 +142,63 @@ impl Device {
         self.streams.remove(&stream);
     }
 
-    pub(crate) fn put(&mut self, stream: usize, work: Work) {
+    pub(crate) fn put(&mut self, stream: usize, work: Work, price: u64) {
         match &work {
             Work::Copy { to, from, len } => {
                 self.check(*to, *len, "a copy writes");
                 self.check(*from, *len, "a copy reads");
             }
             Work::Set { to, len, .. } => self.check(*to, *len, "zeros are written"),
-            Work::Wait(_) | Work::Run(_) => {}
+            Work::Wait(_) | Work::Until(_) | Work::Run(_) => {}
         }
-        self.streams.entry(stream).or_default().line.push_back(work);
+        let since = self.host;
+        let stream = self.streams.entry(stream).or_default();
+        // The default streams are those of the current context.
+        if stream.context != 0 && stream.context != current() {
+            fault("work is put in line on a stream of a device that is not current");
+        }
+        stream.line.push_back(Queued { work, price, since });
+    }
+
+    /// Work of a decoder, which begins at once. Its stream goes on once it is over, and the host as
+    /// well if it waits.
+    pub(crate) fn decode(&mut self, stream: usize, work: impl FnOnce(), price: u64, waits: bool) {
+        work();
+        self.decoder = self.decoder.max(self.host) + price;
+        if waits {
+            self.host = self.decoder;
+        }
+        self.put(stream, Work::Until(self.decoder), 0);
     }
 
     /// All that is in line now.
     pub(crate) fn mark(&mut self, stream: usize) -> Mark {
         let line = self.streams.entry(stream).or_default();
-        Mark { stream, count: line.done + line.line.len() as u64 }
+        Mark { stream, count: line.done() + line.line.len() as u64 }
     }
 
     pub(crate) fn is_done(&self, mark: Mark) -> bool {
-        self.streams.get(&mark.stream).is_none_or(|stream| stream.done >= mark.count)
+        self.streams.get(&mark.stream).is_none_or(|stream| stream.done() >= mark.count)
     }
 
-    pub(crate) fn run_to(&mut self, mark: Mark) {
+    /// The time when it was over.
+    fn end_of(&self, mark: Mark) -> u64 {
+        let stream = self.streams.get(&mark.stream);
+        let at = (mark.count as usize).checked_sub(1);
+        stream.zip(at).and_then(|(stream, at)| stream.ends.get(at)).copied().unwrap_or_default()
+    }
+
+    fn run_to(&mut self, mark: Mark) {
         while !self.is_done(mark) {
             let stream = self.streams.entry(mark.stream).or_default();
-            let work = stream.line.pop_front().expect("as much is in line as was marked");
-            match work {
-                Work::Wait(other) => self.run_to(other),
+            let queued = stream.line.pop_front().expect("as much is in line as was marked");
+            let mut begin = queued.since.max(stream.ends.last().copied().unwrap_or_default());
+            match queued.work {
+                Work::Wait(other) => {
+                    self.run_to(other);
+                    begin = begin.max(self.end_of(other));
+                }
+                Work::Until(time) => begin = begin.max(time),
                 Work::Copy { to, from, len } => unsafe {
                     std::ptr::copy(from as *const u8, to as *mut u8, len);
                 },
@@ -135,16 +207,28 @@ impl Device {
                 },
                 Work::Run(work) => work(),
             }
-            self.streams.entry(mark.stream).or_default().done += 1;
+            self.streams.entry(mark.stream).or_default().ends.push(begin + queued.price);
         }
     }
 
+    /// The host waits for it.
+    pub(crate) fn wait(&mut self, mark: Mark) {
+        self.run_to(mark);
+        self.host = self.host.max(self.end_of(mark));
+    }
+
+    /// The host waits for everything.
     pub(crate) fn run_all(&mut self) {
         let streams: Vec<usize> = self.streams.keys().copied().collect();
         for stream in streams {
             let mark = self.mark(stream);
-            self.run_to(mark);
+            self.wait(mark);
         }
+    }
+
+    /// The host's time.
+    pub(crate) fn clock(&self) -> u64 {
+        self.host
     }
 
     pub(crate) fn new_event(&mut self) -> usize {
@@ -178,7 +262,7 @@ impl Device {
         unsafe { std::ptr::write_bytes((at as usize + len) as *mut u8, GUARDED, GUARD - 1) };
         self.used += if side == Side::Device { len } else { 0 };
         bytes.shrink_to_fit();
-        self.blocks.insert(at, Block { bytes, len, side });
+        self.blocks.insert(at, Block { bytes, len, side, context: current() });
         Some(at)
     }
 
@@ -188,6 +272,9 @@ impl Device {
         let Some(mut block) = self.blocks.remove(&at).filter(|block| block.side == side) else {
             return false;
         };
+        if block.context != current() {
+            fault("memory is freed of a device that is not current");
+        }
         let guard = unsafe {
             std::slice::from_raw_parts((at as usize + block.len) as *const u8, GUARD - 1)
         };
@@ -201,6 +288,11 @@ impl Device {
 
     pub(crate) fn register(&mut self, at: u64, len: usize) {
         self.registered.insert(at, len);
+    }
+
+    /// Pieces that are registered.
+    pub(crate) fn registered(&self) -> usize {
+        self.registered.len()
     }
 
     pub(crate) fn unregister(&mut self, at: u64) -> bool {
@@ -229,8 +321,11 @@ impl Device {
         self.registered_copies
     }
 
-    fn side_of(&self, at: u64, len: usize) -> Option<Side> {
+    pub(crate) fn side_of(&self, at: u64, len: usize) -> Option<Side> {
         let (start, block) = self.blocks.range(..=at).next_back()?;
+        if block.side == Side::Device && block.context != current() {
+            fault("memory is used of a device that is not current");
+        }
         (at + len as u64 <= start + block.len as u64).then_some(block.side)
     }
 

@@ -13,8 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_decode::{
-    BufferPool, Column, Crop, DType, Decoded, Decoder, Device, DeviceTensor, FieldKind, FieldSpec,
-    ImageSpec, Layout, PadValue, Ragged, RawSpec, Record,
+    Backend, BufferPool, Column, Crop, DType, Decoded, Decoder, Device, DeviceTensor, FieldKind,
+    FieldSpec, ImageSpec, Layout, PadValue, Ragged, RawSpec, Record, WithNvjpeg,
 };
 use forebay_error::ErrorKind;
 use forebay_wire::slab::Slab;
@@ -25,8 +25,17 @@ use emulated::{is_emulated, nvjpeg};
 /// Bytes between one file and the next, as headers of a tar.
 const GAP: usize = 512;
 
+/// The decoder of a device that has all.
+const FIRST: &str = "nvjpeg_engines";
+
 fn open() -> Arc<Device> {
     Device::open(0, Some(&nvjpeg())).unwrap()
+}
+
+/// A device to which files are copied before they are decoded.
+fn open_with_copies() -> Arc<Device> {
+    let nvjpeg = WithNvjpeg { backend: Some(Backend::Engines), ..nvjpeg() };
+    Device::open(0, Some(&nvjpeg)).unwrap()
 }
 
 fn data(name: &str) -> Vec<u8> {
@@ -128,9 +137,37 @@ fn decoder(fields: Vec<FieldSpec>, device: Option<&Arc<Device>>) -> Decoder {
 struct Framework(libloading::Library);
 
 impl Framework {
+    /// The first device is current, as in a process with torch.
     fn new() -> Self {
         // SAFETY: it runs nothing when it is opened.
-        Self(unsafe { libloading::Library::new("libcuda.so") }.unwrap())
+        let framework = Self(unsafe { libloading::Library::new("libcuda.so") }.unwrap());
+        framework.set_current(1);
+        framework
+    }
+
+    /// Makes a device's context current; its number is one more than the device's.
+    fn set_current(&self, context: usize) {
+        self.call("cuCtxSetCurrent", |set: &extern "C" fn(usize) -> i32| {
+            assert_eq!(set(context), 0);
+        });
+    }
+
+    fn current(&self) -> usize {
+        let mut context = 0;
+        let status = self
+            .call("cuCtxGetCurrent", |get: &extern "C" fn(&mut usize) -> i32| get(&mut context));
+        assert_eq!(status, 0);
+        context
+    }
+
+    /// The host's time on the emulator's clock.
+    fn clock(&self) -> u64 {
+        self.call("forebay_emulator_clock", |clock: &extern "C" fn() -> u64| clock())
+    }
+
+    fn capture(&self, captures: bool) {
+        let name = "forebay_emulator_capture";
+        self.call(name, |capture: &extern "C" fn(bool)| capture(captures));
     }
 
     fn call<A, R>(&self, name: &str, call: impl FnOnce(&A) -> R) -> R {
@@ -155,6 +192,20 @@ impl Framework {
         });
         assert_eq!(status, 0);
         stream
+    }
+
+    /// Makes work of one stream wait for what is in line on another.
+    fn order(&self, before: u64, after: u64) {
+        let mut event = 0_u64;
+        self.call("cuEventCreate", |create: &extern "C" fn(&mut u64, u32) -> i32| {
+            assert_eq!(create(&mut event, 0), 0);
+        });
+        self.call("cuEventRecord", |record: &extern "C" fn(u64, u64) -> i32| {
+            assert_eq!(record(event, before), 0);
+        });
+        self.call("cuStreamWaitEvent", |wait: &extern "C" fn(u64, u64, u32) -> i32| {
+            assert_eq!(wait(after, event, 0), 0);
+        });
     }
 
     /// Puts a copy in line, as a framework's kernel that reads a tensor.
@@ -228,11 +279,11 @@ fn mixed() -> Vec<Vec<(&'static str, Vec<u8>)>> {
 }
 
 /// Batch after batch, as a loader does that runs ahead: each must be what the CPU makes.
-fn assert_batches(spec: &ImageSpec, decoded_by: &str) {
-    let (device, framework, samples) = (open(), Framework::new(), Samples::new(&mixed()));
-    device.copy_from(&samples.slab).unwrap();
+fn assert_batches(device: &Arc<Device>, spec: &ImageSpec, decoded_by: &str) {
+    let (framework, samples) = (Framework::new(), Samples::new(&mixed()));
+    device.copy_from(&samples.slab);
     let fields = || vec![image(spec.clone()), label()];
-    let (gpu, cpu) = (decoder(fields(), Some(&device)), decoder(fields(), None));
+    let (gpu, cpu) = (decoder(fields(), Some(device)), decoder(fields(), None));
     let mut taken = Vec::new();
     for batch in 0..6 {
         let found = samples.decode(&gpu, batch * 100);
@@ -267,7 +318,8 @@ fn assert_batches(spec: &ImageSpec, decoded_by: &str) {
 #[test]
 fn gpu_batches_equal_cpu_batches() {
     if is_emulated("gpu_batches_equal_cpu_batches", &[]) {
-        assert_batches(&crops(), "nvjpeg_engines");
+        assert_batches(&open(), &crops(), FIRST);
+        assert_batches(&open_with_copies(), &crops(), "nvjpeg_engines");
     }
 }
 
@@ -281,7 +333,7 @@ fn gpu_views_layouts_and_turns_equal_the_cpus() {
             exif: true,
             ..crops()
         };
-        assert_batches(&spec, "nvjpeg_engines");
+        assert_batches(&open(), &spec, FIRST);
     }
 }
 
@@ -289,14 +341,110 @@ fn gpu_views_layouts_and_turns_equal_the_cpus() {
 fn device_without_jpeg_engines_decodes_on_its_cores() {
     if is_emulated("device_without_jpeg_engines_decodes_on_its_cores", &[("ENGINES", "0")]) {
         let spec = ImageSpec { dtype: DType::Uint8, mean: None, std: None, ..crops() };
-        assert_batches(&spec, "nvjpeg_cores");
+        assert_batches(&open(), &spec, "nvjpeg_cores");
     }
 }
 
 #[test]
 fn unregistered_memory_is_copied_through_pinned_memory() {
     if is_emulated("unregistered_memory_is_copied_through_pinned_memory", &[("READ_ONLY", "0")]) {
-        assert_batches(&crops(), "nvjpeg_engines");
+        assert_batches(&open_with_copies(), &crops(), "nvjpeg_engines");
+    }
+}
+
+/// Some drivers register no such memory, or stop in the midst of it.
+#[test]
+fn memory_that_is_not_registered_is_copied_by_the_cpu() {
+    let name = "memory_that_is_not_registered_is_copied_by_the_cpu";
+    if is_emulated(name, &[("REGISTERS", "0")]) {
+        assert_batches(&open_with_copies(), &crops(), "nvjpeg_engines");
+        assert_eq!(Framework::new().registered_copies(), 0);
+    }
+}
+
+#[test]
+fn half_registered_memory_is_unregistered() {
+    if !is_emulated("half_registered_memory_is_unregistered", &[("REGISTERS", "1")]) {
+        return;
+    }
+    let (device, framework) = (open_with_copies(), Framework::new());
+    let photo = || vec![("jpg", data("wide-420.jpg"))];
+    let gpu = decoder(vec![image(crops())], Some(&device));
+    // A slab of two pieces, and a small one, for which there is room again.
+    let samples = Samples::from(64 << 30, &[photo()]);
+    device.copy_from(&samples.slab);
+    assert_eq!(samples.decode(&gpu, 0).kept, [0]);
+    assert_eq!(framework.registered_copies(), 0);
+    let samples = Samples::new(&[photo()]);
+    device.copy_from(&samples.slab);
+    assert_eq!(samples.decode(&gpu, 0).kept, [0]);
+    assert_eq!(framework.registered_copies(), 1);
+}
+
+/// A container without the driver's video libraries has engines that do not start.
+#[test]
+fn cores_decode_if_the_engines_do_not_start() {
+    if is_emulated("cores_decode_if_the_engines_do_not_start", &[("CREATE_FAILS", "2")]) {
+        let spec = ImageSpec { dtype: DType::Uint8, mean: None, std: None, ..crops() };
+        assert_batches(&open(), &spec, "nvjpeg_cores");
+    }
+}
+
+/// A release too new for the driver loads, and does not start.
+#[test]
+fn next_nvjpeg_is_tried_if_one_does_not_start() {
+    if !is_emulated("next_nvjpeg_is_tried_if_one_does_not_start", &[("CREATE_FAILS", "3")]) {
+        return;
+    }
+    let one = nvjpeg();
+    let paths = [one.paths.clone(), one.paths].concat();
+    let device = Device::open(0, Some(&WithNvjpeg { paths, backend: None })).unwrap();
+    let samples = Samples::new(&mixed()[..1]);
+    let found = samples.decode(&decoder(vec![image(crops())], Some(&device)), 0);
+    assert_eq!(found.routes.into_keys().collect::<Vec<_>>(), [(FIRST, "plain")]);
+}
+
+#[test]
+fn nvjpeg_that_does_not_start_is_reported_with_all_tried() {
+    let name = "nvjpeg_that_does_not_start_is_reported_with_all_tried";
+    if is_emulated(name, &[("CREATE_FAILS", "9")]) {
+        let error = Device::open(0, Some(&nvjpeg())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        let tried = error.place("tried").unwrap();
+        for number in ["3", "4", "5"] {
+            assert!(tried.contains(&format!("backend {number}")), "{tried}");
+        }
+    }
+}
+
+#[test]
+fn named_backend_decodes() {
+    if !is_emulated("named_backend_decodes", &[]) {
+        return;
+    }
+    let (framework, samples) = (Framework::new(), Samples::new(&mixed()));
+    let cpu = decoder(vec![image(crops()), label()], None);
+    let backends = [
+        (Backend::Engines, "nvjpeg_engines", 1),
+        (Backend::EnginesFromHost, "nvjpeg_engines", 0),
+        (Backend::Cores, "nvjpeg_cores", 1),
+    ];
+    for (backend, name, copies) in backends {
+        let nvjpeg = WithNvjpeg { backend: Some(backend), ..nvjpeg() };
+        let device = Device::open(0, Some(&nvjpeg)).unwrap();
+        device.copy_from(&samples.slab);
+        let gpu = decoder(vec![image(crops()), label()], Some(&device));
+        for batch in 0..5 {
+            let before = framework.registered_copies();
+            let found = samples.decode(&gpu, batch);
+            assert_eq!(found.routes[&(name, "plain")], 8);
+            assert_eq!(framework.registered_copies() - before, copies, "of files");
+            let expected = samples.decode(&cpu, batch);
+            for (output, expected) in found.outputs.into_iter().zip(&expected.outputs) {
+                let (at, len) = framework.take(on_device(output.column));
+                assert!(framework.read(at, len) == on_host(&expected.column), "{name} {batch}");
+            }
+        }
     }
 }
 
@@ -307,14 +455,14 @@ fn large_slab_is_registered_in_pieces() {
         return;
     }
     const PIECE: usize = 64 << 30;
-    let (device, framework) = (open(), Framework::new());
+    let (device, framework) = (open_with_copies(), Framework::new());
     let fields = || vec![image(crops())];
     let (gpu, cpu) = (decoder(fields(), Some(&device)), decoder(fields(), None));
     let photo = data("wide-420.jpg");
     let apart = || vec![("apart", vec![0; 1 << 20]), ("jpg", photo.clone())];
     let first = GAP + photo.len() + GAP + (1 << 20) + GAP + photo.len() / 2;
     let samples = Samples::from(PIECE - first, &[vec![("jpg", photo.clone())], apart(), apart()]);
-    device.copy_from(&samples.slab).unwrap();
+    device.copy_from(&samples.slab);
     let before = framework.registered_copies();
     let (found, expected) = (samples.decode(&gpu, 0), samples.decode(&cpu, 0));
     assert_eq!(
@@ -396,7 +544,7 @@ fn arrays_are_gathered_from_one_copy_of_the_batch() {
         })
         .collect();
     let samples = Samples::new(&samples);
-    device.copy_from(&samples.slab).unwrap();
+    device.copy_from(&samples.slab);
     let mut taken = Vec::new();
     for batch in 0..4 {
         let before = framework.registered_copies();
@@ -531,7 +679,7 @@ fn memory_in_use_by_a_late_consumer_is_not_reused() {
         return;
     }
     let (device, framework, samples) = (open(), Framework::new(), Samples::new(&mixed()));
-    device.copy_from(&samples.slab).unwrap();
+    device.copy_from(&samples.slab);
     let (gpu, cpu) =
         (decoder(vec![image(crops())], Some(&device)), decoder(vec![image(crops())], None));
     let stream = framework.stream();
@@ -556,6 +704,179 @@ fn memory_in_use_by_a_late_consumer_is_not_reused() {
         let expected = samples.decode(&cpu, batch as u64 * 100);
         assert!(framework.read(at, len) == on_host(&expected.outputs[0].column), "{batch}");
     }
+}
+
+/// Work by other streams than the named one, as JAX's, or by any if none is named, may read a
+/// tensor after it was dropped.
+fn assert_lent_memory_is_kept(is_named: bool) {
+    let (device, framework, samples) = (open(), Framework::new(), Samples::new(&mixed()));
+    device.copy_from(&samples.slab);
+    let (gpu, cpu) =
+        (decoder(vec![image(crops())], Some(&device)), decoder(vec![image(crops())], None));
+    let (named, other) = (framework.stream(), framework.stream());
+    let mut copies = Vec::new();
+    for batch in 0..8_u64 {
+        let found = samples.decode(&gpu, batch * 100);
+        let tensor = on_device(found.outputs.into_iter().next().unwrap().column);
+        let (from, len) = (tensor.address(), tensor.len());
+        let at = framework.allocate(len);
+        // SAFETY: a stream that is never ended.
+        let lent = unsafe { tensor.lend(is_named.then_some(named)) }.unwrap();
+        if is_named {
+            framework.order(named, other);
+        }
+        framework.copy(at, from, len, other);
+        drop(lent);
+        copies.push((at, len));
+    }
+    for (batch, (at, len)) in copies.into_iter().enumerate() {
+        let expected = samples.decode(&cpu, batch as u64 * 100);
+        assert!(framework.read(at, len) == on_host(&expected.outputs[0].column), "{batch}");
+    }
+}
+
+#[test]
+fn memory_lent_by_one_stream_and_used_by_another_is_kept() {
+    if is_emulated("memory_lent_by_one_stream_and_used_by_another_is_kept", &[]) {
+        assert_lent_memory_is_kept(true);
+    }
+}
+
+#[test]
+fn memory_lent_without_a_stream_is_kept() {
+    if is_emulated("memory_lent_without_a_stream_is_kept", &[]) {
+        assert_lent_memory_is_kept(false);
+    }
+}
+
+/// Lent memory that was dropped serves the next batches of a full device.
+#[test]
+fn full_device_takes_lent_memory_back() {
+    if !is_emulated("full_device_takes_lent_memory_back", &[("BYTES", "4000000")]) {
+        return;
+    }
+    let (device, samples) = (open(), Samples::new(&mixed()[..2]));
+    let spec = ImageSpec { size: Some((240, 310)), ..crops() };
+    let gpu = decoder(vec![image(spec)], Some(&device));
+    for batch in 0..20_u64 {
+        let found = samples.decode(&gpu, batch);
+        assert_eq!(found.kept, [0, 1], "{:?}", found.bad);
+        let tensor = on_device(found.outputs.into_iter().next().unwrap().column);
+        // SAFETY: no stream is named.
+        drop(unsafe { tensor.lend(None) }.unwrap());
+    }
+}
+
+/// The clock tells whether copies, decoding and kernels of batches that follow each other overlap.
+fn assert_overlap(device: &Arc<Device>, decoded_by: &str) {
+    const ROUNDS: u64 = 8;
+    let framework = Framework::new();
+    let photo = data("wide-420.jpg");
+    let samples = Samples::new(&vec![vec![("jpg", photo)]; 8]);
+    device.copy_from(&samples.slab);
+    let gpu = decoder(vec![image(crops())], Some(device));
+    let run = |waits: bool| {
+        let begin = framework.clock();
+        for batch in 0..ROUNDS {
+            let found = samples.decode(&gpu, batch * 100);
+            assert_eq!(found.routes[&(decoded_by, "plain")], 8);
+            if waits {
+                framework.synchronize();
+            }
+        }
+        framework.synchronize();
+        framework.clock() - begin
+    };
+    // The first batches take their memory.
+    run(true);
+    let (alone, together) = (run(true), run(false));
+    assert!(together * 10 < alone * 8, "{together} of {alone}");
+}
+
+#[test]
+fn batches_overlap_on_engines() {
+    if is_emulated("batches_overlap_on_engines", &[]) {
+        assert_overlap(&open(), FIRST);
+        assert_overlap(&open_with_copies(), "nvjpeg_engines");
+    }
+}
+
+#[test]
+fn batches_overlap_on_cores() {
+    if is_emulated("batches_overlap_on_cores", &[("ENGINES", "0")]) {
+        assert_overlap(&open(), "nvjpeg_cores");
+    }
+}
+
+#[test]
+fn threads_keep_their_current_device() {
+    if !is_emulated("threads_keep_their_current_device", &[("DEVICES", "2")]) {
+        return;
+    }
+    let (framework, samples) = (Framework::new(), Samples::new(&mixed()));
+    let device = Device::open(1, Some(&nvjpeg())).unwrap();
+    assert_eq!((device.ordinal(), framework.current(), Device::count()), (1, 1, 2));
+    device.copy_from(&samples.slab);
+    let (gpu, cpu) =
+        (decoder(vec![image(crops())], Some(&device)), decoder(vec![image(crops())], None));
+    for batch in 0..4 {
+        let found = samples.decode(&gpu, batch);
+        assert_eq!(framework.current(), 1, "decoding");
+        let tensor = on_device(found.outputs.into_iter().next().unwrap().column);
+        // SAFETY: no stream is named.
+        let lent = unsafe { tensor.lend(None) }.unwrap();
+        assert_eq!(framework.current(), 1, "lending");
+        let (at, len) = (lent.tensor().address(), lent.tensor().len());
+        framework.set_current(2);
+        let seen = framework.read(at, len);
+        framework.set_current(1);
+        assert!(seen == on_host(&samples.decode(&cpu, batch).outputs[0].column));
+        drop(lent);
+        assert_eq!(framework.current(), 1, "taking back");
+    }
+    let found = samples.decode(&gpu, 9);
+    framework.set_current(2);
+    let (at, len) = (framework.allocate(1 << 20), framework.stream());
+    framework.set_current(1);
+    let tensor = on_device(found.outputs.into_iter().next().unwrap().column);
+    // SAFETY: memory and stream were made just now.
+    unsafe { tensor.copy_to(at, len) }.unwrap();
+    assert_eq!(framework.current(), 1, "copying");
+    drop(samples.decode(&gpu, 10));
+    drop(gpu);
+    drop(device);
+    assert_eq!(framework.current(), 1, "closing");
+}
+
+#[test]
+fn graph_that_is_captured_stays_valid() {
+    if !is_emulated("graph_that_is_captured_stays_valid", &[]) {
+        return;
+    }
+    let (device, framework, samples) = (open(), Framework::new(), Samples::new(&mixed()));
+    device.copy_from(&samples.slab);
+    let (gpu, cpu) =
+        (decoder(vec![image(crops())], Some(&device)), decoder(vec![image(crops())], None));
+    let lent = |batch: u64| {
+        let found = samples.decode(&gpu, batch);
+        let tensor = on_device(found.outputs.into_iter().next().unwrap().column);
+        // SAFETY: no stream is named.
+        unsafe { tensor.lend(None) }.unwrap()
+    };
+    let before = lent(0);
+    framework.capture(true);
+    drop(before);
+    // Decoding takes memory meanwhile, and a tensor that is dropped gives some back.
+    let during: Vec<_> = (1..6).map(lent).collect();
+    for (lent, batch) in during.iter().zip(1..) {
+        let (at, len) = (lent.tensor().address(), lent.tensor().len());
+        // SAFETY: the tensor is lent, and complete.
+        let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, len) };
+        assert!(bytes == on_host(&samples.decode(&cpu, batch).outputs[0].column));
+    }
+    drop(during);
+    framework.capture(false);
+    drop(lent(7));
 }
 
 #[test]

@@ -257,7 +257,7 @@ impl Work {
         let mut brought = Vec::new();
         if let Some((device, _)) = &self.device {
             let start_ns = now_ns();
-            device.copy_from(lease.slab())?;
+            device.copy_from(lease.slab());
             brought.push(start_ns..now_ns());
         }
         let epoch = self.epoch.load(Ordering::Relaxed);

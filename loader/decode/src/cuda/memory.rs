@@ -1,8 +1,10 @@
 //! Device memory, and host memory that a device copies from directly, in recycled blocks.
 //!
-//! A block knows the event after which the device no longer uses it. It returns to its pool
-//! with that event, and its next user waits for it, on the device or on the host, whichever writes.
-//! A block without an event is freed after all work of the device.
+//! A block knows the event after which the device no longer uses it, and returns to its pool with
+//! that event. The pool hands out only blocks whose event is over: a JPEG engine writes when it is
+//! called, whatever its stream waits for, and a batch that waits for the memory of the batch before
+//! overlaps nothing. The number of blocks is bounded by the batches in flight, which the device
+//! limits.
 
 #![allow(unsafe_code, reason = "the driver takes addresses")]
 
@@ -11,11 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cudarc::driver::result;
 use forebay_error::Result;
 
-use super::driver::{Done, Driver, Stream, failed};
+use super::driver::{Done, Driver, failed};
 use super::view::Address;
 
 /// An idle block serves a request of at least half its size.
 const WASTE_MAX: usize = 2;
+
+/// Sizes of blocks between a power of two and the next: batches of about the same size share them,
+/// for an eighth of their size at most.
+const SIZES: usize = 8;
 
 /// Alignment of blocks: enough for the widest loads and any framework.
 const ALIGN: usize = 256;
@@ -40,12 +46,20 @@ struct Shared {
     idle: Mutex<Vec<Block>>,
 }
 
+/// Use of a block by the device.
+#[derive(Debug)]
+enum Use {
+    None,
+    Until(Done),
+    /// No event was recorded: after all work of the device.
+    Unknown,
+}
+
 #[derive(Debug)]
 struct Block {
     at: Address,
     len: usize,
-    /// End of its last use; `None` if it was never used.
-    free: Option<Done>,
+    used: Use,
 }
 
 /// A block in use.
@@ -63,24 +77,24 @@ impl Pool {
         Self(Arc::new(Shared { driver: driver.clone(), side, idle_max, idle }))
     }
 
-    /// Takes at least `len` bytes for work queued on `stream`; host memory can be written at once.
+    /// Takes at least `len` bytes that no device uses.
     ///
     /// # Errors
     /// `Full` if there is no such memory.
-    pub(super) fn take(&self, len: usize, stream: &Stream) -> Result<Memory> {
+    pub(super) fn take(&self, len: usize) -> Result<Memory> {
         let (home, want) = (&self.0, len.max(1).next_multiple_of(ALIGN));
-        let mut block = match home.reuse(want) {
+        let block = match home.reuse(want) {
             Some(block) => block,
-            None => home.allocate(want)?,
+            None => home.allocate(want.next_multiple_of(step(want)))?,
         };
-        if let Some(free) = block.free.take() {
-            match home.side {
-                Side::Device => stream.after(&free)?,
-                Side::Host => free.wait()?,
-            }
-        }
-        Ok(Memory { block: Some(block), len, home: home.clone() })
+        let block = Some(Block { used: Use::Unknown, ..block });
+        Ok(Memory { block, len, home: home.clone() })
     }
+}
+
+/// Returns the distance between sizes of blocks of about `len` bytes.
+fn step(len: usize) -> usize {
+    (len.next_power_of_two() / 2 / SIZES).max(ALIGN)
 }
 
 impl Shared {
@@ -89,12 +103,19 @@ impl Shared {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes, of the blocks that fit without waste, the longest idle one, which is most likely no
-    /// longer in use.
+    /// Takes the smallest block that fits without waste and is no longer in use.
     fn reuse(&self, want: usize) -> Option<Block> {
         let mut idle = self.idle();
-        let fits = |block: &Block| (want..=want * WASTE_MAX).contains(&block.len);
-        let at = idle.iter().position(fits)?;
+        let fits = |block: &Block| {
+            (want..=want * WASTE_MAX).contains(&block.len)
+                && match &block.used {
+                    Use::None => true,
+                    Use::Until(done) => done.is_over(),
+                    Use::Unknown => false,
+                }
+        };
+        let fitting = idle.iter().enumerate().filter(|(_, block)| fits(block));
+        let (at, _) = fitting.min_by_key(|(_, block)| block.len)?;
         Some(idle.remove(at))
     }
 
@@ -111,7 +132,7 @@ impl Shared {
     }
 
     fn get(&self, len: usize) -> Result<Block> {
-        self.driver.bind()?;
+        let _entered = self.driver.enter()?;
         let at = match self.side {
             // SAFETY: fresh memory without users; the context is this thread's.
             Side::Device => unsafe { result::malloc_sync(len) },
@@ -119,7 +140,7 @@ impl Shared {
             Side::Host => unsafe { result::malloc_host(len, 0) }.map(|at| at as Address),
         };
         let at = at.map_err(|error| failed("take memory", error).at("bytes", len))?;
-        Ok(Block { at, len, free: None })
+        Ok(Block { at, len, used: Use::None })
     }
 
     fn keep(&self, block: Block) {
@@ -138,14 +159,25 @@ impl Shared {
 
     /// Frees a block after its last use.
     fn free(&self, block: &Block) {
-        if !self.driver.is_ours() || self.driver.bind().is_err() {
+        if !self.driver.is_ours() {
             return;
         }
-        // Errors of earlier work reach the batches that wait for it.
-        let _ = match &block.free {
-            Some(free) => free.wait(),
-            None => self.driver.synchronize(),
+        let Ok(_entered) = self.driver.enter() else { return };
+        // Errors of earlier work reach the batches that wait for it; the memory of a device that
+        // failed is gone with its context.
+        let is_free = match &block.used {
+            Use::None => Ok(true),
+            Use::Until(done) => done.wait().map(|()| true),
+            Use::Unknown => self.driver.synchronize(),
         };
+        if matches!(is_free, Ok(false)) {
+            tracing::warn!(
+                bytes = block.len,
+                "memory of a failed batch stays taken: a graph is captured, so that nothing tells \
+                 when the GPU is done with it"
+            );
+            return;
+        }
         let _ = match self.side {
             // SAFETY: it came from the driver, has no owner any more, and the device is done with
             // it.
@@ -164,9 +196,13 @@ impl Drop for Shared {
 }
 
 impl Memory {
+    fn block(&self) -> &Block {
+        self.block.as_ref().expect("only drop takes it")
+    }
+
     /// Returns its address.
     pub(super) fn at(&self) -> Address {
-        self.block.as_ref().expect("only drop takes it").at
+        self.block().at
     }
 
     /// Returns its requested size in bytes.
@@ -174,11 +210,16 @@ impl Memory {
         self.len
     }
 
+    /// Returns the bytes that it has room for.
+    pub(super) fn room(&self) -> usize {
+        self.block().len
+    }
+
     /// Returns the bytes of host memory for writing.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         assert_eq!(self.home.side, Side::Host, "the device writes device memory");
         // SAFETY: the driver gave at least this many bytes, zeroed by the system or written by an
-        // earlier user, without another owner: any device that copied them was waited for.
+        // earlier user, without another owner: no device copies them any more.
         unsafe { std::slice::from_raw_parts_mut(self.at() as *mut u8, self.len) }
     }
 
@@ -189,16 +230,20 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(self.at() as *const u8, self.len) }
     }
 
-    /// True if no end of use was recorded.
-    pub(super) fn is_unmarked(&self) -> bool {
-        self.block.as_ref().is_some_and(|block| block.free.is_none())
-    }
-
     /// Records that a device uses it until `done`, even if it is dropped before. The last call
     /// counts.
     pub(super) fn used_until(&mut self, done: &Done) {
+        self.set_use(Use::Until(done.clone()));
+    }
+
+    /// Records that no device uses it any more.
+    pub(super) fn is_unused(&mut self) {
+        self.set_use(Use::None);
+    }
+
+    fn set_use(&mut self, used: Use) {
         if let Some(block) = &mut self.block {
-            block.free = Some(done.clone());
+            block.used = used;
         }
     }
 }
@@ -210,6 +255,22 @@ impl Drop for Memory {
         if !self.home.driver.is_ours() {
             return;
         }
-        if block.free.is_some() { self.home.keep(block) } else { self.home.free(&block) }
+        match block.used {
+            Use::Unknown => self.home.free(&block),
+            Use::None | Use::Until(_) => self.home.keep(block),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_blocks_waste_an_eighth_at_most() {
+        for len in [256_usize, 257 * 256, 1 << 20, (1 << 20) + 256, 3_000_064, 1 << 30] {
+            let size = len.next_multiple_of(step(len));
+            assert!(size >= len && size - len <= len / SIZES + ALIGN, "{len} {size}");
+        }
     }
 }

@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 
 use super::screen::screen;
-use super::view::{Move, Plane, Tables, View};
+use super::view::{Move, Placing, Plane, Tables, View};
 use crate::draw::Draw;
 use crate::dtype::DType;
 use crate::fixtures::{PLAIN, by_cpu, data};
@@ -45,14 +45,14 @@ fn by_kernel(
     // Elements are aligned as the largest one.
     let mut out = vec![0_u32; len.div_ceil(4)];
     let mut tables = Tables::default();
-    for (index, cut) in cuts.iter().enumerate() {
-        let at = out.as_mut_ptr() as u64 + (len / cuts.len() * index) as u64;
-        tables.push(&stored, &placed, orientation, cut, plan.layout(), at);
+    for cut in &cuts {
+        tables.push(&stored, orientation, cut, plan.layout());
     }
-    let mut memory = vec![0_u64; tables.len().div_ceil(8)];
-    let placed = tables.placed_at(memory.as_ptr() as u64);
-    bytemuck::cast_slice_mut(&mut memory)[..placed.bytes.len()].copy_from_slice(&placed.bytes);
-    let views: &[View] = bytemuck::cast_slice(&memory[..placed.views * size_of::<View>() / 8]);
+    let mut memory = vec![0_u64; Placing::len([&tables].into_iter()).div_ceil(8)];
+    let mut placing = Placing::new(memory.as_ptr() as u64, [&tables].into_iter());
+    let to = (out.as_mut_ptr() as u64, len / cuts.len());
+    placing.put(bytemuck::cast_slice_mut(&mut memory), &tables, &placed, to);
+    let views: &[View] = bytemuck::cast_slice(&memory[..cuts.len() * size_of::<View>() / 8]);
     let mut table = vec![0_u32; plan.table().len().div_ceil(4)];
     bytemuck::cast_slice_mut(&mut table)[..plan.table().len()].copy_from_slice(plan.table());
     for view in views {

@@ -143,7 +143,9 @@ impl Header {
         let Self { size, components, .. } = self;
         let sampling = match components[..] {
             [] => return Err(Reason::Header),
-            [_] => (1, 1),
+            // libjpeg ignores the factors of a single component; a GPU's decoder need not.
+            [Component { sampling: (1, 1), .. }] => (1, 1),
+            [_] => return Err(Reason::Sampling),
             [_, _, _] if !self.is_brightness_and_colors() => return Err(Reason::Colors),
             [bright, Component { sampling: (1, 1), .. }, Component { sampling: (1, 1), .. }] => {
                 bright.sampling
@@ -179,8 +181,8 @@ mod tests {
 
     /// Returns the file with its frame's segment changed by `change`, which gets the bytes after
     /// the marker.
-    fn reframed(change: impl Fn(&mut [u8])) -> Vec<u8> {
-        let mut bytes = data("wide-420.jpg");
+    fn reframed(name: &str, change: impl Fn(&mut [u8])) -> Vec<u8> {
+        let mut bytes = data(name);
         let at = bytes.windows(2).position(|pair| pair == [0xff, marker::BASELINE]).unwrap();
         change(&mut bytes[at + 1..]);
         bytes
@@ -203,7 +205,8 @@ mod tests {
     #[test]
     fn other_files_go_to_the_cpu_with_a_reason() {
         let refused = |bytes: &[u8]| screen(bytes).unwrap_err();
-        let frame = |at: usize, value: u8| refused(&reframed(|frame| frame[at] = value));
+        let frame =
+            |at: usize, value: u8| refused(&reframed("wide-420.jpg", |frame| frame[at] = value));
         assert_eq!(refused(&data("rgb.png")), Reason::Format);
         assert_eq!(refused(b"\xff\xd8\xff"), Reason::Header);
         assert_eq!(refused(&data("wide-420.jpg")[..30]), Reason::Header);
@@ -214,6 +217,7 @@ mod tests {
         assert_eq!(frame(10, 0x41), Reason::Sampling);
         assert_eq!(frame(10, 0x01), Reason::Sampling);
         assert_eq!(frame(13, 0x21), Reason::Sampling);
+        assert_eq!(refused(&reframed("gray.jpg", |frame| frame[10] = 0x22)), Reason::Sampling);
         assert_eq!(frame(4, 0x41), Reason::Size);
         assert_eq!(frame(8, 2), Reason::Header);
         let whole = data("wide-420.jpg");

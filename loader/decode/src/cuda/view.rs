@@ -105,36 +105,26 @@ impl Stored {
     }
 }
 
-/// Tables and views of a batch, contiguous for one copy to the device.
+/// Tables and views of one image's results. Threads make them apart; [`Placing`] puts those of a
+/// batch together.
 #[derive(Debug, Default)]
-pub(super) struct Tables {
+pub(crate) struct Tables {
+    /// Without planes and destinations, and with offsets in the tables instead of addresses.
     views: Vec<View>,
-    /// Offsets, until [`Tables::placed_at`] turns them into addresses.
     windows: Vec<Window>,
     weights: Vec<i16>,
     /// Taps of the side added last.
     taps: Taps,
 }
 
-/// Tables in their device layout.
-pub(super) struct Placed {
-    /// All bytes.
-    pub(super) bytes: Vec<u8>,
-    /// Number of views at the start.
-    pub(super) views: usize,
-}
-
 impl Tables {
-    /// Adds a result of an image with components at `planes`, to be written to `out`; `cut` refers
-    /// to the upright image.
-    pub(super) fn push(
+    /// Adds a result; `cut` refers to the upright image.
+    pub(crate) fn push(
         &mut self,
         stored: &Stored,
-        planes: &[Plane],
         orientation: Orientation,
         cut: &Cut,
         layout: Layout,
-        out: Address,
     ) {
         let (rows, columns) = sides(&cut.placement, orientation.size(stored.size));
         let (height, width) = cut.placement.canvas;
@@ -144,14 +134,12 @@ impl Tables {
             Layout::Nchw => (1, width, width * height),
             Layout::Nhwc => (CHANNELS as u64, width * CHANNELS as u64, 1),
         };
-        let mut all = [Plane::default(); CHANNELS];
-        all[..planes.len()].copy_from_slice(planes);
         let turn = orientation.turn();
         let view = View {
-            planes: all,
+            planes: [Plane::default(); CHANNELS],
             columns,
             rows,
-            out,
+            out: 0,
             column_step,
             row_step,
             channel_step,
@@ -165,6 +153,11 @@ impl Tables {
             unused: 0,
         };
         self.views.push(view);
+    }
+
+    /// Returns the number of results.
+    pub(super) fn results(&self) -> usize {
+        self.views.len()
     }
 
     fn axis(&mut self, side: &Side, length: u32) -> Axis {
@@ -195,30 +188,70 @@ impl Tables {
         };
         Axis { windows, weights, length, precision }
     }
+}
 
-    /// Returns the number of bytes of [`Tables::placed_at`].
-    pub(super) fn len(&self) -> usize {
-        size_of_val(&self.views[..])
-            + size_of_val(&self.windows[..])
-            + size_of_val(&self.weights[..])
+/// Tables of a batch in their device layout: all views, then all windows, then all weights.
+pub(super) struct Placing {
+    /// Address on the device, a multiple of 8.
+    base: Address,
+    /// Offsets of the next view, windows and weights.
+    next: [usize; 3],
+}
+
+impl Placing {
+    /// Returns the number of bytes for `tables`.
+    pub(super) fn len<'t>(tables: impl Iterator<Item = &'t Tables>) -> usize {
+        Self::ends(tables)[2]
     }
 
-    /// Returns the layout for address `base`, a multiple of 8.
-    pub(super) fn placed_at(mut self, base: Address) -> Placed {
-        let windows = base + size_of_val(&self.views[..]) as u64;
-        let weights = windows + size_of_val(&self.windows[..]) as u64;
-        for view in &mut self.views {
-            for axis in [&mut view.columns, &mut view.rows] {
-                axis.windows += windows;
-                axis.weights += weights;
+    /// Begins to place `tables` at `base` of the device.
+    pub(super) fn new<'t>(base: Address, tables: impl Iterator<Item = &'t Tables>) -> Self {
+        let [views, windows, _] = Self::ends(tables);
+        Self { base, next: [0, views, windows] }
+    }
+
+    /// Returns the ends of views, windows and weights.
+    fn ends<'t>(tables: impl Iterator<Item = &'t Tables>) -> [usize; 3] {
+        let sizes = tables.fold([0; 3], |[views, windows, weights], one| {
+            [
+                views + size_of_val(&one.views[..]),
+                windows + size_of_val(&one.windows[..]),
+                weights + size_of_val(&one.weights[..]),
+            ]
+        });
+        [sizes[0], sizes[0] + sizes[1], sizes[0] + sizes[1] + sizes[2]]
+    }
+
+    /// Writes one image's part to `all`, the memory of all parts: components at `planes`, results
+    /// to `out`, `each` bytes apart.
+    pub(super) fn put(
+        &mut self,
+        all: &mut [u8],
+        tables: &Tables,
+        planes: &[Plane],
+        (out, each): (Address, usize),
+    ) {
+        let [view, windows, weights] = &mut self.next;
+        for (index, relative) in tables.views.iter().enumerate() {
+            let mut placed = *relative;
+            placed.planes[..planes.len()].copy_from_slice(planes);
+            placed.out = out + (index * each) as u64;
+            for axis in [&mut placed.columns, &mut placed.rows] {
+                axis.windows += self.base + *windows as u64;
+                axis.weights += self.base + *weights as u64;
             }
+            write(all, view, bytemuck::bytes_of(&placed));
         }
-        let mut bytes = Vec::with_capacity(self.len());
-        bytes.extend_from_slice(bytemuck::cast_slice(&self.views));
-        bytes.extend_from_slice(bytemuck::cast_slice(&self.windows));
-        bytes.extend_from_slice(bytemuck::cast_slice(&self.weights));
-        Placed { bytes, views: self.views.len() }
+        write(all, windows, bytemuck::cast_slice(&tables.windows));
+        write(all, weights, bytemuck::cast_slice(&tables.weights));
     }
+}
+
+/// Writes `bytes` at `next`, and moves it on.
+fn write(all: &mut [u8], next: &mut usize, bytes: &[u8]) {
+    let end = *next + bytes.len();
+    all[*next..end].copy_from_slice(bytes);
+    *next = end;
 }
 
 /// Source pixels of one side of a result.

@@ -15,7 +15,7 @@ pub(super) enum Line<'a> {
     Pictures {
         plan: &'a ImagePlan,
         pictures: Vec<Picture<'a>>,
-        staging: Staging,
+        staging: Option<Staging>,
         staged: Vec<(usize, usize)>,
         absent: Vec<usize>,
         rows: usize,
@@ -27,9 +27,11 @@ pub(super) enum Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Returns the parts of the batch's memory that the device needs.
-    pub(super) fn files(&self) -> Vec<&'a [u8]> {
+    /// Returns the parts of the batch's memory that the device needs; not those of images if they
+    /// are decoded from the host's memory.
+    pub(super) fn files(&self, from_host: bool) -> Vec<&'a [u8]> {
         match self {
+            Self::Pictures { .. } if from_host => Vec::new(),
             Self::Pictures { pictures, .. } => {
                 pictures.iter().map(|picture| picture.file).collect()
             }
@@ -42,15 +44,20 @@ impl<'a> Line<'a> {
     pub(super) fn put(
         self,
         files: &mut impl Iterator<Item = Address>,
+        from_host: bool,
         submission: &mut Submission<'a>,
     ) -> Result<Column, Failure> {
         Ok(match self {
             Self::Pictures { plan, pictures, staging, staged, absent, rows } => {
-                let files: Vec<Address> = files.take(pictures.len()).collect();
+                let files: Vec<Address> = if from_host {
+                    pictures.iter().map(|picture| picture.file.as_ptr() as Address).collect()
+                } else {
+                    files.take(pictures.len()).collect()
+                };
                 let made = (staging, &staged[..]);
                 Column::OnDevice(submission.images(
                     plan,
-                    (&pictures, &files),
+                    (pictures, &files),
                     made,
                     &absent,
                     rows,

@@ -1,8 +1,10 @@
 //! A test's process in which the emulator is CUDA. The one rule: a test is run again in a process
 //! of its own, for libraries are looked for when a process starts.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
+
+use forebay_decode::WithNvjpeg;
 
 /// Set in the process that has the emulator: the folder where it lies.
 const EMULATED: &str = "FOREBAY_EMULATED";
@@ -32,6 +34,7 @@ pub(crate) fn is_emulated(test: &str, wishes: &[(&str, &str)]) -> bool {
 }
 
 /// Where nvJPEG is there.
-pub(crate) fn nvjpeg() -> [PathBuf; 1] {
-    [Path::new(&std::env::var_os(EMULATED).unwrap()).join("libnvjpeg.so")]
+pub(crate) fn nvjpeg() -> WithNvjpeg {
+    let folder = std::env::var_os(EMULATED).unwrap();
+    WithNvjpeg { paths: vec![Path::new(&folder).join("libnvjpeg.so")], backend: None }
 }

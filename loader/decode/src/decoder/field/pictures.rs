@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::super::line::Line;
 use super::{Batch, DecodeTask, Field};
-use crate::cuda::{self, Device, Picture, Staging};
+use crate::cuda::{self, Device, Picture, Staging, Tables};
 use crate::draw::Draw;
 use crate::image::ImagePlan;
 use crate::record::Record;
@@ -30,7 +30,8 @@ enum Way<'a> {
 pub(in crate::decoder) struct Pictures<'a> {
     plan: &'a ImagePlan,
     ways: Vec<Way<'a>>,
-    staging: Staging,
+    /// Present if some rows are staged.
+    staging: Option<Staging>,
     optional: bool,
 }
 
@@ -54,20 +55,17 @@ impl Field {
         let looked = batch.records.par_iter().zip(&files).map(|(record, file)| {
             file.map(|file| match all_here {
                 Some(reason) => Err(reason),
-                None => self.picture(plan, batch, record, file),
+                None => self.picture(plan, device, batch, record, file),
             })
         });
         let looked: Vec<Option<std::result::Result<Picture<'a>, Reason>>> = looked.collect();
-        let pictures = looked.iter().flatten().flatten().map(|picture| picture.file);
-        let mut taken = device.takes(pictures)?.into_iter();
         let mut staged = 0;
         let ways: Vec<Way<'a>> = looked
             .into_iter()
             .map(|looked| match looked {
                 None => Way::None,
-                Some(Ok(picture)) if taken.next() == Some(true) => Way::Device(picture),
-                Some(other) => {
-                    let reason = other.err().unwrap_or(Reason::Refused);
+                Some(Ok(picture)) => Way::Device(picture),
+                Some(Err(reason)) => {
                     staged += 1;
                     Way::Staged(staged - 1, reason)
                 }
@@ -75,10 +73,10 @@ impl Field {
             .collect();
         let row = plan.row_shape().expect("checked with the field").iter().product::<usize>()
             * plan.dtype().size();
-        let mut staging = device.staging(staged * row)?;
+        let mut staging = (staged > 0).then(|| device.staging(staged * row)).transpose()?;
         // Each row is taken by its one task.
-        let rows: Vec<Mutex<&mut [u8]>> =
-            staging.bytes_mut().chunks_exact_mut(row).map(Mutex::new).collect();
+        let bytes = staging.as_mut().map(Staging::bytes_mut).unwrap_or_default();
+        let rows: Vec<Mutex<&mut [u8]>> = bytes.chunks_exact_mut(row).map(Mutex::new).collect();
         let slots = ways.par_iter();
         self.each(true, batch, errors, slots, |record, way: &Way<'a>| {
             let Way::Staged(at, _) = way else { return Ok(None) };
@@ -97,15 +95,22 @@ impl Field {
     fn picture<'a>(
         &self,
         plan: &ImagePlan,
+        device: &Device,
         batch: &Batch<'_>,
         record: &Record<'_>,
         file: &'a [u8],
     ) -> std::result::Result<Picture<'a>, Reason> {
         let stored = cuda::screen(file)?;
+        if !device.takes(file) {
+            return Err(Reason::Refused);
+        }
         let orientation = plan.orientation(file);
         let draw: Draw = self.draw(batch, record);
-        let cuts = plan.cuts(orientation.size(stored.size), &draw).collect();
-        Ok(Picture { file, stored, orientation, cuts, row: 0 })
+        let mut tables = Tables::default();
+        for cut in plan.cuts(orientation.size(stored.size), &draw) {
+            tables.push(&stored, orientation, &cut, plan.layout());
+        }
+        Ok(Picture { file, stored, tables, row: 0 })
     }
 
     /// Returns the plan of a field of images.
