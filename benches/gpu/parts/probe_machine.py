@@ -84,8 +84,11 @@ def _slab(
     # The daemon's own map stays writable; the client's is made after the seal.
     writable = mapped(memory, mmap.PROT_READ | mmap.PROT_WRITE)
     writable[:] = 1
-    if is_joined and LIBC.madvise(writable.ctypes.data, SLAB, MADV_COLLAPSE):
-        raise OSError(ctypes.get_errno(), "madvise")
+    if is_joined:
+        # Each for itself, as the daemon does: not every page finds room.
+        places = range(writable.ctypes.data, writable.ctypes.data + SLAB, HUGE)
+        joined = sum(not LIBC.madvise(place, HUGE, MADV_COLLAPSE) for place in places)
+        name = f"{name} ({joined} of {len(places)})"
     fcntl.fcntl(memory, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
     view = mapped(memory, mmap.PROT_READ)
     tried = {}
