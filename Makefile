@@ -21,7 +21,7 @@ SEED ?= 1
 python := .venv/bin/python
 # Folders that hold Python code, and those that hold Python tests.
 python_code := $(wildcard bindings/python cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/small benches/foresight benches/overhead benches/checkpoint deploy/tests examples scripts tests/python)
-python_tests := $(wildcard bindings/python/tests tests/python examples/tests cli/bench/contest/tests benches/cluster/tests deploy/tests scripts/tests)
+python_tests := $(wildcard bindings/python/tests tests/python examples/tests cli/bench/contest/tests benches/cluster/tests benches/gpu/tests deploy/tests scripts/tests)
 # Engine that tests and benchmarks compare the others with.
 cross_check := forebay-benches/tokio-uring
 heading = @printf '\n==> %s\n' "$(1)"
@@ -177,6 +177,12 @@ gpu-bench: ## Measure a GPU's decode; results go to benches/results
 	$(call heading,GPU benchmarks)
 	@$(if $(FOREBAY_WHEEL),,$(MAKE) setup-tests)
 	@FOREBAY_WHEEL='$(FOREBAY_WHEEL)' scripts/gpu.sh bench
+
+.PHONY: gpu-visit
+gpu-visit: ## Ask, test and measure a GPU in nine minutes: STEPS='facts probe tests measure memcheck'
+	$(call heading,visit to a GPU)
+	@$(if $(FOREBAY_WHEEL),,$(MAKE) setup-tests)
+	@FOREBAY_WHEEL='$(FOREBAY_WHEEL)' scripts/gpu.sh visit $(STEPS)
 
 .PHONY: clean
 clean: ## Remove what was built and made, but not .venv

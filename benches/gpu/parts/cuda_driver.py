@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 
 # Flags and answers of the driver's interface.
-STREAM_NON_BLOCKING, EVENT_DISABLE_TIMING, NOT_READY = 1, 2, 600
+STREAM_NON_BLOCKING, NOT_READY = 1, 600
+# An event without a time, for which the host sleeps: a wait that spins would count as work.
+EVENT_DISABLE_TIMING, EVENT_BLOCKING_SYNC = 2, 1
 # A kernel of one thread that ends after a time. It sleeps meanwhile, which leaves its core to
 # others. Hopper's clock of the whole device counts nanoseconds in steps of some 32.
 HOLD = b"""
@@ -196,7 +198,7 @@ class Device:
 
     def event(self) -> int:
         """Make an event."""
-        return self._pointer("cuEventCreate", EVENT_DISABLE_TIMING)
+        return self._pointer("cuEventCreate", EVENT_DISABLE_TIMING | EVENT_BLOCKING_SYNC)
 
     def record(self, event: int, stream: int) -> None:
         """Let an event mark the end of all work now on a stream."""

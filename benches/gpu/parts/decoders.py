@@ -126,7 +126,7 @@ def _torchvision(photos: Sequence[bytes]) -> Decode:
 
 
 def _torchcodec(photos: Sequence[bytes]) -> Decode:
-    # Its images have come with release 0.14 or later, and need no FFmpeg.
+    # Its images need no FFmpeg, unlike its videos.
     decode = importlib.import_module("torchcodec.decoders").decode_jpeg
     tensors = _tensors(photos)
     return lambda numbers: decode([tensors[at] for at in numbers], device="cuda")

@@ -106,30 +106,53 @@ def _outside(backend: int) -> Iterator[Line]:
 
 
 def _sampling(decode: Decode, name: str, files: list[bytes]) -> Iterator[Line]:
+    """Decode what is taken at once; if that is refused, one by one, and say what was."""
+    taken = [file for file in files if decode.decoder.takes(file) == "yes"]
+    refused = len(files) - len(taken)
     output = LUMA if name == "gray" else YUV
-    planes = decode(files, GUARD_ROWS, output)
-    rows = columns = 0
-    worst = []
-    for image, shapes in zip(planes.read(), planes.shapes, strict=True):
-        for plane, (height, _, width) in zip(image, shapes, strict=True):
-            touched = np.argwhere(plane[height - GUARD_ROWS :] != CANARY)
-            rows = max(rows, int(touched[:, 0].max()) + 1 if len(touched) else 0)
-            touched = np.argwhere(plane[: height - GUARD_ROWS, width:] != CANARY)
-            columns = max(columns, int(touched[:, 1].max()) + 1 if len(touched) else 0)
-    for found, file in zip(planes.luma(), files, strict=True):
-        worst.append(int(np.abs(found - probe_inputs.luma(file)).max()))
-    planes.close()
+    try:
+        touched = [_touched(decode, taken, output)] if taken else []
+    except Refused:
+        touched = []
+        for file in taken:
+            try:
+                touched.append(_touched(decode, [file], output))
+            except Refused:
+                refused += 1
+    if not touched:
+        yield Line(f"{BACKENDS[decode.backend]}; {name}: all of {len(files)} refused")
+        return
+    rows, columns, apart = (max(values) for values in zip(*touched, strict=True))
     yield Line(
         f"{BACKENDS[decode.backend]}; {name}: {rows} rows below, {columns} columns beyond; "
-        f"brightness differs by {max(worst)} at most",
+        f"brightness differs by {apart} at most; {refused} of {len(files)} refused, "
+        f"{'at once' if len(touched) == 1 else 'one by one'}",
         {
             "backend": decode.backend,
             "sampling": name,
             "rows": rows,
             "columns": columns,
-            "apart": worst,
+            "apart": apart,
+            "refused": refused,
         },
     )
+
+
+def _touched(decode: Decode, files: list[bytes], output: int) -> tuple[int, int, int]:
+    """Return rows below and columns beyond components that changed, and brightness's steps."""
+    planes = decode(files, GUARD_ROWS, output)
+    rows = columns = 0
+    for image, shapes in zip(planes.read(), planes.shapes, strict=True):
+        for plane, (height, _, width) in zip(image, shapes, strict=True):
+            below = np.argwhere(plane[height - GUARD_ROWS :] != CANARY)
+            rows = max(rows, int(below[:, 0].max()) + 1 if len(below) else 0)
+            beyond = np.argwhere(plane[: height - GUARD_ROWS, width:] != CANARY)
+            columns = max(columns, int(beyond[:, 1].max()) + 1 if len(beyond) else 0)
+    apart = 0
+    for found, file in zip(planes.luma(), files, strict=True):
+        apart = max(apart, int(np.abs(found - probe_inputs.luma(file)).max()))
+    planes.close()
+    return rows, columns, apart
 
 
 def headers(folder: Path) -> Iterator[Line]:

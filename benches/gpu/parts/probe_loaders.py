@@ -24,7 +24,9 @@ SAMPLES, SHARDS, BATCH = 2048, 4, 128
 CAPTURES = 20
 LOADERS = 50
 # Loaders are opened for no longer than this: the probe has a limit.
-OPENING_SECONDS = 12.0
+OPENING_SECONDS = 8.0
+# A loader that has made no batch by then will make none.
+FEED_SECONDS = 5
 # Products that take some 30 ms on an H100, longer than a batch takes to make.
 SIDE, PRODUCTS = 8192, 20
 # A mean that is off by more comes from another image; rounding makes less than a step of 255.
@@ -95,9 +97,9 @@ def _capture(urls: list[str]) -> Iterator[Line]:
     # Libraries allocate at their first call, which no capture allows.
     (x @ x).sum()
     torch.cuda.synchronize()
-    feeding = threading.Thread(target=feed)
+    feeding = threading.Thread(target=feed, daemon=True)
     feeding.start()
-    working.wait(30)
+    working.wait(FEED_SECONDS)
     broken: list[str] = []
     try:
         for _ in range(CAPTURES):
@@ -110,7 +112,7 @@ def _capture(urls: list[str]) -> Iterator[Line]:
                 broken.append(failure(error))
     finally:
         stop.set()
-        feeding.join(30)
+        feeding.join(FEED_SECONDS)
     torch.cuda.synchronize()
     yield Line(
         f"{len(broken)} of {CAPTURES} captures failed, the loader made {seen} images; "

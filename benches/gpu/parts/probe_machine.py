@@ -21,11 +21,35 @@ HOST_REGISTER, READ_ONLY_REGISTER, PAGEABLE_ACCESS = 99, 113, 88
 PORTABLE, READ_ONLY = 1, 8
 # As large as a small slab, and what is copied from it at once.
 SLAB, PIECE, PIECES = 512 << 20, 64 << 20, 16
+HUGE = 2 << 20
 ROUNDS = 3
 # Linux: no writable map may be made from now on.
 F_ADD_SEALS, F_SEAL_FUTURE_WRITE = 1033, 0x10
-MADV_HUGEPAGE = 14
+# Linux: joins pages to huge ones at once, as Forebay's daemon asks for.
+MADV_COLLAPSE, MAP_FIXED = 25, 0x10
 SHARED_HUGE = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.mmap.restype = ctypes.c_void_p
+LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def mapped(memory: int, protection: int) -> Bytes:
+    """Map a slab where huge pages can lie, until the process ends.
+
+    Raises
+    ------
+    OSError
+        The system's.
+    """
+    # An address range to choose an aligned part of; Python maps only where the system likes.
+    reserved = LIBC.mmap(None, SLAB + HUGE, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    at = -(-(reserved or 0) // HUGE) * HUGE
+    if LIBC.mmap(at, SLAB, protection, mmap.MAP_SHARED | MAP_FIXED, memory, 0) != at:
+        raise OSError(ctypes.get_errno(), "mmap")
+    return np.ctypeslib.as_array((ctypes.c_ubyte * SLAB).from_address(at))
 
 
 def registration(folder: Path) -> Iterator[Line]:
@@ -45,25 +69,28 @@ def registration(folder: Path) -> Iterator[Line]:
     yield from attempt("cudaHostAlloc", _rate, device, target, stream, pinned, "cudaHostAlloc")
     kinds = (
         ("4 KiB pages", 0, False),
-        ("huge pages if allowed", 0, True),
-        ("2 MiB pages", os.MFD_HUGETLB, False),
+        ("joined to 2 MiB pages", 0, True),
+        ("a pool's 2 MiB pages", os.MFD_HUGETLB, False),
     )
-    for name, flags, is_advised in kinds:
-        yield from attempt(name, _slab, device, (target, stream), name, flags, is_advised)
+    for name, flags, is_joined in kinds:
+        yield from attempt(name, _slab, device, (target, stream), name, flags, is_joined)
 
 
 def _slab(
-    device: Device, to: tuple[int, int], name: str, flags: int, is_advised: bool
+    device: Device, to: tuple[int, int], name: str, flags: int, is_joined: bool
 ) -> Iterator[Line]:
     memory = os.memfd_create("slab", flags | os.MFD_ALLOW_SEALING)
     os.ftruncate(memory, SLAB)
     # The daemon's own map stays writable; the client's is made after the seal.
-    writable = mmap.mmap(memory, SLAB)
-    if is_advised:
-        writable.madvise(MADV_HUGEPAGE)
-    np.frombuffer(writable, np.uint8)[:] = 1
+    writable = mapped(memory, mmap.PROT_READ | mmap.PROT_WRITE)
+    writable[:] = 1
+    if is_joined:
+        # Each for itself, as the daemon does: not every page finds room.
+        places = range(writable.ctypes.data, writable.ctypes.data + SLAB, HUGE)
+        joined = sum(not LIBC.madvise(place, HUGE, MADV_COLLAPSE) for place in places)
+        name = f"{name} ({joined} of {len(places)})"
     fcntl.fcntl(memory, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
-    view = np.frombuffer(mmap.mmap(memory, SLAB, prot=mmap.PROT_READ), np.uint8)
+    view = mapped(memory, mmap.PROT_READ)
     tried = {}
     for words, how in (("read-only", PORTABLE | READ_ONLY), ("plain", PORTABLE)):
         begin = time.perf_counter()

@@ -15,7 +15,7 @@ from probe_lines import Line, attempt, median
 
 ROUNDS = 3
 # A few batches: at 5,000 images/s one of 256 takes 51 ms.
-ROUND_SECONDS, WARM_UP_SECONDS = 0.25, 0.12
+ROUND_SECONDS, WARM_UP_SECONDS = 0.2, 0.1
 BATCH = 256
 # A kernel that ends long after any call that does not wait for it.
 HOLD_MS = 60.0
@@ -31,6 +31,8 @@ SHAPES = (
     Shape(ENGINES_DEVICE, BATCH, 3),
     Shape(ENGINES_DEVICE, 64, 2),
     Shape(ENGINES_DEVICE, 64, 3, is_reserved=True),
+    # A multiple of an H100's seven engines.
+    Shape(ENGINES_DEVICE, 252, 2),
     Shape(CORES_DEVICE, BATCH, 1),
     Shape(CORES_DEVICE, BATCH, 3),
     Shape(CORES_DEVICE, 64, 2),

@@ -1,0 +1,118 @@
+"""A visit to a GPU: steps, limits and one folder, with stand-ins for the programs it calls."""
+
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[1]
+NEEDED = ("bash", "dirname", "date", "head", "tr", "sed", "mkdir", "tail", "cut", "timeout")
+SMI = "#!/usr/bin/env bash\necho 'NVIDIA H100 80GB HBM3'\n"
+
+
+@pytest.fixture
+def visit(tmp_path):
+    """Run the script in a folder of its own, where only the named programs are."""
+    home, programs = tmp_path / "home", tmp_path / "programs"
+    (home / "scripts").mkdir(parents=True)
+    programs.mkdir()
+    for name in ("gpu.sh", "gpu-facts.sh"):
+        shutil.copy(SCRIPTS / name, home / "scripts")
+    for name in (*NEEDED, "env"):
+        (programs / name).symlink_to(shutil.which(name))
+
+    def run(*arguments, results=None, **stand_ins):
+        for name, text in stand_ins.items():
+            program = programs / name.replace("_", "-")
+            program.write_text(text)
+            program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        environment = {"PATH": str(programs), "HOME": str(home)}
+        if results:
+            environment["FOREBAY_GPU_RESULTS"] = str(results)
+        command = [programs / "bash", home / "scripts/gpu.sh", *arguments]
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    run.home = home
+    return run
+
+
+@pytest.mark.parametrize("what", ["visit", "test", "bench"])
+def test_machine_without_a_gpu_is_said_and_ends_well(visit, what):
+    done = visit(what)
+    assert done.returncode == 0, done.stderr
+    assert "nothing was run" in done.stdout
+    assert not (visit.home / "benches").exists()
+
+
+@pytest.mark.parametrize("arguments", [("visit", "probes"), ("visits",), ("visit", "facts", "x")])
+def test_unknown_step_is_wrong_usage(visit, arguments):
+    done = visit(*arguments, nvidia_smi=SMI)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage:")
+
+
+def test_failed_step_stops_no_other_and_keeps_its_output(visit, tmp_path):
+    # The probe fails; the figures do not.
+    python = """#!/usr/bin/env bash
+        echo "ran $*"
+        case "$*" in *probe.py*) exit 3;; esac
+    """
+    results = tmp_path / "results"
+    done = visit("visit", "probe", "measure", results=results, nvidia_smi=SMI, python3=python)
+    assert done.returncode == 1
+    assert (results / "probe.txt").read_text().startswith("ran benches/gpu/probe.py")
+    assert (results / "measure.txt").read_text().startswith("ran benches/gpu/measure.py")
+    assert "probe: code 3" in done.stdout
+    assert "measure: code 0" in done.stdout
+
+
+def test_steps_of_a_visit_fit_in_nine_minutes(visit, tmp_path):
+    # The stand-in for `timeout` sees every step's limit, and the grace after it.
+    limits = tmp_path / "limits"
+    timeout = f'#!/usr/bin/env bash\n[ "$1" = -k ] && echo $(($2 + $3)) >>{limits}\nexit 0\n'
+    (visit.home.parent / "programs/timeout").unlink()
+    python = "#!/usr/bin/env bash\n"
+    done = visit("visit", nvidia_smi=SMI, python3=python, timeout=timeout, compute_sanitizer=python)
+    assert done.returncode == 0, done.stderr
+    each = [int(line) for line in limits.read_text().split()]
+    assert len(each) == 5
+    assert sum(each) <= 9 * 60
+
+
+def test_tests_of_a_visit_reset_no_context_and_both_files_run(visit, tmp_path):
+    python = '#!/usr/bin/env bash\necho "ran $*"\ncase "$*" in *test_gpu.py) exit 1;; esac\n'
+    done = visit("visit", "tests", results=tmp_path, nvidia_smi=SMI, python3=python)
+    assert done.returncode == 1
+    ran = [line for line in (tmp_path / "tests.txt").read_text().splitlines() if "pytest" in line]
+    assert len(ran) == 2
+    assert all("not destroyed_cuda_context" in line for line in ran)
+    assert "test_model.py" in ran[1]
+
+
+def test_results_lie_in_a_folder_of_the_day_and_the_gpu(visit):
+    done = visit("visit", "probe", nvidia_smi=SMI, python3="#!/usr/bin/env bash\n")
+    assert done.returncode == 0, done.stderr
+    (folder,) = (visit.home / "benches/results").iterdir()
+    assert folder.name.endswith("-nvidia-h100-80gb-hbm3")
+    assert (folder / "probe.txt").exists()
+
+
+def test_reset_test_is_one_of_the_gpu_tests():
+    text = (SCRIPTS.parent / "bindings/python/tests/test_gpu.py").read_text()
+    script = (SCRIPTS / "gpu.sh").read_text()
+    name = script.partition("RESETS=")[2].split()[0]
+    assert f"def test_{name}" in text
+    # The last, so that what it leaves behind is met by no other.
+    assert text.rindex("def test_") == text.index(f"def test_{name}")
+
+
+def test_facts_need_none_of_the_programs_they_ask(visit, tmp_path):
+    done = visit(
+        "visit", "facts", results=tmp_path, nvidia_smi=SMI, python3="#!/usr/bin/env bash\n"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "# GPU" in (tmp_path / "facts.txt").read_text()
