@@ -18,6 +18,7 @@ import json
 import mmap
 import os
 import resource
+import shutil
 import statistics
 import sys
 import tempfile
@@ -34,9 +35,13 @@ FOLDERS = [ROOT / "examples", ROOT / "cli/bench/contest", HERE.parent / "rivals"
 sys.path[:0] = map(str, FOLDERS)
 
 BATCH = 256
-# Distinct photos, and how often each lies in the shards: an epoch of some seconds.
+# Distinct photos, and how often each lies in the shards: 1.3 GB.
 PHOTOS, COPIES = 512, 32
 SHARDS = 16
+# Names of each shard: an epoch of seconds, since its first batches are late on an idle device.
+NAMES = 4
+# Memory that holds the shards, if it has room: no disk is measured here.
+SHARED_MEMORY, SHARED_BYTES = Path("/dev/shm"), 8 << 30
 # A round of a decoder without epochs: some ten batches.
 ROUND_SECONDS = 0.5
 # Bytes of one copy: two batches of photos together.
@@ -45,7 +50,11 @@ COPY_BYTES, COPY_COUNT = 64 << 20, 24
 STEP_SAMPLES, STEP_SECONDS, STEPS = 400, 0.224, 60
 # Images per second of that profile, beside which training is timed.
 DEMAND = 1786
-MATMUL_SIDE, MATMUL_COUNT = 8192, 150
+MATMUL_SIDE, MATMUL_COUNT = 8192, 400
+# Seconds after which photos come at the profile's rate, those decoded ahead included.
+SETTLED_SECONDS = 1.5
+# Batches whose kernels are timed.
+PROFILED = 40
 FOREBAY, BARE = "decode: forebay", "decode: bare"
 
 
@@ -144,7 +153,7 @@ def main() -> int:
     gpu = {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
     report = Report(arguments.rounds, arguments.json, gpu)
     with (
-        tempfile.TemporaryDirectory(prefix="forebay-gpu-") as name,
+        tempfile.TemporaryDirectory(prefix="forebay-gpu-", dir=_memory()) as name,
         own_daemon.environment() as environment,
     ):
         os.environ.update(environment)
@@ -153,6 +162,7 @@ def main() -> int:
             pass
         files = probe_inputs.photos(folder / "photos")
         urls = photo_shards.write(folder, files, PHOTOS * COPIES, SHARDS)
+        urls += photo_shards.link(urls, NAMES - 1)
         parts: dict[str, Callable[[], None]] = {
             "copies": lambda: copies(report),
             "decode": lambda: decoding(report, urls, files),
@@ -163,6 +173,12 @@ def main() -> int:
             if not arguments.parts or part in arguments.parts:
                 report.part(part, work)
     return 1 if report.failed else 0
+
+
+def _memory() -> Path | None:
+    """Return shared memory if it has room for the shards; else the default place."""
+    has_room = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free >= SHARED_BYTES
+    return SHARED_MEMORY if has_room else None
 
 
 def timed(work: Callable[[], None]) -> float:
@@ -273,12 +289,15 @@ def decoding(report: Report, urls: list[str], files: list[bytes]) -> None:
     for turn in range(report.rounds + 1):
         for name, contender in list(contenders.items()):
             try:
-                _round(report, name, contender, is_counted=turn > 0)
+                daemon = loader.stats()["daemon_pid"] if loader and name == FOREBAY else None
+                _round(report, name, contender, is_counted=turn > 0, daemon=daemon)
             except Exception as error:
                 del contenders[name]
                 report.fail(name, error)
     if loader is not None and FOREBAY in report.figures:
-        report.figures[FOREBAY].more["decoders"] = loader.stats()["decoders"]
+        more = report.figures[FOREBAY].more
+        more.update(decoders=loader.stats()["decoders"], wait=loader.stats()["wait"])
+        report.part("kernels", lambda: kernels(report, loader))
         loader.close()
     gc.collect()
     _compare(report)
@@ -301,21 +320,26 @@ def _epochs(loader: Any) -> Callable[[float], int]:
 
 
 def _round(
-    report: Report, name: str, contender: Callable[[float], int], *, is_counted: bool
+    report: Report,
+    name: str,
+    contender: Callable[[float], int],
+    *,
+    is_counted: bool,
+    daemon: int | None = None,
 ) -> None:
-    """Take a contender's turn: images per second, CPU time per image and cores."""
+    """Take a contender's turn: images per second, CPU time per image and cores, a daemon's too."""
     images = 0
 
     def work() -> None:
         nonlocal images
         images = contender(ROUND_SECONDS)
 
-    before = _cpu_seconds()
+    before = _cpu_seconds(), _daemon_cpu_seconds(daemon)
     seconds = timed(work)
     if not is_counted:
         return
     figure = report.add(name, "images/s", images / seconds)
-    spent = _cpu_seconds() - before
+    spent = _cpu_seconds() - before[0] + _daemon_cpu_seconds(daemon) - before[1]
     figure.more.setdefault("cpu_ms_per_image", []).append(spent * 1000 / images)
     figure.more.setdefault("rounds_cores", []).append(spent / seconds)
     figure.more["cores"] = statistics.median(figure.more["rounds_cores"])
@@ -337,9 +361,34 @@ def _compare(report: Report) -> None:
 
 
 def _cpu_seconds() -> float:
-    """CPU seconds of this process; the daemon's part is in its own `stats`."""
+    """CPU seconds of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
+
+
+def _daemon_cpu_seconds(daemon: int | None) -> float:
+    """CPU seconds of a daemon; 0 without one, or for one that is gone."""
+    if daemon is None:
+        return 0.0
+    try:
+        fields = Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    # User and system time, the 14th and 15th fields of proc(5); the name was cut off with two.
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def kernels(report: Report, loader: Any) -> None:
+    """Milliseconds that the pixel kernel and torch's copy take the device per batch."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in zip(range(PROFILED), loader, strict=False):
+            pass
+    for event in profiled.key_averages():
+        if str(event.device_type).endswith("CUDA") and "forebay" in event.key:
+            ms = event.device_time_total / 1000 / event.count
+            report.add(f"kernel: {event.key}", "ms", ms)
 
 
 # Starvation
@@ -351,21 +400,23 @@ def starvation(report: Report, urls: list[str]) -> None:
         loader = forebay_loader(urls, STEP_SAMPLES)
         # Several consumers ask for as many times the samples: each step is shorter.
         compute = STEP_SECONDS / consumers
-        steps, begin = 0, 0.0
+        steps, begin, overslept = 0, 0.0, 0.0
         while steps < STEPS:
             for batch in loader:
                 if steps == 1:
                     # The first step is not counted, as MLPerf has it.
                     begin = time.perf_counter()
                 batch["image"].amax()
+                slept = time.perf_counter()
                 time.sleep(compute)
+                overslept += time.perf_counter() - slept - compute
                 steps += 1
                 if steps == STEPS:
                     break
         wall = time.perf_counter() - begin
         share = 100 * (STEPS - 1) * compute / wall
         figure = report.add(f"AU_ideal: {consumers} consumers' demand", "%", share)
-        figure.more["wait"] = loader.stats()["wait"]
+        figure.more.update(wait=loader.stats()["wait"], overslept_seconds=overslept)
         loader.close()
 
 
@@ -387,7 +438,7 @@ def training(report: Report, urls: list[str]) -> None:
     alone, beside = "training: products alone", "training: beside decoding"
     loader = forebay_loader(urls)
     for _ in range(report.rounds):
-        report.add(alone, "ms", timed(products) * 1000 / MATMUL_COUNT)
+        report.add(alone, "ms", _beside(None, products) * 1000 / MATMUL_COUNT)
         report.add(beside, "ms", _beside(loader, products) * 1000 / MATMUL_COUNT)
     loader.close()
     slower = report.figures[beside].median() / report.figures[alone].median()
@@ -395,7 +446,7 @@ def training(report: Report, urls: list[str]) -> None:
 
 
 def _beside(loader: Any, products: Callable[[], None]) -> float:
-    """Seconds of the products while a thread takes photos at the profile's rate.
+    """Seconds of the products while a thread takes photos at the profile's rate, if at all.
 
     Raises
     ------
@@ -420,7 +471,8 @@ def _beside(loader: Any, products: Callable[[], None]) -> float:
 
     def guarded() -> None:
         try:
-            feed()
+            if loader is not None:
+                feed()
         except Exception as error:
             failed.append(error)
 
@@ -429,8 +481,11 @@ def _beside(loader: Any, products: Callable[[], None]) -> float:
     try:
         stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
-            products()
-            stream.synchronize()
+            # The device is as warm and as busy before the clock starts as after.
+            begin = time.perf_counter()
+            while time.perf_counter() - begin < SETTLED_SECONDS:
+                products()
+                stream.synchronize()
             begin = time.perf_counter()
             products()
             stream.synchronize()
