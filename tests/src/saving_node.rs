@@ -16,7 +16,7 @@ use forebay_client::{
 use forebay_config::settings::{NodeConfig, Writers};
 use forebay_error::Result;
 use forebay_store::CheckpointRule;
-use forebay_testkit::{ACCESS_KEY, SECRET_KEY};
+use forebay_testkit::{ACCESS_KEY, FaultProxy, S3Server, SECRET_KEY};
 use tempfile::TempDir;
 
 use crate::node::Daemon;
@@ -51,6 +51,25 @@ impl SavingNode {
         let cache = Daemon::disk();
         let daemon = Some(Self::start(cache.path(), 1 << 30));
         Self { daemon, cache, folder, environment, url }
+    }
+
+    /// A node that saves to an S3 server behind a proxy, which comes first: all but the node are to
+    /// end after it.
+    #[must_use]
+    pub fn behind_proxy() -> (S3Server, FaultProxy, Self) {
+        let folder = Daemon::disk();
+        let server = S3Server::start(folder.path()).unwrap();
+        fs::create_dir_all(folder.path().join("bucket")).unwrap();
+        let proxy = FaultProxy::start(server.address()).unwrap();
+        let environment = to_store(&proxy.endpoint());
+        let node = Self::to("s3://bucket/run/step-1".to_owned(), environment, folder);
+        (server, proxy, node)
+    }
+
+    /// Another node that saves there, without anything of the checkpoint.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self::to(self.url.clone(), self.environment.clone(), Daemon::disk())
     }
 
     /// A node that saves anywhere.
@@ -136,10 +155,11 @@ impl SavingNode {
         Ok(bytes)
     }
 
-    /// The object in the folder.
+    /// The object in the folder, that of a bucket as well.
     #[must_use]
     pub fn object(&self, name: &str) -> PathBuf {
-        Path::new(&self.url).join(name)
+        let key = self.url.strip_prefix("s3://").unwrap_or(&self.url);
+        self.folder.path().join(key).join(name)
     }
 
     /// Staged files on the disk.
