@@ -53,8 +53,8 @@ impl SavingNode {
         Self { daemon, cache, folder, environment, url }
     }
 
-    /// A node that saves to an S3 server behind a proxy, which comes first: all but the node are to
-    /// end after it.
+    /// An S3 server, a proxy before it, and a node that saves there. Bound in this order, the node
+    /// ends first.
     #[must_use]
     pub fn behind_proxy() -> (S3Server, FaultProxy, Self) {
         let folder = Daemon::disk();
@@ -117,8 +117,19 @@ impl SavingNode {
     /// # Errors
     /// The daemon's.
     pub fn writer(&self, name: &str, id: u8, expected: u64) -> Result<CheckpointWriter> {
-        let (place, is_lone, job) = (self.place(name), false, "test".to_owned());
+        self.open(name, id, expected, false)
+    }
+
+    fn open(&self, name: &str, id: u8, expected: u64, is_lone: bool) -> Result<CheckpointWriter> {
+        let (place, job) = (self.place(name), "test".to_owned());
         CheckpointWriter::open(SaveConfig { place, id: [id; 16], expected, is_lone, job })
+    }
+
+    /// Saves a file of its own.
+    pub fn save_alone(&self, name: &str, id: u8, bytes: &[u8]) {
+        let mut writer = self.open(name, id, 0, true).unwrap();
+        writer.write(bytes).unwrap();
+        writer.finish(None).unwrap();
     }
 
     /// Saves a file.

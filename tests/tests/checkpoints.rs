@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use forebay_client::{CheckpointWriter, Level, Push, SaveConfig};
+use forebay_client::{CheckpointPlace, CheckpointWriter, Level, Push, SaveConfig};
 use forebay_error::{Error, ErrorKind};
 use forebay_testkit::{ACCESS_KEY, Ceph, Fault, SECRET_KEY, When, skip};
 use forebay_tests::{
@@ -186,11 +187,7 @@ fn published_checkpoint_is_replaced_only_on_request() {
 fn file_of_its_own_replaces_the_object() {
     let bench = SavingNode::to_folder();
     let save = |bytes: &[u8], id: u8| {
-        let (place, job) = (bench.place("model.pt"), "test".to_owned());
-        let config = SaveConfig { place, id: [id; 16], expected: 0, is_lone: true, job };
-        let mut writer = CheckpointWriter::open(config).unwrap();
-        writer.write(bytes).unwrap();
-        writer.finish(None).unwrap();
+        bench.save_alone("model.pt", id, bytes);
         // This node sees it at once.
         assert!(bench.load("model.pt").unwrap() == bytes);
     };
@@ -351,6 +348,91 @@ fn removal_ends_what_is_under_way() {
     eventually("nothing is on its way", || !is_busy());
     assert_eq!(bench.place("").remove(false).unwrap().local_files, 1);
     assert_eq!(bench.place("").resume().unwrap(), 0);
+}
+
+/// Time in which a node looks at a store several times: by then a wait that is over too early is.
+const SEVERAL_LOOKS: Duration = Duration::from_secs(7);
+
+/// Waits for the publication of what a node saved, for longer than that may take by mistake.
+fn wait_in_vain(bench: &SavingNode, url: &str) {
+    let place = CheckpointPlace { timeout: SEVERAL_LOOKS, ..bench.place_at(url, "") };
+    let error = place.wait(Level::Published).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+/// A wait is for the save that this node has a part of, whatever is published there already.
+#[test]
+fn wait_is_for_this_save_and_no_older_one() {
+    let (_server, proxy, bench) = SavingNode::behind_proxy();
+    let other = bench.another();
+    bench.save("a", 1, &bytes(MIB, 1));
+    bench.commit(2, &[1], false);
+    bench.wait(Level::Published).unwrap();
+    // Another node, which has nothing of it, sees it as well.
+    other.wait(Level::Published).unwrap();
+    proxy.set([(When::put().of(".metadata"), Fault::status(503))]);
+    other.save("b", 3, &bytes(MIB, 3));
+    bench.save("c", 4, &bytes(MIB, 4));
+    bench.commit(5, &[3, 4], true);
+    std::thread::scope(|scope| {
+        for node in [&bench, &other] {
+            scope.spawn(|| wait_in_vain(node, &node.url));
+        }
+    });
+    assert_eq!(other.load(".metadata").unwrap(), metadata(2));
+    proxy.clear();
+    for node in [&bench, &other] {
+        node.wait(Level::Published).unwrap();
+        assert_eq!(node.load(".metadata").unwrap(), metadata(5));
+    }
+}
+
+/// The same for a file of its own.
+#[test]
+fn wait_for_a_file_is_for_its_last_save() {
+    let (_server, proxy, bench) = SavingNode::behind_proxy();
+    let url = format!("{}/model.pt", bench.url);
+    bench.save_alone("model.pt", 1, b"old");
+    bench.place_at(&url, "").wait(Level::Published).unwrap();
+    assert_eq!(fs::read(bench.object("model.pt")).unwrap(), b"old");
+    proxy.set([(When::put(), Fault::status(503))]);
+    bench.save_alone("model.pt", 2, b"new");
+    wait_in_vain(&bench, &url);
+    proxy.clear();
+    bench.place_at(&url, "").wait(Level::Published).unwrap();
+    assert_eq!(fs::read(bench.object("model.pt")).unwrap(), b"new");
+}
+
+/// A save is over for those who wait once a later one of its URL is visible: it was dropped.
+#[test]
+fn wait_for_a_save_ends_with_a_later_one() {
+    let bench = SavingNode::to_folder();
+    let other = SavingNode { url: bench.url.clone(), ..SavingNode::to_folder() };
+    // Its commit never comes.
+    other.save("a", 1, &bytes(MIB, 1));
+    other.wait(Level::Uploaded).unwrap();
+    bench.save("b", 2, &bytes(MIB, 2));
+    bench.commit(3, &[2], false);
+    other.wait(Level::Published).unwrap();
+    assert_eq!(other.load(".metadata").unwrap(), metadata(3));
+}
+
+/// Two uploads to a store that does not answer leave those to other stores their turns.
+#[test]
+fn silent_store_delays_no_other() {
+    let (_server, proxy, mut bench) = SavingNode::behind_proxy();
+    proxy.set([(When::any(), Fault::StallBeforeHead)]);
+    for id in 1..=4 {
+        bench.save(&format!("{id}"), id, &bytes(40 * MIB, id.into()));
+    }
+    proxy.wait_until(|traffic| traffic.stalled >= 2);
+    let folder = bench.folder.path().join("run/step-2");
+    (bench.url, bench.environment) = (folder.to_str().unwrap().to_owned(), BTreeMap::new());
+    bench.save("0", 5, &bytes(40 * MIB, 5));
+    bench.commit(6, &[5], false);
+    bench.wait(Level::Published).unwrap();
+    assert!(proxy.traffic().stalled >= 2, "the store is still silent");
+    assert!(bench.load("0").unwrap() == bytes(40 * MIB, 5));
 }
 
 /// Until the new `.metadata` takes its place, readers get the old checkpoint with its checksums.
