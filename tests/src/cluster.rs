@@ -1,11 +1,12 @@
 //! Nodes of a cluster in the test's process, with certificates of one authority.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use forebay_cluster::Member;
+use forebay_cluster::{Member, ObjectKey, Ring};
 use forebay_config::settings::{ClusterConfig, MembersSource, NodeConfig, PeerTlsFiles};
 use forebay_source::{Rule, Rules};
 use forebay_testkit::{ACCESS_KEY, SECRET_KEY};
@@ -17,6 +18,13 @@ use crate::process::actor;
 
 /// Memory of a node for replies to others.
 const SERVING: usize = forebay_node::cluster::SERVING_BYTES;
+
+/// Least number of shards that each node owns: a test takes one, or needs several to share a room.
+const OWNED_MIN: usize = 3;
+
+/// Draws of an origin's port at most. One in six gives a node too few of 24 shards on four nodes;
+/// that 16 in a row do is one chance in 10^12.
+const DRAWS: usize = 16;
 
 /// Options of keys that are fast to generate.
 const KEY: [&str; 5] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
@@ -108,6 +116,40 @@ impl ClusterFiles {
     #[must_use]
     pub fn members(&self) -> &[Member] {
         &self.members
+    }
+
+    /// An origin of so many shards, as [`Origin::with_shards`] makes it, of which each node owns
+    /// three or more while all are listed.
+    ///
+    /// Placement hashes the URL of a shard with the port of its store. The machine draws the port,
+    /// and once in a thousand draws a given one of four nodes owns none of 24 shards. So a port
+    /// with which a node owns too few is given back.
+    ///
+    /// # Panics
+    /// If no port serves: there are too few shards for so many nodes.
+    #[must_use]
+    pub fn origin(&self, shards: u64, samples: u64, sizes: &Range<usize>) -> Origin {
+        let urls = Origin::urls(shards);
+        let serves = |origin: &Origin| {
+            let endpoint = origin.server.endpoint();
+            let owners: Vec<_> = urls.iter().map(|url| self.owner(&endpoint, url)).collect();
+            let owned = |one: &Member| owners.iter().filter(|owner| **owner == one.name).count();
+            self.members.iter().all(|member| owned(member) >= OWNED_MIN)
+        };
+        let origin = (0..DRAWS).map(|_| Origin::new()).find(serves);
+        let origin = origin.expect("a port with which each node owns some shards");
+        origin.fill(shards, samples, sizes);
+        origin
+    }
+
+    /// Name of the node that owns an object of the store at an endpoint, while all are listed.
+    ///
+    /// # Panics
+    /// Never: the members have different names.
+    #[must_use]
+    pub fn owner(&self, endpoint: &str, url: &str) -> String {
+        let ring = Ring::new(self.members.clone()).expect("members of different names");
+        ring.owner(ObjectKey::new(endpoint, url)).expect("members").name.clone()
     }
 
     /// The rule by which nodes read the origin at an endpoint, with a profile of its own.

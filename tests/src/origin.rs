@@ -41,10 +41,15 @@ impl Origin {
     #[must_use]
     pub fn with_shards(shards: u64, samples: u64, sizes: &Range<usize>) -> Self {
         let origin = Self::new();
-        for n in 0..shards {
-            origin.put(&format!("{n}.tar"), &shard(samples, n, sizes));
-        }
+        origin.fill(shards, samples, sizes);
         origin
+    }
+
+    /// Puts the shards of [`Origin::with_shards`].
+    pub(crate) fn fill(&self, shards: u64, samples: u64, sizes: &Range<usize>) {
+        for n in 0..shards {
+            self.put(&format!("{n}.tar"), &shard(samples, n, sizes));
+        }
     }
 
     /// Creates or replaces an object.

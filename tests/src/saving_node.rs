@@ -16,7 +16,7 @@ use forebay_client::{
 use forebay_config::settings::{NodeConfig, Writers};
 use forebay_error::Result;
 use forebay_store::CheckpointRule;
-use forebay_testkit::{ACCESS_KEY, SECRET_KEY};
+use forebay_testkit::{ACCESS_KEY, FaultProxy, S3Server, SECRET_KEY};
 use tempfile::TempDir;
 
 use crate::node::Daemon;
@@ -51,6 +51,25 @@ impl SavingNode {
         let cache = Daemon::disk();
         let daemon = Some(Self::start(cache.path(), 1 << 30));
         Self { daemon, cache, folder, environment, url }
+    }
+
+    /// An S3 server, a proxy before it, and a node that saves there. Bound in this order, the node
+    /// ends first.
+    #[must_use]
+    pub fn behind_proxy() -> (S3Server, FaultProxy, Self) {
+        let folder = Daemon::disk();
+        let server = S3Server::start(folder.path()).unwrap();
+        fs::create_dir_all(folder.path().join("bucket")).unwrap();
+        let proxy = FaultProxy::start(server.address()).unwrap();
+        let environment = to_store(&proxy.endpoint());
+        let node = Self::to("s3://bucket/run/step-1".to_owned(), environment, folder);
+        (server, proxy, node)
+    }
+
+    /// Another node that saves there, without anything of the checkpoint.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self::to(self.url.clone(), self.environment.clone(), Daemon::disk())
     }
 
     /// A node that saves anywhere.
@@ -98,8 +117,19 @@ impl SavingNode {
     /// # Errors
     /// The daemon's.
     pub fn writer(&self, name: &str, id: u8, expected: u64) -> Result<CheckpointWriter> {
-        let (place, is_lone, job) = (self.place(name), false, "test".to_owned());
+        self.open(name, id, expected, false)
+    }
+
+    fn open(&self, name: &str, id: u8, expected: u64, is_lone: bool) -> Result<CheckpointWriter> {
+        let (place, job) = (self.place(name), "test".to_owned());
         CheckpointWriter::open(SaveConfig { place, id: [id; 16], expected, is_lone, job })
+    }
+
+    /// Saves a file of its own.
+    pub fn save_alone(&self, name: &str, id: u8, bytes: &[u8]) {
+        let mut writer = self.open(name, id, 0, true).unwrap();
+        writer.write(bytes).unwrap();
+        writer.finish(None).unwrap();
     }
 
     /// Saves a file.
@@ -136,10 +166,11 @@ impl SavingNode {
         Ok(bytes)
     }
 
-    /// The object in the folder.
+    /// The object in the folder, that of a bucket as well.
     #[must_use]
     pub fn object(&self, name: &str) -> PathBuf {
-        Path::new(&self.url).join(name)
+        let key = self.url.strip_prefix("s3://").unwrap_or(&self.url);
+        self.folder.path().join(key).join(name)
     }
 
     /// Staged files on the disk.

@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use forebay_client::{CheckpointWriter, Level, Push, SaveConfig};
+use forebay_client::{CheckpointPlace, CheckpointWriter, Level, Push, SaveConfig};
 use forebay_error::{Error, ErrorKind};
-use forebay_testkit::{ACCESS_KEY, Ceph, Fault, FaultProxy, S3Server, SECRET_KEY, When, skip};
+use forebay_testkit::{ACCESS_KEY, Ceph, Fault, SECRET_KEY, When, skip};
 use forebay_tests::{
-    Daemon, Origin, SavingNode, TestSource, eventually, flip, metadata, patterned as bytes,
-    to_store, walk,
+    Daemon, Origin, SavingNode, TestSource, eventually, flip, metadata, patterned as bytes, walk,
 };
 
 const MIB: usize = 1 << 20;
@@ -104,17 +104,9 @@ fn checkpoint_is_visible_once_all_files_are() {
 /// once somebody gives it the credentials that it never wrote down.
 #[test]
 fn uploads_outlive_store_and_daemon() {
-    let folder = Daemon::disk();
-    let server = S3Server::start(folder.path()).unwrap();
-    fs::create_dir_all(folder.path().join("bucket")).unwrap();
-    let proxy = FaultProxy::start(server.address()).unwrap();
-    let mut bench =
-        SavingNode::to("s3://bucket/run/step-1".to_owned(), to_store(&proxy.endpoint()), folder);
+    let (_server, proxy, mut bench) = SavingNode::behind_proxy();
     // The third part of the upload and all that follows fail.
-    proxy.set([(
-        When::put().of("partNumber=3"),
-        Fault::Refuse { status: 503, code: "SlowDown", retry_after: None },
-    )]);
+    proxy.set([(When::put().of("partNumber=3"), Fault::status(503))]);
     bench.save("0", 1, &bytes(70 * MIB, 1));
     bench.commit(2, &[1], false);
     bench.wait(Level::Staged).unwrap();
@@ -195,11 +187,7 @@ fn published_checkpoint_is_replaced_only_on_request() {
 fn file_of_its_own_replaces_the_object() {
     let bench = SavingNode::to_folder();
     let save = |bytes: &[u8], id: u8| {
-        let (place, job) = (bench.place("model.pt"), "test".to_owned());
-        let config = SaveConfig { place, id: [id; 16], expected: 0, is_lone: true, job };
-        let mut writer = CheckpointWriter::open(config).unwrap();
-        writer.write(bytes).unwrap();
-        writer.finish(None).unwrap();
+        bench.save_alone("model.pt", id, bytes);
         // This node sees it at once.
         assert!(bench.load("model.pt").unwrap() == bytes);
     };
@@ -330,16 +318,8 @@ fn removal_takes_the_whole_checkpoint_and_nothing_else() {
 /// Files that can go nowhere, and uploads under way, are removed with what they have in the store.
 #[test]
 fn removal_ends_what_is_under_way() {
-    let folder = Daemon::disk();
-    let server = S3Server::start(folder.path()).unwrap();
-    fs::create_dir_all(folder.path().join("bucket")).unwrap();
-    let proxy = FaultProxy::start(server.address()).unwrap();
-    let mut bench =
-        SavingNode::to("s3://bucket/run/step-1".to_owned(), to_store(&proxy.endpoint()), folder);
-    proxy.set([(
-        When::put().of("partNumber=3"),
-        Fault::Refuse { status: 503, code: "SlowDown", retry_after: None },
-    )]);
+    let (_server, proxy, mut bench) = SavingNode::behind_proxy();
+    proxy.set([(When::put().of("partNumber=3"), Fault::status(503))]);
     bench.save("0", 1, &bytes(70 * MIB, 1));
     bench.save("1", 2, &bytes(MIB, 2));
     bench.commit(3, &[1, 2], false);
@@ -370,25 +350,104 @@ fn removal_ends_what_is_under_way() {
     assert_eq!(bench.place("").resume().unwrap(), 0);
 }
 
+/// Time in which a node looks at a store several times: by then a wait that is over too early is.
+const SEVERAL_LOOKS: Duration = Duration::from_secs(7);
+
+/// Waits for the publication of what a node saved, for longer than that may take by mistake.
+fn wait_in_vain(bench: &SavingNode, url: &str) {
+    let place = CheckpointPlace { timeout: SEVERAL_LOOKS, ..bench.place_at(url, "") };
+    let error = place.wait(Level::Published).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+/// A wait is for the save that this node has a part of, whatever is published there already.
+#[test]
+fn wait_is_for_this_save_and_no_older_one() {
+    let (_server, proxy, bench) = SavingNode::behind_proxy();
+    let other = bench.another();
+    bench.save("a", 1, &bytes(MIB, 1));
+    bench.commit(2, &[1], false);
+    bench.wait(Level::Published).unwrap();
+    // Another node, which has nothing of it, sees it as well.
+    other.wait(Level::Published).unwrap();
+    proxy.set([(When::put().of(".metadata"), Fault::status(503))]);
+    other.save("b", 3, &bytes(MIB, 3));
+    bench.save("c", 4, &bytes(MIB, 4));
+    bench.commit(5, &[3, 4], true);
+    std::thread::scope(|scope| {
+        for node in [&bench, &other] {
+            scope.spawn(|| wait_in_vain(node, &node.url));
+        }
+    });
+    assert_eq!(other.load(".metadata").unwrap(), metadata(2));
+    proxy.clear();
+    for node in [&bench, &other] {
+        node.wait(Level::Published).unwrap();
+        assert_eq!(node.load(".metadata").unwrap(), metadata(5));
+    }
+}
+
+/// The same for a file of its own.
+#[test]
+fn wait_for_a_file_is_for_its_last_save() {
+    let (_server, proxy, bench) = SavingNode::behind_proxy();
+    let url = format!("{}/model.pt", bench.url);
+    bench.save_alone("model.pt", 1, b"old");
+    bench.place_at(&url, "").wait(Level::Published).unwrap();
+    assert_eq!(fs::read(bench.object("model.pt")).unwrap(), b"old");
+    proxy.set([(When::put(), Fault::status(503))]);
+    bench.save_alone("model.pt", 2, b"new");
+    wait_in_vain(&bench, &url);
+    proxy.clear();
+    bench.place_at(&url, "").wait(Level::Published).unwrap();
+    assert_eq!(fs::read(bench.object("model.pt")).unwrap(), b"new");
+}
+
+/// A save is over for those who wait once a later one of its URL is visible: it was dropped.
+#[test]
+fn wait_for_a_save_ends_with_a_later_one() {
+    let bench = SavingNode::to_folder();
+    let other = SavingNode { url: bench.url.clone(), ..SavingNode::to_folder() };
+    // Its commit never comes.
+    other.save("a", 1, &bytes(MIB, 1));
+    other.wait(Level::Uploaded).unwrap();
+    bench.save("b", 2, &bytes(MIB, 2));
+    bench.commit(3, &[2], false);
+    other.wait(Level::Published).unwrap();
+    assert_eq!(other.load(".metadata").unwrap(), metadata(3));
+}
+
+/// Two uploads to a store that does not answer leave those to other stores their turns.
+#[test]
+fn silent_store_delays_no_other() {
+    let (_server, proxy, mut bench) = SavingNode::behind_proxy();
+    proxy.set([(When::any(), Fault::StallBeforeHead)]);
+    for id in 1..=4 {
+        bench.save(&format!("{id}"), id, &bytes(40 * MIB, id.into()));
+    }
+    proxy.wait_until(|traffic| traffic.stalled >= 2);
+    let folder = bench.folder.path().join("run/step-2");
+    (bench.url, bench.environment) = (folder.to_str().unwrap().to_owned(), BTreeMap::new());
+    bench.save("0", 5, &bytes(40 * MIB, 5));
+    bench.commit(6, &[5], false);
+    bench.wait(Level::Published).unwrap();
+    assert!(proxy.traffic().stalled >= 2, "the store is still silent");
+    assert!(bench.load("0").unwrap() == bytes(40 * MIB, 5));
+}
+
 /// Until the new `.metadata` takes its place, readers get the old checkpoint with its checksums.
 #[test]
 fn replacement_under_way_leaves_the_old_checkpoint_whole() {
-    let folder = Daemon::disk();
-    let server = S3Server::start(folder.path()).unwrap();
-    fs::create_dir_all(folder.path().join("bucket")).unwrap();
-    let proxy = FaultProxy::start(server.address()).unwrap();
-    let bench =
-        SavingNode::to("s3://bucket/run/step-1".to_owned(), to_store(&proxy.endpoint()), folder);
+    let (_server, proxy, bench) = SavingNode::behind_proxy();
     bench.save("a", 1, &bytes(5 * MIB, 1));
     bench.commit(2, &[1], false);
     bench.wait(Level::Published).unwrap();
-    let busy = Fault::Refuse { status: 503, code: "SlowDown", retry_after: None };
-    proxy.set([(When::put().of(".metadata"), busy)]);
+    proxy.set([(When::put().of(".metadata"), Fault::status(503))]);
     bench.save("b", 13, &bytes(MIB, 13));
     // Content of another length.
     bench.commit(14, &[13], true);
     proxy.wait_until(|traffic| traffic.faults > 0);
-    let other = SavingNode::to(bench.url.clone(), bench.environment.clone(), Daemon::disk());
+    let other = bench.another();
     for node in [&bench, &other] {
         assert_eq!(node.load(".metadata").unwrap(), metadata(2));
         assert!(node.load("a").unwrap() == bytes(5 * MIB, 1));
@@ -398,7 +457,7 @@ fn replacement_under_way_leaves_the_old_checkpoint_whole() {
         assert!(listed.files.iter().all(|file| file.is_checked));
     }
     // A flipped bit is found then as well.
-    flip(&bench.folder.path().join("bucket/run/step-1/a"), 5_000_000);
+    flip(&bench.object("a"), 5_000_000);
     assert_eq!(other.load("a").unwrap_err().kind(), ErrorKind::Corrupt);
     proxy.clear();
     eventually("the new one takes its place", || {
@@ -410,19 +469,11 @@ fn replacement_under_way_leaves_the_old_checkpoint_whole() {
 /// A daemon that ends between a replacement and the removal of what was replaced catches up.
 #[test]
 fn replaced_files_go_after_a_restart() {
-    let folder = Daemon::disk();
-    let server = S3Server::start(folder.path()).unwrap();
-    fs::create_dir_all(folder.path().join("bucket")).unwrap();
-    let proxy = FaultProxy::start(server.address()).unwrap();
-    let mut bench =
-        SavingNode::to("s3://bucket/run/step-1".to_owned(), to_store(&proxy.endpoint()), folder);
+    let (_server, proxy, mut bench) = SavingNode::behind_proxy();
     bench.save("a", 1, &bytes(MIB, 1));
     bench.commit(2, &[1], false);
     bench.wait(Level::Published).unwrap();
-    proxy.set([(
-        When::delete(),
-        Fault::Refuse { status: 503, code: "SlowDown", retry_after: None },
-    )]);
+    proxy.set([(When::delete(), Fault::status(503))]);
     bench.save("b", 3, &bytes(MIB, 3));
     bench.commit(4, &[3], true);
     proxy.wait_until(|traffic| traffic.faults > 0);
@@ -431,15 +482,14 @@ fn replaced_files_go_after_a_restart() {
     proxy.clear();
     // It waits for credentials.
     assert_eq!(bench.place("").resume().unwrap(), 0);
-    let bucket = bench.folder.path().join("bucket/run/step-1");
-    eventually("the replaced file is gone", || !bucket.join("a").exists());
+    eventually("the replaced file is gone", || !bench.object("a").exists());
     assert!(bench.load("b").unwrap() == bytes(MIB, 3));
 }
 
 /// A folder is published, listed, and restored as it was: whole, or not at all.
 #[test]
 fn pushed_folder_is_restored_as_it_was() {
-    let bench = SavingNode::to_folder();
+    let (_server, proxy, bench) = SavingNode::behind_proxy();
     let home = Daemon::disk();
     let (from, to) = (home.path().join("from"), home.path().join("to"));
     fs::create_dir_all(from.join("nested/deep")).unwrap();
@@ -449,10 +499,15 @@ fn pushed_folder_is_restored_as_it_was() {
     }
     let (place, mut seen) = (bench.place(""), Vec::new());
     let push = Push { folder: &from, place: &place, step: Some(7), overwrite: false, job: "test" };
+    // The store has all files, and does not take `.metadata` yet.
+    proxy.set([(When::put().of(".metadata"), Fault::status(503))]);
     push.run(&mut |done, all| seen.push((done, all))).unwrap();
     let all = 9 * MIB as u64 + 4;
     assert_eq!(seen.last(), Some(&(all, all)));
+    proxy.wait_until(|traffic| traffic.faults > 0);
     assert_eq!(place.restore(&to, &mut |_, _| {}).unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(!to.exists());
+    proxy.clear();
     bench.wait(Level::Published).unwrap();
     let listed = place.list().unwrap();
     assert_eq!((listed.step, listed.files.len()), (Some(7), 4));
@@ -470,7 +525,7 @@ fn pushed_folder_is_restored_as_it_was() {
     assert!(below(&to) == below(&from), "the folders differ");
     assert_eq!(restore().unwrap_err().kind(), ErrorKind::Invalid, "it holds files");
     // What is wrong in the store as well leaves no folder behind.
-    let other = SavingNode { url: bench.url.clone(), ..SavingNode::to_folder() };
+    let other = bench.another();
     flip(&bench.object("nested/model"), 5 * MIB as u64);
     fs::remove_dir_all(&to).unwrap();
     let error = other.place("").restore(&to, &mut |_, _| {}).unwrap_err();

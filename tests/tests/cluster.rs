@@ -50,11 +50,12 @@ impl Bench {
     }
 
     fn make(prepare: impl Fn(&ClusterFiles), change: impl Fn(&mut NodeConfig, &Origin)) -> Self {
-        let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+        let files = ClusterFiles::new(NODES);
+        let origin = files.origin(SHARDS, SAMPLES, &SIZES);
         let data_bytes = (0..SHARDS).map(|n| origin.bytes(&format!("{n}.tar")).len() as u64).sum();
         let disks: Vec<_> = (0..NODES).map(|_| Daemon::disk()).collect();
         let nodes = (0..NODES).map(|_| None).collect();
-        let mut bench = Self { origin, files: ClusterFiles::new(NODES), nodes, disks, data_bytes };
+        let mut bench = Self { origin, files, nodes, disks, data_bytes };
         prepare(&bench.files);
         for number in 0..NODES {
             let mut config = bench.config(number);
@@ -154,7 +155,8 @@ fn each_shard_comes_from_the_origin_once() {
     (0..NODES).for_each(|number| bench.node(number).settle());
     let shards: Vec<_> = (0..NODES).map(|number| bench.tier(number).counters.shards).collect();
     assert_eq!(shards.iter().sum::<usize>() as u64, SHARDS, "{shards:?}");
-    assert!(shards.iter().all(|shards| *shards > 0), "{shards:?}");
+    // As the origin promises, on which the tests below rely.
+    assert!(shards.iter().all(|shards| *shards >= 3), "{shards:?}");
     // Warm, nothing comes from the origin, and nothing is written.
     (0..NODES).for_each(|number| bench.read_all(number));
     assert_eq!(bench.served(), bench.data_bytes);
@@ -172,7 +174,6 @@ fn shards_of_a_lost_node_come_from_the_origin() {
     bench.read_all(0);
     let again: u64 =
         owned[1].iter().map(|n| bench.origin.bytes(&format!("{n}.tar")).len() as u64).sum();
-    assert!(again > 0, "node1 owned nothing");
     // Their records: the rest of each was read before.
     let read = bench.served() - bench.data_bytes;
     assert!(read > 0 && read <= again, "{read} of {again}");
@@ -595,7 +596,6 @@ fn second_copies_outlast_a_node() {
     bench.read_all(0);
     bench.wait_for_second_copies();
     assert_eq!(bench.served(), bench.data_bytes);
-    assert!(!bench.owned(1).is_empty(), "node1 owned nothing");
     bench.nodes[1] = None;
     for number in [0, 2, 3] {
         bench.read_all(number);
@@ -666,7 +666,12 @@ fn records_of_a_batch_share_a_request() {
 #[test]
 fn joining_node_fetches_compressed_shards() {
     let bench = Bench::after(|files| files.list(&files.members()[..NODES - 1]));
-    let names: Vec<_> = (0..8).map(|n| format!("{n}.tar.gz")).collect();
+    // Half of them are to go to the node that joins. Of 400 names, a quarter does.
+    let endpoint = bench.origin.server.endpoint();
+    let moves = |name: &String| bench.files.owner(&endpoint, &Origin::url(name)) == "node3";
+    let (moving, others): (Vec<_>, Vec<_>) =
+        (0..400).map(|n| format!("{n}.tar.gz")).partition(moves);
+    let names: Vec<_> = moving.into_iter().take(4).chain(others.into_iter().take(4)).collect();
     for (n, name) in (0..).zip(&names) {
         let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         std::io::Write::write_all(&mut packed, &shard(SAMPLES, n, &SIZES)).unwrap();
@@ -687,6 +692,8 @@ fn joining_node_fetches_compressed_shards() {
     });
     read(3);
     read(0);
+    bench.node(3).settle();
+    assert_eq!(bench.tier(3).counters.shards, 4);
 }
 
 /// A job that knows beforehand what it will read, in the same order in each epoch.
@@ -794,8 +801,8 @@ fn owner_foresees_the_reads_of_all_ranks() {
         owned.filter(|n| quarter(*n) != rank).collect::<Vec<_>>()
     };
     job.order.rank = (0..4).max_by_key(|rank| of_others(*rank).len()).unwrap();
+    // Not empty: one of two ranks does not read the first shard that node0 owns.
     let of_others = of_others(job.order.rank);
-    assert!(!of_others.is_empty(), "node0 owns nothing of the others");
     let loader = bench.loader(0, job);
     play(&loader, 0, 0).unwrap();
     eventually("node0 fetched what the other ranks will read", || {

@@ -36,8 +36,8 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
         let (files, disk) = (ClusterFiles::new(2), Daemon::disk());
+        let origin = files.origin(SHARDS, SAMPLES, &SIZES);
         let node = Daemon::try_start(files.config(0, disk.path(), 64 << 20, &origin)).unwrap();
         Self { origin, files, node, _disk: disk }
     }

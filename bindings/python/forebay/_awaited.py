@@ -58,17 +58,10 @@ class Awaited:
     def is_published(self, url: str) -> bool:
         """Return True if the daemon says at once that a checkpoint is published."""
         try:
-            self._wait(url, QUESTION)
+            checkpoint.wait(url, "published", QUESTION, daemon=self._daemon)
         except ForebayError:
             return False
         return True
-
-    def _wait(self, url: str, timeout: float) -> None:
-        # Of a URL that is saved again, the object of before would count as published.
-        end = time.monotonic() + timeout
-        checkpoint.wait(url, "uploaded", timeout, daemon=self._daemon)
-        left = max(end - time.monotonic(), QUESTION)
-        checkpoint.wait(url, "published", left, daemon=self._daemon)
 
     def _forget_published(self) -> None:
         # Uploads end about in the order of the saves, so the first that is not done ends the look.
@@ -110,7 +103,7 @@ class Awaited:
             try:
                 if left <= 0:
                     raise Unavailable(f"not published within {timeout:g} s", {"url": url})
-                self._wait(url, left)
+                checkpoint.wait(url, "published", left, daemon=self._daemon)
             except ForebayError as error:
                 missing[url] = error
             if not isinstance(missing.get(url), _ON_ITS_WAY):

@@ -212,6 +212,25 @@ def test_folder_is_pushed_as_a_checkpoint(tmp_path, url):
         checkpoint.push(tmp_path / "none", url)
 
 
+def test_push_leaves_a_published_checkpoint_alone(tmp_path, url):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "model").write_bytes(b"first")
+    checkpoint.push(folder, url)
+    checkpoint.wait(url, "published", PATIENCE)
+    (folder / "model").write_bytes(b"second")
+    with pytest.raises(Invalid) as raised:
+        checkpoint.push(folder, url)
+    assert raised.value.places["reason"] == "exists"
+    assert Path(url, "model").read_bytes() == b"first"
+    checkpoint.push(folder, url, overwrite=True)
+    # It waits for this push, not for what is there.
+    checkpoint.wait(url, "published", PATIENCE)
+    assert Path(url, "model").read_bytes() == b"second"
+    with checkpoint.open(f"{url}/model") as file:
+        assert file.read() == b"second"
+
+
 def test_checkpoint_is_restored_to_a_folder_and_removed(tmp_path, url):
     dcp.save(state(3), storage_writer=checkpoint.Writer(url))
     folder = tmp_path / "restored"

@@ -3,15 +3,17 @@
 //! A file appears by one rename or link of a file that is synced, in a folder that is synced after
 //! it. What a crash leaves behind has names of its own ([`PUT`], [`UPLOAD`]) and is no object.
 //!
-//! System calls run on threads of their own, few at once: a file system that hangs holds those and
-//! no others, and whoever waits is told so. Such a thread outlives even SIGKILL, for which reason
-//! other processes read shards; so only paths that an administrator chose are written here.
+//! System calls run on threads of their own, few at once for each mount: a file system that hangs
+//! holds those and no others, and whoever waits is told so. Such a thread outlives even SIGKILL, for
+//! which reason other processes read shards; so only paths that an administrator chose are written
+//! here.
 
+use std::collections::HashMap;
 use std::fs::{DirEntry, File};
 use std::io::{ErrorKind as IoKind, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,11 +22,12 @@ use forebay_error::{Doing as _, Error, ErrorKind, Result};
 use tokio::sync::Semaphore;
 
 use crate::posix::{ENDPOINT, path_of};
+use crate::readers::mount_point;
 use crate::sink::{self, Found, Named, Overwrite, PartTag, Sink, Tag, UploadId};
 use crate::stat::file_version;
 
-/// System calls under way at once: enough to keep a file server busy, few enough to leave threads
-/// where one hangs.
+/// System calls under way at once on a mount: enough to keep a file server busy, few enough to
+/// leave threads where several hang.
 const AT_ONCE: usize = 8;
 
 /// Start of the names of whole objects that are being written.
@@ -42,14 +45,24 @@ const DIGITS: usize = 32;
 
 /// Writes files.
 pub(crate) struct FileSink {
-    turns: Arc<Semaphore>,
+    /// Turns on the mounts in use.
+    turns: Mutex<HashMap<PathBuf, Arc<Semaphore>>>,
     /// Time for one operation, after which its file system counts as hung.
     patience: Duration,
 }
 
 impl FileSink {
     pub(crate) fn new(patience: Duration) -> Self {
-        Self { turns: Arc::new(Semaphore::new(AT_ONCE)), patience }
+        Self { turns: Mutex::default(), patience }
+    }
+
+    /// Turns on the mount that a path lies on.
+    fn turns(&self, path: &Path) -> Result<Arc<Semaphore>> {
+        let mount = mount_point(path)?;
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turns| Arc::strong_count(turns) > 1);
+        let new = || Arc::new(Semaphore::new(AT_ONCE));
+        Ok(turns.entry(mount).or_insert_with(new).clone())
     }
 
     /// Runs `work` on a thread that may wait for a file system.
@@ -59,7 +72,8 @@ impl FileSink {
         work: impl FnOnce(&Path) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let at = |error: Error| error.at("url", url);
-        let (path, turns) = (place(url)?, self.turns.clone());
+        let path = place(url)?;
+        let turns = self.turns(&path).map_err(at)?;
         let done = async move {
             let turn = turns.acquire_owned().await.map_err(|_| shutting_down())?;
             let worked = move || {
@@ -79,6 +93,11 @@ impl FileSink {
 impl Sink for FileSink {
     fn endpoint(&self) -> &str {
         ENDPOINT
+    }
+
+    fn server(&self, url: &str) -> String {
+        let mount = place(url).and_then(|path| mount_point(&path));
+        mount.map_or_else(|_| ENDPOINT.to_owned(), |mount| mount.display().to_string())
     }
 
     async fn put(&self, url: &str, bytes: Bytes, overwrite: Overwrite) -> Result<Tag> {

@@ -123,6 +123,13 @@ pub trait Sink: Send + Sync {
     /// The store's identity, such as `http://127.0.0.1:9000` or `file`.
     fn endpoint(&self) -> &str;
 
+    /// Returns a name of what answers for an object, and falls silent as one: the store; of a file,
+    /// its mount.
+    fn server(&self, url: &str) -> String {
+        let _ = url;
+        self.endpoint().to_owned()
+    }
+
     /// Writes an object as a whole.
     ///
     /// # Errors

@@ -11,7 +11,9 @@
 
 mod clock;
 mod counts;
+mod lanes;
 mod load;
+mod names;
 mod places;
 mod publish;
 mod registry;
@@ -26,14 +28,13 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use forebay_checkpoint::{Level, Progress, Record};
-use forebay_engine::session::{Grant, SlabMemory};
+use forebay_engine::session::SlabMemory;
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_source::{Options, Rate, Sink};
 use forebay_store::Store;
-use forebay_uring::Arena;
 use forebay_wire::checkpoint::Place;
 use lru::LruCache;
-use tokio::sync::{OnceCell, Semaphore, SetOnce};
+use tokio::sync::SetOnce;
 use tokio::task::JoinSet;
 
 pub use load::Loading;
@@ -41,9 +42,9 @@ pub use report::{CheckpointReport, CheckpointsReport};
 pub use save::{Saving, Writer};
 
 use counts::Counts;
+use lanes::Lanes;
 use places::Places;
 use registry::{Registry, Tracked};
-use upload::UPLOADS;
 use wait::is_final;
 
 /// Bandwidth limits remembered: one per rule in use.
@@ -75,16 +76,13 @@ impl Tasks {
 
 pub(crate) struct Inner {
     store: Store,
-    slabs: SlabMemory,
     registry: Registry,
     counts: Counts,
     /// Rate limits by the rule's pattern.
     rates: Mutex<LruCache<String, Arc<Rate>>>,
-    uploads: Semaphore,
+    lanes: Lanes,
     /// Objects that are being written.
     places: Places,
-    /// Memory of parts, once there was an upload.
-    parts: OnceCell<(Arena, Grant)>,
     /// Set once the registry has what was staged before.
     resumed: SetOnce<()>,
 }
@@ -96,13 +94,11 @@ impl Checkpoints {
     pub fn start(store: Store, slabs: SlabMemory) -> Self {
         let inner = Arc::new(Inner {
             store,
-            slabs,
             registry: Registry::default(),
             counts: Counts::default(),
             rates: Mutex::new(LruCache::new(RATES)),
-            uploads: Semaphore::new(UPLOADS),
+            lanes: Lanes::new(slabs),
             places: Places::default(),
-            parts: OnceCell::new(),
             resumed: SetOnce::new(),
         });
         let checkpoints = Self { inner, tasks: Arc::default() };
@@ -136,7 +132,9 @@ impl Checkpoints {
     #[must_use]
     pub fn is_busy(&self) -> bool {
         let waiting = || self.inner.registry.select(is_on_its_way);
-        let is_moving = |file: &Arc<Tracked>| !file.trouble().is_some_and(|error| is_final(&error));
+        let is_moving = |file: &Arc<Tracked>| {
+            !file.awaits_commit() && !file.trouble().is_some_and(|error| is_final(&error))
+        };
         !self.inner.resumed.initialized() || waiting().iter().any(is_moving)
     }
 

@@ -17,7 +17,9 @@ use futures::{FutureExt, StreamExt, TryStreamExt};
 
 use crate::Inner;
 use crate::clock::now_ms;
+use crate::lanes::Lane;
 use crate::load::{METADATA_MAX, manifest_of, visible_manifest};
+use crate::names::{exists, unfinished};
 use crate::registry::Tracked;
 
 /// Largest receipt: that of the largest file, whose checksums take 100 MiB as text.
@@ -38,31 +40,31 @@ impl Inner {
         let record = tracked.record();
         let sink = self.sink(&record.url, &tracked.options())?;
         let mut publication = Publication::new(&record)?;
-        let mut alone = None;
+        let (mut alone, mut named) = (None, None);
         loop {
             match publication.next(now_ms()) {
                 Step::Await(missing) => {
+                    self.check_way(&*sink, &record).await?;
                     for receipt in self.receipts(&*sink, &record.url, &missing).await? {
                         publication.note_receipt(receipt)?;
                     }
                     if publication.missing().next().is_some() {
-                        self.await_receipts(&record).await?;
+                        self.await_receipts(tracked, &record).await?;
                     }
                 }
                 Step::PutManifest(manifest) => {
                     // Two saves of one URL must not get in each other's way.
                     let place = object_url(&record.url, &record.name);
                     alone = Some(self.places.lock(&place).await);
-                    let before = visible_manifest(&*sink, &record.url).await?;
-                    let is_visible = sink.head(&place).await?.is_some();
-                    let is_later = |it: &&Manifest| it.saved_at_ms > record.staged_at_ms;
-                    if let Some(later) = before.as_ref().filter(is_later).filter(|_| is_visible) {
-                        return self.remove_outdone(&*sink, &record, later).await;
-                    }
-                    self.put_manifest(&*sink, tracked, manifest, is_visible, before).await?;
+                    self.check_age(&*sink, &record).await?;
+                    named = Some(manifest.clone());
+                    self.put_manifest(&*sink, tracked, manifest).await?;
                     publication.note_manifest()?;
                 }
                 Step::PutMetadata => {
+                    if let Some(named) = &named {
+                        self.check_files(&*sink, tracked, named).await?;
+                    }
                     self.put_metadata(&*sink, tracked, &record).await?;
                     self.check_manifest(&*sink, &record).await?;
                     publication.note_metadata()?;
@@ -105,8 +107,24 @@ impl Inner {
         Ok(found.into_iter().flatten().collect())
     }
 
+    /// Fails if a checkpoint is visible that this one may not replace, or drops this one if that is
+    /// later. Receipts need not be waited for then.
+    async fn check_way(&self, sink: &dyn Sink, record: &Record) -> Result<()> {
+        self.check_age(sink, record).await?;
+        let place = object_url(&record.url, &record.name);
+        let is_in_the_way = !replaces(record)
+            && sink.head(&place).await?.is_some()
+            && !self.is_put(sink, record).await?;
+        if is_in_the_way { Err(exists(&record.url)) } else { Ok(()) }
+    }
+
     /// Waits until receipts may have come.
-    async fn await_receipts(&self, record: &Record) -> Result<()> {
+    async fn await_receipts(&self, tracked: &Tracked, record: &Record) -> Result<()> {
+        if tracked.is_removed().await {
+            return Err(
+                Error::new(ErrorKind::Closed, "the save was removed").at("url", &record.url)
+            );
+        }
         if is_leftover(record.staged_at_ms, now_ms()) {
             let what = "files of a checkpoint were never uploaded by other nodes";
             return Err(Error::new(ErrorKind::Invalid, what)
@@ -126,8 +144,6 @@ impl Inner {
         sink: &dyn Sink,
         tracked: &Tracked,
         mut manifest: Manifest,
-        is_visible: bool,
-        before: Option<Manifest>,
     ) -> Result<()> {
         let record = tracked.record();
         let place = object_url(&record.url, MANIFEST);
@@ -135,7 +151,9 @@ impl Inner {
             // Before a crash.
             return Ok(());
         }
-        let replaces = record.commit.as_ref().is_some_and(|commit| commit.overwrite);
+        let before = visible_manifest(sink, &record.url).await?;
+        let is_visible = sink.head(&object_url(&record.url, &record.name)).await?.is_some();
+        let replaces = replaces(&record);
         if is_visible && !replaces {
             return Err(exists(&record.url));
         }
@@ -144,8 +162,7 @@ impl Inner {
             self.registry.note_replaced(tracked, keys).await?;
             manifest.before = Some(Box::new(before)).filter(|_| is_visible);
         }
-        let overwrite = if replaces { Overwrite::Allowed } else { Overwrite::Rejected };
-        match sink.put(&place, manifest.encode()?.into(), overwrite).await {
+        match sink.put(&place, manifest.encode()?.into(), overwrite(&record)).await {
             Ok(_) => Ok(()),
             Err(error) if error.place(REASON) == Some(EXISTS) => Err(unfinished(&record.url)),
             Err(error) => Err(error),
@@ -156,6 +173,23 @@ impl Inner {
     async fn is_put(&self, sink: &dyn Sink, record: &Record) -> Result<bool> {
         let there = manifest_of(sink, &record.url).await?;
         Ok(there.is_some_and(|there| there.attempt == record.id))
+    }
+
+    /// Fails if an object is not that of the manifest any more, which is taken back then: it is in
+    /// the way of others, and nothing is visible by it.
+    async fn check_files(
+        &self,
+        sink: &dyn Sink,
+        tracked: &Tracked,
+        named: &Manifest,
+    ) -> Result<()> {
+        let record = tracked.record();
+        let checked = self.check_objects(sink, (&record.url, &tracked.options()), named).await;
+        let is_wrong = checked.as_ref().is_err_and(|error| error.kind() == ErrorKind::Invalid);
+        if is_wrong && !replaces(&record) && self.is_put(sink, &record).await? {
+            sink.delete(&object_url(&record.url, MANIFEST)).await?;
+        }
+        checked
     }
 
     /// Fails if another node put its manifest meanwhile: then the next attempt decides anew.
@@ -182,10 +216,8 @@ impl Inner {
                 .at("bytes", record.len)
                 .at("limit", METADATA_MAX));
         }
-        let bytes = self.whole(tracked, record).await?;
-        let replaces = record.commit.as_ref().is_some_and(|commit| commit.overwrite);
-        let overwrite = if replaces { Overwrite::Allowed } else { Overwrite::Rejected };
-        match sink.put(&place, bytes.clone(), overwrite).await {
+        let bytes = self.whole(tracked, record, &self.lanes.of(&sink.server(&place))).await?;
+        match sink.put(&place, bytes.clone(), overwrite(record)).await {
             Ok(_) => Ok(()),
             Err(error) if error.place(REASON) == Some(EXISTS) => {
                 // Put before a crash, or another attempt's.
@@ -200,12 +232,12 @@ impl Inner {
     }
 
     /// Reads a small file as a whole, compared block by block.
-    async fn whole(&self, tracked: &Tracked, record: &Record) -> Result<Bytes> {
+    async fn whole(&self, tracked: &Tracked, record: &Record, lane: &Lane) -> Result<Bytes> {
         let mut bytes = Vec::new();
         let step = forebay_checkpoint::BLOCK_BYTES;
         for at in (0..record.len).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
             let len = step.min(record.len - at);
-            bytes.extend_from_slice(&self.part(tracked, record, at, len).await?);
+            bytes.extend_from_slice(&self.part(tracked, record, lane, (at, len)).await?);
         }
         Ok(bytes.into())
     }
@@ -223,20 +255,11 @@ impl Inner {
     }
 }
 
-fn exists(url: &str) -> Error {
-    Error::new(ErrorKind::Invalid, "a checkpoint is published there already")
-        .at("url", url)
-        .at(REASON, EXISTS)
-        .advise("save to another URL, or pass overwrite=True")
+/// Returns true for a commit that replaces a published checkpoint.
+fn replaces(metadata: &Record) -> bool {
+    metadata.commit.as_ref().is_some_and(|commit| commit.overwrite)
 }
 
-/// Returns the error for an attempt whose manifest is there, and whose `.metadata` is not.
-fn unfinished(url: &str) -> Error {
-    Error::new(ErrorKind::Invalid, "another save to this URL has not been published yet")
-        .at("url", url)
-        .at(REASON, EXISTS)
-        .advise(
-            "save to another URL; if the node of that save is lost, `forebay checkpoint rm` or \
-             overwrite=True clears the way",
-        )
+fn overwrite(metadata: &Record) -> Overwrite {
+    if replaces(metadata) { Overwrite::Allowed } else { Overwrite::Rejected }
 }

@@ -25,8 +25,7 @@ pub(crate) struct Tracked {
     pub(crate) file: StagedFile,
     /// Shared: the checksums of a large file take a megabyte.
     record: Mutex<Arc<Record>>,
-    /// Endpoint and credentials of the destination; without the secrets after a restart.
-    options: Mutex<Options>,
+    destination: Mutex<Destination>,
     /// Last failure of the upload or the publication, while it lasts.
     trouble: Mutex<Option<Error>>,
     /// Wakes a task that waits to try again.
@@ -35,6 +34,16 @@ pub(crate) struct Tracked {
     is_removed: tokio::sync::Mutex<bool>,
     /// True if somebody asked for its removal from the store as well.
     is_cancelled: AtomicBool,
+    /// True while its upload waits for a commit that allows it.
+    awaits_commit: AtomicBool,
+}
+
+/// Way to the place that a file goes to.
+struct Destination {
+    /// Endpoint and credentials; without the secrets after a restart.
+    options: Options,
+    /// Number of times that somebody asked for another try.
+    asked: u64,
 }
 
 impl Registry {
@@ -43,13 +52,21 @@ impl Registry {
         let tracked = Arc::new(Tracked {
             file,
             record: Mutex::new(Arc::new(record)),
-            options: Mutex::new(options),
+            destination: Mutex::new(Destination { options, asked: 0 }),
             trouble: Mutex::default(),
             retry: Notify::new(),
             is_removed: tokio::sync::Mutex::new(false),
             is_cancelled: AtomicBool::new(false),
+            awaits_commit: AtomicBool::new(false),
         });
-        self.lock().insert(id, tracked.clone());
+        let mut files = self.lock();
+        files.insert(id, tracked.clone());
+        for id in tracked.record().commit.iter().flat_map(|commit| &commit.ids) {
+            if let Some(file) = files.get(id).filter(|file| file.awaits_commit()) {
+                file.retry.notify_one();
+            }
+        }
+        drop(files);
         self.changed.send_replace(());
         tracked
     }
@@ -127,26 +144,31 @@ impl Registry {
         Ok(())
     }
 
-    /// Notes a failure that lasts. Returns false without a note if the file has other credentials
-    /// by now: the failure says nothing of those.
-    pub(crate) fn note_trouble(&self, tracked: &Tracked, by: &Options, error: Error) -> bool {
-        let options = tracked.lock_options();
-        let is_by_these = *options == *by;
-        if is_by_these {
+    /// Notes a failure that lasts, of a try that began when somebody had asked for one so many
+    /// times. Returns false without a note if somebody asked again meanwhile: the credentials may
+    /// be others, and what was in the way may be gone.
+    pub(crate) fn note_trouble(&self, tracked: &Tracked, asked: u64, error: Error) -> bool {
+        let destination = tracked.lock_destination();
+        let is_last = destination.asked == asked;
+        if is_last {
             tracked.set_trouble(Some(error));
         }
-        drop(options);
+        drop(destination);
         self.changed.send_replace(());
-        is_by_these
+        is_last
     }
 
-    /// Replaces the credentials of a file, forgets a failure by others, and wakes its task.
+    /// Replaces the credentials of a file, forgets the last failure, and wakes its task. One that
+    /// awaits its commit sleeps on.
     pub(crate) fn supply(&self, tracked: &Tracked, fresh: Options) {
-        let mut options = tracked.lock_options();
-        *options = fresh;
+        let mut destination = tracked.lock_destination();
+        destination.options = fresh;
+        destination.asked += 1;
         tracked.set_trouble(None);
-        drop(options);
-        tracked.retry.notify_one();
+        drop(destination);
+        if !tracked.awaits_commit() {
+            tracked.retry.notify_one();
+        }
         self.changed.send_replace(());
     }
 
@@ -174,11 +196,16 @@ impl Tracked {
     }
 
     pub(crate) fn options(&self) -> Options {
-        self.lock_options().clone()
+        self.lock_destination().options.clone()
     }
 
-    fn lock_options(&self) -> MutexGuard<'_, Options> {
-        self.options.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the number of times that somebody asked for another try.
+    pub(crate) fn asked(&self) -> u64 {
+        self.lock_destination().asked
+    }
+
+    fn lock_destination(&self) -> MutexGuard<'_, Destination> {
+        self.destination.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns true once its file is removed.
@@ -189,6 +216,22 @@ impl Tracked {
     /// Returns true if somebody asked for its removal from the store as well.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.is_cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Returns true while its upload waits for a commit that allows it.
+    pub(crate) fn awaits_commit(&self) -> bool {
+        self.awaits_commit.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until the commit of this file may be there, or its removal, unless `has_come` says
+    /// that it is there.
+    pub(crate) async fn await_commit(&self, has_come: impl Fn() -> bool) {
+        self.awaits_commit.store(true, Ordering::Release);
+        // A commit that came before does not see that this waits.
+        if !has_come() {
+            self.retry.notified().await;
+        }
+        self.awaits_commit.store(false, Ordering::Release);
     }
 
     pub(crate) fn trouble(&self) -> Option<Error> {

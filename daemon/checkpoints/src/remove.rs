@@ -12,6 +12,7 @@ use forebay_wire::checkpoint::{Place, Removed};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 
 use crate::load::manifest_of;
+use crate::names::is_anothers;
 use crate::registry::Tracked;
 use crate::{Checkpoints, Inner, checked_url};
 
@@ -135,7 +136,11 @@ impl Inner {
             // The object will be that of the later file.
             return Ok(());
         }
-        remove_objects(&*sink, &record.url, &keys_of(&record)).await
+        let there = manifest_of(&*sink, &record.url).await?;
+        let is_named =
+            |key: &String| there.as_ref().is_some_and(|it| is_anothers(it, key, record.id));
+        let gone: Vec<_> = keys_of(&record).into_iter().filter(|key| !is_named(key)).collect();
+        remove_objects(&*sink, &record.url, &gone).await
     }
 
     /// Removes a save that was not published before a later one of the same URL.

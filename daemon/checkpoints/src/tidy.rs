@@ -1,10 +1,11 @@
 //! Removal of checkpoints: local copies that newer ones replace, and what a rule does not keep.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use forebay_checkpoint::{Level, METADATA, Progress, Published, Record, object_url};
 use forebay_error::{Result, shown};
+use forebay_source::{EXISTS, Options, REASON};
 
 use crate::Inner;
 use crate::clock::now_ms;
@@ -19,44 +20,42 @@ impl Inner {
     /// Notes which checkpoints were published by other nodes, and removes the local files of older
     /// ones.
     pub(crate) async fn look_after(&self) {
-        let waiting = self.registry.select(|record| {
-            !record.is_lone && matches!(record.progress, Progress::Uploaded { .. })
-        });
+        let waiting = self.registry.select(is_to_be_published);
         let mut urls: Vec<_> = waiting.iter().map(|file| file.record().url.clone()).collect();
         urls.sort();
         urls.dedup();
         for url in urls {
-            let files = waiting.iter().filter(|file| file.record().url == url);
-            if let Err(error) = self.note_others(&url, files).await {
+            let Some(file) = waiting.iter().find(|file| file.record().url == url) else { continue };
+            if let Err(error) = self.note_published_elsewhere(&url, &file.options()).await {
                 tracing::debug!(url = shown(&url), %error, "cannot look for a publication");
             }
         }
     }
 
-    async fn note_others<'a>(
+    /// Notes which files of a checkpoint here are part of the visible one. Returns the time of that
+    /// one's save; none if there is none of Forebay's.
+    pub(crate) async fn note_published_elsewhere(
         &self,
         url: &str,
-        files: impl Iterator<Item = &'a Arc<Tracked>>,
-    ) -> Result<()> {
-        let mut manifest = None;
-        for file in files {
-            let record = file.record();
-            if manifest.is_none() {
-                let sink = self.sink(url, &file.options())?;
-                let is_visible = sink.head(&object_url(url, METADATA)).await?.is_some();
-                manifest = Some(match is_visible {
-                    true => visible_manifest(&*sink, url).await?,
-                    false => None,
-                });
-            }
-            let Some(Some(manifest)) = &manifest else { return Ok(()) };
-            if manifest.files.iter().any(|entry| entry.id == record.id) {
-                let at_ms = manifest.saved_at_ms;
-                self.registry.note(file, Progress::Published { at_ms }).await?;
-            }
+        options: &Options,
+    ) -> Result<Option<u64>> {
+        let sink = self.sink(url, options)?;
+        if sink.head(&object_url(url, METADATA)).await?.is_none() {
+            return Ok(None);
         }
-        self.tidy(url).await;
-        Ok(())
+        let Some(manifest) = visible_manifest(&*sink, url).await? else { return Ok(None) };
+        let at_ms = manifest.saved_at_ms;
+        let ids: HashSet<_> = manifest.entries().map(|entry| entry.id).collect();
+        let published = self.registry.select(|record| {
+            is_to_be_published(record) && record.url == url && ids.contains(&record.id)
+        });
+        for file in &published {
+            self.registry.note(file, Progress::Published { at_ms }).await?;
+        }
+        if !published.is_empty() {
+            self.tidy(url).await;
+        }
+        Ok(Some(at_ms))
     }
 
     /// After a publication: removes the local files of older checkpoints of the same run, and what
@@ -129,21 +128,16 @@ impl Inner {
         }
     }
 
-    /// Removes files of attempts that were never published, a day after they were uploaded.
+    /// Removes files of attempts that were never published, a day after they were uploaded, or were
+    /// to be.
     pub(crate) async fn expire(&self) {
         let now = now_ms();
         let left = self.registry.select(|record| match record.progress {
             Progress::Uploaded { at_ms, .. } => forebay_checkpoint::is_leftover(at_ms, now),
             Progress::Published { .. } => false,
-            // A publication: nothing of it is left to publish.
-            _ => {
-                record.commit.is_some() && forebay_checkpoint::is_leftover(record.staged_at_ms, now)
-            }
+            _ => forebay_checkpoint::is_leftover(record.staged_at_ms, now),
         });
-        let is_over = |file: &&Arc<Tracked>| {
-            file.record().commit.is_none() || file.trouble().is_some_and(|error| is_final(&error))
-        };
-        for file in left.iter().filter(is_over) {
+        for file in left.iter().filter(|file| is_leftover(file)) {
             let record = file.record();
             let (url, name) = (shown(&record.url), record.name.as_str());
             match self.registry.remove(file).await {
@@ -153,6 +147,26 @@ impl Inner {
             }
         }
     }
+}
+
+/// Returns true for an old file that nobody will publish.
+fn is_leftover(file: &Tracked) -> bool {
+    let (record, trouble) = (file.record(), file.trouble());
+    match record.commit {
+        // Nothing of it is left to publish.
+        Some(_) => trouble.is_some_and(|error| is_final(&error)),
+        None if record.progress.level() == Level::Uploaded => true,
+        // It may not replace what is published.
+        None => {
+            let reason = trouble.as_ref().and_then(|error| error.place(REASON));
+            file.awaits_commit() || reason == Some(EXISTS)
+        }
+    }
+}
+
+/// Returns true for a file in the store that another node's commit may name.
+fn is_to_be_published(record: &Record) -> bool {
+    !record.is_lone && matches!(record.progress, Progress::Uploaded { .. })
 }
 
 /// Returns the folder of a checkpoint: that of its run.

@@ -15,23 +15,19 @@ use forebay_checkpoint::{
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_shard::checksum::crc32c;
 use forebay_source::{NO_UPLOAD, Overwrite, PartTag, REASON, Sink, Tag, UploadId};
-use forebay_uring::{Arena, Frozen, Region};
+use forebay_uring::Frozen;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 
+use crate::Inner;
 use crate::clock::now_ms;
+use crate::lanes::{Lane, PART_MEMORY};
+use crate::names::UNCOMMITTED;
 use crate::registry::Tracked;
-use crate::{Inner, shutting_down};
-
-/// Files uploaded at once: two keep a link busy while one of them is completed.
-pub(crate) const UPLOADS: usize = 2;
 
 /// Parts in flight of all uploads: four of 16 MiB fill 10 Gbit/s at 50 ms.
 const PARTS_AT_ONCE: usize = 4;
 
-/// Memory of parts in flight.
-pub(crate) const PART_MEMORY: usize = 64 << 20;
-
-/// Largest part: all the memory. Files up to 625 GiB have smaller ones.
+/// Largest part: all the memory of a store. Files up to 625 GiB have smaller ones.
 const PART_MAX: u64 = PART_MEMORY as u64;
 
 /// Parts after which the journal is written. A crash uploads as many again, at most.
@@ -40,6 +36,14 @@ const JOURNALLED: usize = 16;
 /// Waits between attempts of an upload that fails: the store recovers within seconds mostly, and
 /// an hour without it costs sixty requests.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Way to the object that a file becomes.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    sink: &'a dyn Sink,
+    lane: &'a Lane,
+    place: &'a str,
+}
 
 /// Bytes of a span as a request's body.
 struct Body(Frozen);
@@ -60,7 +64,9 @@ impl Inner {
             .with_jitter()
             .build();
         loop {
-            let by = tracked.options();
+            // This try is the one that was asked for until now.
+            let _: Option<()> = tracked.retry.notified().now_or_never();
+            let asked = tracked.asked();
             let Err(error) = self.try_to_bring(tracked).await else { return };
             if tracked.is_removed().await {
                 if tracked.is_cancelled() {
@@ -69,6 +75,10 @@ impl Inner {
                 return;
             }
             let record = tracked.record();
+            if error.place(REASON) == Some(UNCOMMITTED) {
+                tracked.await_commit(|| self.commit_of(&record).is_some()).await;
+                continue;
+            }
             let (url, name) = (shown(&record.url), record.name.as_str());
             let (job, tenant) = (&record.job, record.tenant.as_deref());
             tracing::warn!(url, name, job, tenant, %error, "a checkpoint's file is not uploaded yet");
@@ -78,12 +88,11 @@ impl Inner {
                 if !is_known && let Err(error) = self.registry.note(tracked, failed).await {
                     tracing::warn!(url, name, %error, "failed to note that a file is damaged");
                 }
-                self.registry.note_trouble(tracked, &tracked.options(), error);
+                self.registry.note_trouble(tracked, tracked.asked(), error);
                 return;
             }
             let is_final = error.kind() == ErrorKind::Invalid;
-            if !self.registry.note_trouble(tracked, &by, with_advice(error)) {
-                // Somebody gave others meanwhile.
+            if !self.registry.note_trouble(tracked, asked, with_advice(error)) {
                 continue;
             }
             let wait = waits.next().unwrap_or(RETRY.1);
@@ -148,10 +157,12 @@ impl Inner {
             self.registry.remove(tracked).await?;
             return Ok(None);
         }
-        let Ok(_turn) = self.uploads.acquire().await else {
-            return Err(shutting_down());
-        };
-        self.put_bytes(tracked, &record, &place).await.map(Some)
+        let sink = self.sink(&record.url, &tracked.options())?;
+        let lane = self.lanes.of(&sink.server(&place));
+        let _turn = lane.turn().await?;
+        let _held = self.hold_name(&*sink, &record, &place).await?;
+        let to = Target { sink: &*sink, lane: &lane, place: &place };
+        self.put_bytes(tracked, &record, &to).await.map(Some)
     }
 
     /// Returns true if a later file of its own is to replace this one.
@@ -164,16 +175,16 @@ impl Inner {
         !self.registry.select(is_later).is_empty()
     }
 
-    async fn put_bytes(&self, tracked: &Tracked, record: &Record, place: &str) -> Result<Tag> {
-        let sink = self.sink(&record.url, &tracked.options())?;
+    async fn put_bytes(&self, tracked: &Tracked, record: &Record, to: &Target<'_>) -> Result<Tag> {
+        let Target { sink, lane, place } = *to;
         if record.len <= part_bytes(record.len) {
-            let bytes = self.part(tracked, record, 0, record.len).await?;
+            let bytes = self.part(tracked, record, lane, (0, record.len)).await?;
             self.pay(record, record.len).await;
             let tag = sink.put(place, bytes, Overwrite::Allowed).await?;
             self.counts.uploaded.add(record.len);
             return Ok(tag);
         }
-        let done = self.upload_in_parts(tracked, &*sink, place).await;
+        let done = self.upload_in_parts(tracked, to).await;
         match done {
             Err(error) if error.place(REASON) == Some(NO_UPLOAD) => {
                 self.registry.note(tracked, Progress::Staged).await?;
@@ -184,12 +195,8 @@ impl Inner {
         }
     }
 
-    async fn upload_in_parts(
-        &self,
-        tracked: &Tracked,
-        sink: &dyn Sink,
-        place: &str,
-    ) -> Result<Tag> {
+    async fn upload_in_parts(&self, tracked: &Tracked, to: &Target<'_>) -> Result<Tag> {
+        let Target { sink, lane, place } = *to;
         let record = tracked.record();
         let (upload, part, mut tags) = match record.progress.clone() {
             Progress::Uploading { upload, part_bytes, parts } => {
@@ -229,7 +236,7 @@ impl Inner {
                 let (upload, record) = (&upload, &record);
                 let work = async move {
                     let len = part.min(record.len - number * part);
-                    let bytes = self.part(tracked, record, number * part, len).await?;
+                    let bytes = self.part(tracked, record, lane, (number * part, len)).await?;
                     self.pay(record, len).await;
                     let number = u32::try_from(number).unwrap_or(u32::MAX);
                     let tag = sink.upload_part(place, upload, number, bytes).await?;
@@ -246,6 +253,10 @@ impl Inner {
                 self.registry.note(tracked, journal(&tags)).await?;
             }
         }
+        // Nothing was there when the upload began; another node may have published since.
+        if !record.is_lone && sink.head(place).await?.is_some() {
+            self.check_name(sink, &record).await?;
+        }
         sink.complete(place, &upload, &tags).await
     }
 
@@ -254,14 +265,14 @@ impl Inner {
         &self,
         tracked: &Tracked,
         record: &Record,
-        at: u64,
-        len: u64,
+        lane: &Lane,
+        (at, len): (u64, u64),
     ) -> Result<Bytes> {
         let Ok(bytes) = usize::try_from(len) else { return Ok(Bytes::new()) };
         if bytes == 0 {
             return Ok(Bytes::new());
         }
-        let span = self.part_memory().await?.lease(bytes).await?;
+        let span = self.lanes.lease(lane, bytes).await?;
         let span = tracked.file.read(at, span, bytes).await?;
         // CPU time of a part: milliseconds, at the speed of memory.
         let first = at / BLOCK_BYTES;
@@ -277,22 +288,6 @@ impl Inner {
             }
         }
         Ok(Bytes::from_owner(Body(span.freeze().head(bytes))))
-    }
-
-    /// Memory for parts, mapped by the first upload.
-    async fn part_memory(&self) -> Result<&Arena> {
-        let made = self.parts.get_or_try_init(|| async {
-            let full = || {
-                Error::new(ErrorKind::Full, "the daemon has no memory for uploads")
-                    .at("bytes", PART_MEMORY)
-                    .advise("raise `memory`, or wait for jobs to end")
-            };
-            let grant = self.slabs.reserve(PART_MEMORY).ok_or_else(full)?;
-            let make = || Region::create("forebay-uploads", PART_MEMORY);
-            let region = tokio::task::spawn_blocking(make).await;
-            Ok((Arena::new(region.map_err(|_| shutting_down())??), grant))
-        });
-        made.await.map(|(arena, _)| arena)
     }
 
     /// Waits until the rule's bandwidth allows these bytes.

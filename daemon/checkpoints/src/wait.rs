@@ -1,21 +1,30 @@
 //! Waits for a level of durability.
+//!
+//! A wait is for the last save of a URL that this node has files of. A checkpoint that was there
+//! before says nothing of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_checkpoint::{Level, METADATA, object_url};
+use forebay_checkpoint::{Level, METADATA, Record, object_url};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_wire::checkpoint::Place;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::load::manifest_of;
+use crate::registry::Tracked;
 use crate::{Checkpoints, Inner, checked_url};
 
 /// Time between looks at the store for a publication by another node.
 const LOOKS: Duration = Duration::from_secs(2);
 
 impl Checkpoints {
-    /// Waits until all files of a checkpoint on this node have reached a level, or until it is
-    /// visible. Ends early with the reason if that needs somebody's help.
+    /// Waits until all files on this node of the last save of a URL have reached a level, or until
+    /// that save is visible. Ends early with the reason if that needs somebody's help.
+    ///
+    /// Where this node has nothing of it, any visible checkpoint will do. A save is over as well
+    /// once a later one of the same URL is visible: it was dropped.
     ///
     /// # Errors
     /// `NotFound` if nothing of the checkpoint is on this node and it is not in the store; the
@@ -24,59 +33,104 @@ impl Checkpoints {
         self.inner.resumed.wait().await;
         let (url, options) = (checked_url(&place.url)?, Options::from(place.origin));
         let mut changed = self.inner.registry.subscribe();
+        let mut looks = looks();
         loop {
             changed.borrow_and_update();
-            match self.inner.progress(&url, level)? {
-                Some(true) => return Ok(()),
-                Some(false) => {}
-                None => {
-                    // Other nodes have it, or had it.
-                    if self.inner.is_visible(&url, &options).await? {
+            let Some(save) = self.inner.last_save(&url) else {
+                // Other nodes have it, or had it.
+                if self.inner.is_visible(&url, &options).await? {
+                    return Ok(());
+                }
+                if level < Level::Published {
+                    let what = "nothing of this checkpoint is on its way from this node";
+                    return Err(Error::new(ErrorKind::NotFound, what)
+                        .at("url", url)
+                        .advise("wait on a node that saved a part of it, or for `published`"));
+                }
+                looks.tick().await;
+                continue;
+            };
+            if save.has_reached(level)? {
+                return Ok(());
+            }
+            tokio::select! {
+                // The registry is there for as long as this.
+                _ = changed.changed() => {}
+                _ = looks.tick(), if level == Level::Published && save.is_committed_elsewhere() => {
+                    if self.inner.is_over(&url, &options, &save).await? {
                         return Ok(());
                     }
-                    if level < Level::Published {
-                        let what = "nothing of this checkpoint is on its way from this node";
-                        return Err(Error::new(ErrorKind::NotFound, what)
-                            .at("url", url)
-                            .advise("wait on a node that saved a part of it, or for `published`"));
-                    }
                 }
-            }
-            let told = tokio::time::timeout(LOOKS, changed.changed()).await;
-            // The node that publishes may be another one.
-            if told.is_err()
-                && level == Level::Published
-                && self.inner.is_visible(&url, &options).await?
-            {
-                return Ok(());
             }
         }
     }
 }
 
-impl Inner {
-    /// Returns true if all files of a checkpoint here have reached a level; none if there are none.
-    fn progress(&self, url: &str, level: Level) -> Result<Option<bool>> {
-        let files = self.registry.select(|record| record.named_url() == url);
-        if files.is_empty() {
-            return Ok(None);
+/// Files on this node of one save, the newest first; never none.
+struct Save(Vec<Arc<Tracked>>);
+
+impl Save {
+    /// Returns true if all files have reached a level.
+    ///
+    /// # Errors
+    /// The failure of a file that has not, if time does not mend it.
+    fn has_reached(&self, level: Level) -> Result<bool> {
+        // With the newest one the whole save is visible. An older one may be left of a save that
+        // was never committed.
+        let files = if level == Level::Published { &self.0[..1] } else { &self.0 };
+        if files.iter().all(|file| is_at(&file.record(), level)) {
+            return Ok(true);
         }
-        let mut is_reached = true;
-        for file in files {
+        let late = self.0.iter().filter(|file| !is_at(&file.record(), level));
+        match late.filter_map(|file| file.trouble()).find(is_final) {
+            Some(error) => Err(error),
+            None => Ok(false),
+        }
+    }
+
+    /// Returns true if this node does not publish it.
+    fn is_committed_elsewhere(&self) -> bool {
+        !self.0.iter().any(|file| {
             let record = file.record();
-            // A file of its own is visible once it is in the store.
-            let wanted = if record.is_lone { level.min(Level::Uploaded) } else { level };
-            // `.metadata` is uploaded when it is published.
-            let own = record.commit.is_some() && wanted == Level::Uploaded;
-            if record.progress.level() >= wanted || own {
-                continue;
-            }
-            is_reached = false;
-            if let Some(error) = file.trouble().filter(is_final) {
-                return Err(error);
-            }
+            record.commit.is_some() || record.is_lone
+        })
+    }
+}
+
+impl Inner {
+    /// Returns the files of the last save of a URL that this node has any of.
+    fn last_save(&self, url: &str) -> Option<Save> {
+        let mut files = self.registry.select(|record| record.named_url() == url);
+        let newest = files.first()?.record();
+        if newest.is_lone {
+            files.truncate(1);
+            return Some(Save(files));
         }
-        Ok(Some(is_reached))
+        let records: Vec<_> = files.iter().map(|file| file.record()).collect();
+        let is_of = |record: &Record, metadata: &Record| {
+            let commit = metadata.commit.as_ref();
+            commit.is_some_and(|all| record.id == metadata.id || all.ids.contains(&record.id))
+        };
+        let last = records.iter().find(|metadata| is_of(&newest, metadata));
+        files.retain(|file| match last {
+            Some(metadata) => is_of(&file.record(), metadata),
+            // Its commit comes later, or is another node's.
+            None => !records.iter().any(|metadata| is_of(&file.record(), metadata)),
+        });
+        Some(Save(files))
+    }
+
+    /// Returns true if a save that another node commits is visible, or a later one is. Failures of
+    /// the store that time mends leave it open.
+    async fn is_over(&self, url: &str, options: &Options, save: &Save) -> Result<bool> {
+        match self.note_published_elsewhere(url, options).await {
+            Ok(visible) => {
+                let newest = save.0.first().map(|file| file.record().staged_at_ms);
+                Ok(visible.is_some_and(|saved_at_ms| Some(saved_at_ms) > newest))
+            }
+            Err(error) if is_final(&error) => Err(error),
+            Err(_) => Ok(false),
+        }
     }
 
     /// Returns true if a checkpoint is published, or a file of its own is there.
@@ -88,6 +142,22 @@ impl Inner {
             false => Ok(sink.head(url).await?.is_some()),
         }
     }
+}
+
+/// Ticks of looks at the store, the first one after a while.
+fn looks() -> Interval {
+    let mut looks = tokio::time::interval_at(Instant::now() + LOOKS, LOOKS);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    looks
+}
+
+/// Returns true if a file has reached a level.
+fn is_at(record: &Record, level: Level) -> bool {
+    // A file of its own is visible once it is in the store.
+    let wanted = if record.is_lone { level.min(Level::Uploaded) } else { level };
+    // `.metadata` is uploaded when it is published.
+    let is_own = record.commit.is_some() && wanted == Level::Uploaded;
+    record.progress.level() >= wanted || is_own
 }
 
 /// Returns true for a failure that time does not mend.

@@ -265,7 +265,10 @@ def wait(
     *,
     daemon: str | None = None,
 ) -> None:
-    """Wait until a checkpoint has reached a level of durability.
+    """Wait until the last save of a checkpoint has reached a level of durability.
+
+    The last save is that of which this node has files. A checkpoint that was published there before
+    does not count, unless this node has no files of a save.
 
     Parameters
     ----------

@@ -37,8 +37,9 @@ def push(
     step
         Step of the training, for ``keep`` of the node's rule.
     overwrite
-        Replace a checkpoint that is published there already. Files keep their names, so a reader
-        may meet old and new ones beside each other until the new checkpoint is published.
+        Replace a checkpoint that is published there already, once all files are durable on this
+        node. Files keep their names, so a reader may meet old and new ones beside each other until
+        the new checkpoint is published.
     daemon, timeout, job
         As of `open`.
 
@@ -47,7 +48,8 @@ def push(
     NotFound
         If there is no such folder.
     Invalid
-        For a folder without files, or one that holds a file of Forebay's name.
+        For a folder without files, or one that holds a file of Forebay's name; with the place
+        ``reason`` = ``exists`` if a checkpoint is published there and `overwrite` is False.
     Full
         If there is no room.
     """

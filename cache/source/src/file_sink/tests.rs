@@ -162,3 +162,32 @@ async fn small_documents_are_read_and_removed() {
     assert_eq!(bench.sink.head(&url).await.unwrap(), None);
     assert!(bench.sink.conditional(&url).await.unwrap());
 }
+
+/// A mount that hangs holds the turns on it, and none on others.
+#[tokio::test]
+async fn hanging_mount_delays_no_other() {
+    let bench = Bench::new();
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mounts = [bench.dir.path(), memory.path()].map(|path| mount_point(path).unwrap());
+    assert_ne!(mounts[0], mounts[1], "/dev/shm is a mount of its own");
+    let url = bench.url("k");
+    let upload = bench.sink.begin_upload(&url, PART).await.unwrap();
+    let file = place_of(bench.dir.path(), &upload);
+    std::fs::remove_file(&file).unwrap();
+    let mode = rustix::fs::Mode::RWXU;
+    rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    // Each waits in `open` for a reader.
+    let hang = |_| bench.sink.upload_part(&url, &upload, 0, Bytes::from_static(b"x"));
+    let mut hanging = futures::future::join_all((0..AT_ONCE).map(hang));
+    let other = format!("file://{}/k", memory.path().display());
+    tokio::select! {
+        biased;
+        _ = &mut hanging => panic!("nothing hangs"),
+        put = bench.sink.put(&other, Bytes::from_static(b"x"), Overwrite::Allowed) => {
+            put.unwrap();
+        }
+    }
+    assert_ne!(bench.sink.server(&url), bench.sink.server(&other));
+    let _reader = File::options().read(true).write(true).open(&file).unwrap();
+    assert!(hanging.await.iter().all(Result::is_err), "a pipe cannot be synced");
+}

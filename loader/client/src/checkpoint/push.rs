@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use forebay_checkpoint::METADATA;
-use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_error::{Doing, Error, ErrorKind, Result, shown};
 use serde::Serialize;
 
 use super::{CheckpointPlace, CheckpointWriter, Commit, FileId, SaveConfig};
@@ -47,13 +47,17 @@ impl Push<'_> {
     ///
     /// # Errors
     /// `NotFound` without such a folder; `Invalid` for a folder without files, or with one that
-    /// cannot be part of a checkpoint; those of [`CheckpointWriter`].
+    /// cannot be part of a checkpoint, and if a checkpoint is published there that is not to be
+    /// replaced; those of [`CheckpointWriter`].
     pub fn run(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let mut names = Vec::new();
         list(self.folder, "", DEPTH, &mut names)?;
         if names.is_empty() {
             return Err(Error::new(ErrorKind::Invalid, "the folder holds no files")
                 .at("folder", self.folder.display()));
+        }
+        if !self.overwrite {
+            self.look()?;
         }
         let all: u64 = names.iter().map(|(_, bytes)| bytes).sum();
         let mut done = 0;
@@ -72,6 +76,21 @@ impl Push<'_> {
         metadata.write(&text)?;
         let Self { step, overwrite, .. } = *self;
         metadata.finish(Some(Commit { files, step, overwrite })).map(drop)
+    }
+
+    /// Looks for a published checkpoint before anything is saved. The daemon looks again before it
+    /// touches an object that is there.
+    fn look(&self) -> Result<()> {
+        match self.place.list() {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            // A store that is away delays no save: the upload will tell.
+            Err(error) if error.kind() == ErrorKind::Unavailable => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => Err(Error::new(ErrorKind::Invalid, "a checkpoint is published there already")
+                .at("url", shown(&self.place.url))
+                .at("reason", "exists")
+                .advise("save to another URL, or pass overwrite=True")),
+        }
     }
 
     /// Saves a file; returns its identity.
