@@ -36,6 +36,9 @@ const REGISTER_MAX: usize = 64 << 30;
 const PIXELS: usize = 1;
 const GATHER: usize = 2;
 
+/// Priority of streams that go before all others.
+const PRIORITY_FIRST: c_int = -5;
+
 /// Prices of work, for the clock: of a byte that is copied, and of a result of the kernels.
 pub(crate) const COPY_PRICE: u64 = 1;
 const RESULT_PRICE: u64 = 8192;
@@ -161,7 +164,7 @@ pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(
     last: *mut c_int,
     first: *mut c_int,
 ) -> Status {
-    unsafe { (*last, *first) = (0, -5) };
+    unsafe { (*last, *first) = (0, PRIORITY_FIRST) };
     SUCCESS
 }
 
@@ -210,8 +213,12 @@ pub unsafe extern "C" fn cuStreamCreate(stream: *mut usize, _flags: c_uint) -> S
 pub unsafe extern "C" fn cuStreamCreateWithPriority(
     stream: *mut usize,
     flags: c_uint,
-    _priority: c_int,
+    priority: c_int,
 ) -> Status {
+    // Batches would wait behind the kernels of a training step.
+    if priority != PRIORITY_FIRST {
+        crate::line::fault("a stream of Forebay's does not go first");
+    }
     unsafe { cuStreamCreate(stream, flags) }
 }
 
