@@ -48,8 +48,8 @@ ROUND_SECONDS = 0.5
 COPY_BYTES, COPY_COUNT = 64 << 20, 24
 # MLPerf Storage's ResNet-50 on an H100: samples of a step, and its seconds.
 STEP_SAMPLES, STEP_SECONDS, STEPS = 400, 0.224, 60
-# Steps left out: MLPerf Storage leaves out one, and the first use of memory lasts longer on a virtual
-# machine, as in `cli/bench/contest/accelerator.py`.
+# Steps left out: MLPerf Storage leaves out one, and the first use of memory lasts longer on a
+# virtual machine, as in `cli/bench/contest/accelerator.py`.
 WARM_UP = 6
 # Images per second of that profile, beside which training is timed.
 DEMAND = 1786
