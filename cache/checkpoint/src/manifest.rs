@@ -81,14 +81,15 @@ impl Manifest {
 
     /// Returns the manifest of the checkpoint that a `.metadata` makes visible: this one, or the
     /// one before while this one replaces it. Bytes of neither are damaged, which a reader finds
-    /// by this one.
+    /// by this one. Bytes of both are those of a folder that was pushed again: its files are
+    /// replaced by then, so this one describes them.
     #[must_use]
     pub fn visible(self, metadata: &[u8]) -> Self {
         let blocks = blocks::of(metadata);
         let has =
             |of: &Self| of.metadata.len == metadata.len() as u64 && of.metadata.blocks == blocks;
         match self.before {
-            Some(before) if has(&before) => *before,
+            Some(ref before) if has(before) && !has(&self) => (**before).clone(),
             _ => Self { before: None, ..self },
         }
     }
@@ -214,6 +215,8 @@ mod tests {
         for metadata in [&b"new"[..], b"nem", b"olds", b""] {
             assert_eq!(both.clone().visible(metadata), new);
         }
+        let again = Manifest { before: Some(Box::new(of(b"new", 7))), ..new.clone() };
+        assert_eq!(again.visible(b"new"), new, "pushed again under the same names");
         let three = Manifest { before: Some(Box::new(both)), ..of(b"third", 9) };
         assert_eq!(three.encode().unwrap_err().kind(), ErrorKind::Invalid);
     }
