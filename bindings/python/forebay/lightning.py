@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from forebay._awaited import PATIENCE, Awaited, tell
 from forebay._values import flag, number
 from forebay.checkpoint import open as open_file
+from forebay.checkpoint import remove
 from forebay.checkpoint._way import TIMEOUT, Way, checked
 from forebay.errors import Invalid, NotFound
 
@@ -47,6 +48,9 @@ _PACKAGES = {
 
 # Name by which a strategy that starts processes hands weights to its parent, on the node's disk.
 _BETWEEN_PROCESSES = ".temp.ckpt"
+
+# Seconds for a removal, which the training waits for: a few requests to a store that answers.
+_REMOVAL = 10.0
 
 
 def _on_cpu(storage: Any, _location: str) -> Any:
@@ -102,8 +106,6 @@ class CheckpointIO(_Base):
         self._daemon = Way.of(daemon, TIMEOUT).daemon
         self._job = job
         self._awaited = Awaited(self._daemon)
-        # URLs to remove once they are published: an upload would bring them back.
-        self._unwanted: dict[str, None] = {}
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
@@ -140,8 +142,6 @@ class CheckpointIO(_Base):
         url = checked(path)
         with open_file(url, "wb", daemon=self._daemon, job=self._job) as file:
             torch.save(checkpoint, file)
-        self._unwanted.pop(url, None)
-        self._remove_unwanted()
         self._awaited.add(url)
         _refresh(url)
 
@@ -179,16 +179,24 @@ class CheckpointIO(_Base):
             return state
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Remove a checkpoint that ``ModelCheckpoint`` does not keep, once it is published.
+        """Remove a checkpoint that ``ModelCheckpoint`` does not keep, also one on its way.
 
-        It goes by fsspec, as ``ModelCheckpoint`` looks at the store, with this process's
-        credentials. If that fails, the log says so and the object stays.
+        If that fails, the log (``forebay``) says so, and the object stays.
         """
         if _is_between_processes(path):
             os.remove(path)
             return
-        self._unwanted[checked(path)] = None
-        self._remove_unwanted()
+        url = checked(path)
+        self._awaited.discard(url)
+        try:
+            try:
+                remove(url, daemon=self._daemon, timeout=_REMOVAL)
+            except (NotFound, Invalid):
+                # Another node saved it, or another tool.
+                _remove_object(url)
+        except Exception as error:
+            # Each store has errors of its own, and none may end the training.
+            _log.warning("%s stays in the store: it cannot be removed: %s", url, error)
 
     def teardown(self) -> None:
         """Wait, bounded, until all checkpoints of this process are published.
@@ -204,19 +212,9 @@ class CheckpointIO(_Base):
         missing = self._awaited.settle(0 if failed else self._timeout, bar=self._progress)
         for url in saved:
             _refresh(url)
-        self._remove_unwanted()
-        for url in self._unwanted:
-            _log.warning("%s stays in the store: it was not published in time to be removed", url)
         tell(missing)
         if self._strict and missing and not failed:
             raise next(iter(missing.values()))
-
-    def _remove_unwanted(self) -> None:
-        for url in list(self._unwanted):
-            if self._awaited.is_published(url):
-                self._unwanted.pop(url)
-                self._awaited.discard(url)
-                _remove(url)
 
 
 def existing(url: str, *, daemon: str | None = None, timeout: float = TIMEOUT) -> str | None:
@@ -285,13 +283,9 @@ def _refresh(url: str) -> None:
         _store(url)[0].invalidate_cache()
 
 
-def _remove(url: str) -> None:
-    """Remove an object."""
-    try:
-        store, name = _store(url)
+def _remove_object(url: str) -> None:
+    """Remove an object as ``ModelCheckpoint`` sees it, with this process's credentials."""
+    store, name = _store(url)
+    # One that is gone already is as wanted.
+    with suppress(FileNotFoundError):
         store.rm_file(name)
-    except FileNotFoundError:
-        _log.debug("%s was removed before", url)
-    except Exception as error:
-        # Each store has errors of its own, and none may end the training.
-        _log.warning("%s stays in the store: it cannot be removed: %s", url, error)

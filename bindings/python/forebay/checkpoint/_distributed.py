@@ -34,8 +34,8 @@ from torch.futures import Future
 
 from forebay._values import flag, whole
 from forebay.checkpoint._files import ID_BYTES, SavedFile, StoredFile
-from forebay.checkpoint._whole import METADATA
 from forebay.checkpoint._way import TIMEOUT, Way, checked
+from forebay.checkpoint._whole import METADATA
 from forebay.errors import Invalid, NotFound
 
 # Bytes of the random part of a file's name: none is ever drawn twice.
