@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import logging
 import os
 import sys
@@ -84,10 +85,14 @@ class CheckpointIO(_Base):
         If neither package of Lightning is installed, or for an argument out of range.
     """
 
+    # Lightning gives `weights_only`.
+    _is_told: bool
+
     def __new__(cls, *_: Any, **__: Any) -> CheckpointIO:
         """Become an instance of Lightning's class, in copies as well."""
-        _register(cls)
-        return super().__new__(cls)
+        made = super().__new__(cls)
+        made._is_told = all(tells(base) for base in _register(cls))
+        return made
 
     def __init__(
         self,
@@ -161,7 +166,7 @@ class CheckpointIO(_Base):
             As of ``torch.load``; by default everything stays on the CPU.
         weights_only
             As of ``torch.load``, where None means True since torch 2.6. Give it to
-            ``Trainer.fit``.
+            ``Trainer.fit``. Lightning before 2.6 does not say, and means False.
 
         Raises
         ------
@@ -171,6 +176,8 @@ class CheckpointIO(_Base):
             If its bytes are not those that were saved.
         """
         torch = importlib.import_module("torch")
+        if weights_only is None and not self._is_told:
+            weights_only = False
         options = {"map_location": map_location, "weights_only": weights_only}
         if _is_between_processes(path):
             return dict(torch.load(path, **options))
@@ -242,8 +249,13 @@ def existing(url: str, *, daemon: str | None = None, timeout: float = TIMEOUT) -
     return url
 
 
-def _register(cls: type[CheckpointIO]) -> None:
-    """Make `cls` a subclass of the base classes that this process may use.
+def tells(base: Any) -> bool:
+    """Return True if a release of Lightning, by its base class, says if it trusts a state."""
+    return "weights_only" in inspect.signature(base.load_checkpoint).parameters
+
+
+def _register(cls: type[CheckpointIO]) -> list[type]:
+    """Make `cls` a subclass of the base classes that this process may use, and return them.
 
     Raises
     ------
@@ -257,8 +269,10 @@ def _register(cls: type[CheckpointIO]) -> None:
             "forebay.lightning needs the package lightning or pytorch_lightning; install one",
             {"option": "plugins"},
         )
-    for name in used:
-        importlib.import_module(_PACKAGES[name]).CheckpointIO.register(cls)
+    bases = [importlib.import_module(_PACKAGES[name]).CheckpointIO for name in used]
+    for base in bases:
+        base.register(cls)
+    return bases
 
 
 def _is_between_processes(path: str | os.PathLike[str]) -> bool:

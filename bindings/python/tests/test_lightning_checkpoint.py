@@ -27,7 +27,7 @@ pytest.importorskip("s3fs")
 
 from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 
-from forebay.lightning import CheckpointIO, existing  # noqa: E402
+from forebay.lightning import CheckpointIO, existing, tells  # noqa: E402
 
 # Lightning's own habits.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -254,6 +254,20 @@ def test_states_load_as_torch_loads_by_default(bucket: Bucket) -> None:
         with pytest.raises(pickle.UnpicklingError):
             plugin.load_checkpoint(url, weights_only=given)
     assert isinstance(plugin.load_checkpoint(url, weights_only=False)["value"], Opaque)
+
+
+def test_old_release_of_lightning_loads_all_states(bucket: Bucket) -> None:
+    class Old:
+        """The base class before Lightning 2.6."""
+
+        def load_checkpoint(self, path: Any, map_location: Any = None) -> Any: ...
+
+    assert tells(lightning.fabric.plugins.io.checkpoint_io.CheckpointIO)
+    assert not tells(Old)
+    plugin, url = CheckpointIO(), f"{bucket.url}/state.ckpt"
+    plugin.save_checkpoint({"value": Opaque()}, url)
+    plugin._is_told = False
+    assert isinstance(plugin.load_checkpoint(url)["value"], Opaque)
 
 
 def test_model_loads_from_an_open_file(bucket: Bucket) -> None:
