@@ -27,6 +27,7 @@ from forebay import checkpoint, ranks
 from forebay._awaited import PATIENCE, Awaited, tell
 from forebay._values import flag, number
 from forebay.checkpoint._way import TIMEOUT, Way, checked
+from forebay.checkpoint._whole import METADATA
 from forebay.errors import ForebayError, Invalid, NotFound
 
 __all__ = ["CheckpointCallback", "restore"]
@@ -38,9 +39,6 @@ _LOADER = "forebay_loader.json"
 
 # State of a rank's random numbers. The Trainer resumes without those of other nodes' ranks.
 _OF_A_RANK = re.compile(r"rng_state_\d+\.pth")
-
-# File that a published checkpoint has.
-_METADATA = ".metadata"
 
 
 class CheckpointCallback(TrainerCallback):
@@ -200,7 +198,7 @@ class CheckpointCallback(TrainerCallback):
 
     def _is_published(self, url: str) -> bool:
         try:
-            checkpoint.open(f"{url}/{_METADATA}", daemon=self._daemon).close()
+            checkpoint.open(f"{url}/{METADATA}", daemon=self._daemon).close()
         except NotFound:
             return False
         return True
