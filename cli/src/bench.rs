@@ -4,6 +4,7 @@ mod compare;
 mod latency;
 mod loading;
 mod rivals;
+mod saves;
 mod scale;
 mod starvation;
 mod throughput;
