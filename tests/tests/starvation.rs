@@ -229,7 +229,10 @@ fn saves_between_steps_are_told_apart() {
         assert_eq!(epoch["saves"]["bytes"], 2 * 5_000_001);
         let (wall, steps) = (number(epoch, "/wall_seconds"), number(epoch, "/steps"));
         let saved = number(epoch, "/saves/total_seconds");
-        assert!(saved > 0.0 && saved <= 2.0 * number(epoch, "/saves/max_seconds") + 0.01, "{epoch}");
+        assert!(
+            saved > 0.0 && saved <= 2.0 * number(epoch, "/saves/max_seconds") + 0.01,
+            "{epoch}"
+        );
         assert!(number(epoch, "/wait/measured_seconds") + steps * 0.001 + saved <= wall, "{epoch}");
         let without = steps * 0.001 / (wall - saved);
         assert!((number(epoch, "/saves/au_ideal_without") - without).abs() < 1e-6, "{epoch}");

@@ -491,15 +491,13 @@ mod tests {
             seconds: 60.0,
             memory_bytes: None,
         };
+        let urls = vec!["data/{0..9}.tar".to_owned()];
         let saves = SavesAsked { every: 10, bytes: 1 << 30, to: "s3://runs/bench".to_owned() };
         let others = [
             hash(("resnet50-a100", 400, 0.224), configuration()),
             hash(("resnet50-h100", 401, 0.224), configuration()),
             hash(("resnet50-h100", 400, 0.225), configuration()),
-            hash(
-                asked,
-                Configuration { urls: vec!["data/{0..9}.tar".to_owned()], ..configuration() },
-            ),
+            hash(asked, Configuration { urls, ..configuration() }),
             hash(asked, Configuration { shards: 10, ..configuration() }),
             hash(
                 asked,
