@@ -4,9 +4,9 @@
 //! it. What a crash leaves behind has names of its own ([`PUT`], [`UPLOAD`]) and is no object.
 //!
 //! System calls run on threads of their own, few at once for each mount: a file system that hangs
-//! holds those and no others, and whoever waits is told so. Such a thread outlives even SIGKILL, for
-//! which reason other processes read shards; so only paths that an administrator chose are written
-//! here.
+//! holds those and no others, and whoever waits is told so. Such a thread outlives even SIGKILL,
+//! for which reason other processes read shards; so only paths that an administrator chose are
+//! written here.
 
 use std::collections::HashMap;
 use std::fs::{DirEntry, File};
