@@ -24,11 +24,12 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from forebay._awaited import PATIENCE, Awaited, tell
-from forebay._values import flag, number
+from forebay._awaited import PATIENCE, Awaited, tell, time_at_end
+from forebay._values import flag
 from forebay.checkpoint import open as open_file
 from forebay.checkpoint import remove
-from forebay.checkpoint._way import TIMEOUT, Way, checked
+from forebay.checkpoint._files import exists
+from forebay.checkpoint._way import TIMEOUT, Way, checked, split
 from forebay.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -103,9 +104,7 @@ class CheckpointIO(_Base):
         daemon: str | None = None,
         job: str | None = None,
     ) -> None:
-        self._timeout = number("timeout", timeout)
-        if self._timeout < 0:
-            raise Invalid(f"timeout={timeout!r}: give seconds, or 0", {"option": "timeout"})
+        self._timeout = time_at_end(timeout)
         self._strict = flag("strict", strict)
         self._progress = flag("progress", progress)
         self._daemon = Way.of(daemon, TIMEOUT).daemon
@@ -242,11 +241,7 @@ def existing(url: str, *, daemon: str | None = None, timeout: float = TIMEOUT) -
     Unavailable, PermissionDenied
         If the store does not say.
     """
-    try:
-        open_file(url, daemon=daemon, timeout=timeout).close()
-    except NotFound:
-        return None
-    return url
+    return url if exists(split(url), Way.of(daemon, timeout)) else None
 
 
 def tells(base: Any) -> bool:

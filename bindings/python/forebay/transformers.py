@@ -24,10 +24,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from forebay import checkpoint, ranks
-from forebay._awaited import PATIENCE, Awaited, tell
-from forebay._values import flag, number
+from forebay._awaited import PATIENCE, Awaited, tell, time_at_end
+from forebay._values import flag
 from forebay.checkpoint._way import TIMEOUT, Way, checked
-from forebay.checkpoint._whole import METADATA
 from forebay.errors import ForebayError, Invalid, NotFound
 
 __all__ = ["CheckpointCallback", "restore"]
@@ -91,9 +90,7 @@ class CheckpointCallback(TrainerCallback):
         self._loader = loader
         self._strict = flag("strict", strict)
         self._overwrite = flag("overwrite", overwrite)
-        self._timeout = number("timeout", timeout)
-        if self._timeout < 0:
-            raise Invalid(f"timeout={timeout!r}: give seconds, or 0", {"option": "timeout"})
+        self._timeout = time_at_end(timeout)
         self._progress = flag("progress", progress)
         self._daemon = Way.of(daemon, TIMEOUT).daemon
         self._job = job
@@ -184,24 +181,11 @@ class CheckpointCallback(TrainerCallback):
                 "disks of their own: let output_dir be a folder that all nodes share",
                 {"option": "output_dir", "path": folder},
             )
-        if not self._overwrite and self._is_published(url):
-            raise Invalid(
-                f"a checkpoint is published at {url} already: give this run a URL of its own, or "
-                "pass overwrite=True",
-                {"url": url, "reason": "exists"},
-            )
         checkpoint.push(
             folder, url, step=step, overwrite=self._overwrite, daemon=self._daemon, job=self._job
         )
         self.failures.pop(url, None)
         self._awaited.add(url)
-
-    def _is_published(self, url: str) -> bool:
-        try:
-            checkpoint.open(f"{url}/{METADATA}", daemon=self._daemon).close()
-        except NotFound:
-            return False
-        return True
 
 
 def restore(

@@ -312,7 +312,7 @@ def test_failed_removal_ends_no_training(caplog: Any) -> None:
 def test_end_waits_no_longer_than_told(
     home: Home, tmp_path: Path, monkeypatch: Any, caplog: Any
 ) -> None:
-    # A daemon of its own: uploads to a store that is gone hold up those of other tests.
+    # A daemon of its own: what it cannot upload would keep that of other tests from its end.
     (tmp_path / "bucket").mkdir()
     with s3_server(tmp_path) as environment:
         for name, value in environment.items():

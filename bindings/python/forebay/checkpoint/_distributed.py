@@ -36,10 +36,10 @@ from torch.futures import Future
 
 from forebay._values import flag, whole
 from forebay.checkpoint._archives import without_checksums
-from forebay.checkpoint._files import ID_BYTES, SavedFile, StoredFile
+from forebay.checkpoint._files import ID_BYTES, SavedFile, StoredFile, exists
 from forebay.checkpoint._way import TIMEOUT, Way, checked
 from forebay.checkpoint._whole import METADATA
-from forebay.errors import Invalid, NotFound
+from forebay.errors import Invalid
 
 # Bytes of the random part of a file's name: none is ever drawn twice.
 _TOKEN_BYTES = 16
@@ -93,11 +93,7 @@ class _Places(FileSystem):
 
     def exists(self, path: str | os.PathLike[str]) -> bool:
         folder, _, name = os.fspath(path).rpartition("/")
-        try:
-            StoredFile((folder, name), self.way).close()
-        except NotFound:
-            return False
-        return True
+        return exists((folder, name), self.way)
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
         raise NotImplementedError("the daemon makes checkpoints visible")
