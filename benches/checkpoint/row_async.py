@@ -35,8 +35,8 @@ def measure(settings: Settings) -> dict[str, Table]:
 
         def by_writer(number: int) -> Figures:
             name = f"async/step-{number + 1}"
-            figures = ranks.do("save_async", way="writer", place=its.url(name))
-            ranks.do_one("wait", place=its.url(name), level="published")
+            figures = ranks.do("save_async", way="writer", place=its.path(name))
+            ranks.do_one("wait", place=its.path(name), level="published")
             its.forget(name)
             return figures
 

@@ -29,7 +29,7 @@ def measure(settings: Settings) -> dict[str, Table]:
         node(settings, its) as daemon,
         group(daemon.environment, size, RANKS, apart=True) as ranks,
     ):
-        place = its.url("dlio/rank-{rank}.pt")
+        place = its.path("dlio/rank-{rank}.pt")
 
         def write(_: int) -> Figures:
             figures = ranks.do("save", way="file", place=place)

@@ -32,7 +32,7 @@ def missing() -> str | None:
 def measure(settings: Settings) -> dict[str, Table]:
     """Measure an upload by one node, and a restore by another one."""
     inside = ("ip", "netns", "exec", NAMESPACE)
-    size = settings.size(512 << 20)
+    size = settings.size(256 << 20)
     with (
         Link(ROUND_TRIP, MBIT),
         store(settings.programs, inside, FAR) as its,

@@ -16,8 +16,8 @@ from settings import Settings
 from testbed import Node, Store, node, store
 from verdicts import Verdict, rate
 
-# Ways to save and to restore what was saved so.
-WAYS = {"bytes": "bytes", "file": "file", "reader": "writer"}
+# Ways to restore, and those in which it was saved.
+WAYS = {"bytes": "bytes", "file": "file", "reader": "writer", "reader2": "writer"}
 OF_DISK, OF_FILESYSTEM = 0.95, 1.5
 
 
@@ -32,9 +32,10 @@ def measure(settings: Settings) -> dict[str, Table]:
         try:
             fio.prepare(disk, ranks.size)
             ranks.do("save", way="filesystem", place=str(plain))
-            for load, save in WAYS.items():
-                ranks.do("save", way=save, place=its.url(f"restore/{load}"))
-                ranks.do("wait", place=its.url(f"restore/{load}"), level="published")
+            for way in sorted(set(WAYS.values())):
+                place = its.path(f"restore/{way}")
+                ranks.do("save", way=way, place=place)
+                ranks.do("wait", place=place, level="published")
             plays = contenders((ranks, daemon, its), plain, disk)
             return {"restore": take_turns("restore", plays, settings.rounds)}
         finally:
@@ -53,7 +54,7 @@ def contenders(parts: tuple[Group, Node, Store], plain: Path, disk: Path) -> dic
     def through(way: str) -> Play:
         def load(_: int) -> Figures:
             before = daemon.cpu()
-            figures = ranks.do("load", way=way, place=its.url(f"restore/{way}"))
+            figures = ranks.do("load", way=way, place=its.path(f"restore/{WAYS[way]}"))
             cpu = figures["cpu"] + daemon.cpu() - before
             return figures | {"cpu_per_gb": cpu / (figures["bytes"] / 1e9)}
 
@@ -70,11 +71,12 @@ def judge(tables: dict[str, Table]) -> list[Verdict]:
     """Compare with the bounds."""
     table, row = tables["restore"], "restore, this node's disk"
     verdicts = [Verdict(row, "fio", table.figure("fio", "rate"), show=rate)]
-    for way, least in (("bytes", OF_DISK), ("file", None), ("reader", None)):
+    for way, least in (("bytes", OF_DISK), ("file", None), ("reader", None), ("reader2", None)):
         of_disk = table.ratio((way, "rate"), ("fio", "rate"))
         verdicts.append(Verdict(row, f"{way}, of fio", of_disk, least))
-    of_torch = table.ratio(("reader", "rate"), ("filesystem", "rate"))
-    verdicts.append(Verdict(row, "reader, of FileSystemReader", of_torch, OF_FILESYSTEM))
+    for way, bound in (("reader", OF_FILESYSTEM), ("reader2", None)):
+        of_torch = table.ratio((way, "rate"), ("filesystem", "rate"))
+        verdicts.append(Verdict(row, f"{way}, of FileSystemReader", of_torch, bound))
     cpu = table.figure("reader", "cpu_per_gb")
     verdicts.append(Verdict(row, "reader, CPU s/GB", cpu))
     return verdicts

@@ -72,30 +72,27 @@ def save_plainly(ranks: Group, way: str, place: Path) -> Figures:
 
 
 def save_through(parts: tuple[Group, Node, Store], way: str, number: int) -> Figures:
-    """Save through the daemon, and wait until it has brought all to the store."""
+    """Save through the daemon, and wait until it has brought all to the store.
+
+    A checkpoint goes to the S3 store, a file of its own to memory: one drain is enough.
+    """
     ranks, daemon, its = parts
-    # A file of its own keeps its name, so that its predecessor goes; a checkpoint has a new one.
-    name = (
-        f"{way}-{len(ranks.ranks)}/step-{number + 1}"
-        if way == "writer"
-        else f"{way}-{len(ranks.ranks)}/model-{{rank}}"
-    )
-    place, before = its.url(name), daemon.cpu()
+    # A file of its own keeps its name, so that its predecessor goes.
+    name = f"{way}-{len(ranks.ranks)}/step-{number + 1}" if way == "writer" else f"{way}.pt"
+    place = its.url(name) if way == "writer" else its.path(name)
+    before = daemon.cpu()
     figures = ranks.do("save", way=way, place=place)
     staged = daemon.cpu()
     figures["cpu_of_ranks"] = figures["cpu"]
     figures["cpu"] += staged - before
-    if way == "writer":
-        drained = ranks.do_one("wait", place=place, level="published")
-    else:
-        drained = ranks.do("wait", place=place, level="published")
+    drained = ranks.do_one("wait", place=place, level="published")
     figures["drain_cpu"] = daemon.cpu() - staged
     figures["drain_seconds"] = drained["seconds"]
     gigabytes = figures["bytes"] / 1e9
     figures["cpu_per_gb"] = figures["cpu"] / gigabytes
     figures["drain_cpu_per_gb"] = figures["drain_cpu"] / gigabytes
-    for rank in range(len(ranks.ranks)):
-        its.forget(name.replace("{rank}", str(rank)))
+    if way == "writer":
+        its.forget(name)
     return figures
 
 

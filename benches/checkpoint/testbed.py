@@ -19,6 +19,8 @@ import processes
 from settings import Programs, Settings
 
 BUCKET = "bench"
+# Folder beside it, for checkpoints whose upload is not measured.
+PATHS = "paths"
 KEYS = {
     "AWS_ACCESS_KEY_ID": "bench",
     "AWS_SECRET_ACCESS_KEY": "bench-secret",
@@ -49,17 +51,23 @@ class Store:
     name: str
     # Endpoint and credentials.
     environment: dict[str, str]
-    # Folder of its buckets; other stores than the test kit's keep what they are given.
+    # Folder in memory for its buckets; other stores than the test kit's keep what they are given.
     folder: Path | None = None
 
     def url(self, name: str) -> str:
         """Return the URL of a checkpoint."""
         return f"s3://{BUCKET}/{name}"
 
+    def path(self, name: str) -> str:
+        """Return the path of a checkpoint in memory: a store that takes no CPU of its own."""
+        assert self.folder is not None
+        return str(self.folder / PATHS / name)
+
     def forget(self, name: str) -> None:
         """Free the memory of a checkpoint that nobody needs any more."""
-        if self.folder is not None and name:
-            place = self.folder / BUCKET / name
+        if self.folder is None or not name:
+            return
+        for place in (self.folder / BUCKET / name, self.folder / PATHS / name):
             if place.is_dir():
                 shutil.rmtree(place)
             else:
@@ -73,7 +81,8 @@ def store(
     """Run the test kit's S3 server on `host`; `inside` is the command that enters a namespace."""
     with tempfile.TemporaryDirectory(prefix="store-", dir=MEMORY) as name:
         folder = Path(name)
-        (folder / BUCKET).mkdir()
+        for part in (BUCKET, PATHS):
+            (folder / part).mkdir()
         keys = ["--access-key", KEYS["AWS_ACCESS_KEY_ID"]]
         keys += ["--secret-key", KEYS["AWS_SECRET_ACCESS_KEY"]]
         command: list[str | Path] = [*inside, programs.origin, "--dir", folder, "--host", host]
@@ -106,6 +115,10 @@ def node(settings: Settings, store: Store, rule: str = "") -> Iterator[Node]:
         config += f"[[source]]\nmatch = 's3://{BUCKET}/'\nendpoint = '{endpoint}'\n"
         config += f"[[source]]\nmatch = '{settings.directory}/'\n"
         config += f"[[checkpoint]]\nmatch = 's3://{BUCKET}/**'\n{rule}\n"
+        if store.folder is not None:
+            paths = store.folder / PATHS
+            config += f"[[source]]\nmatch = '{paths}/'\n"
+            config += f"[[checkpoint]]\nmatch = '{paths}/**'\n"
         own = {**settings.environment, **store.environment}
         with daemons.node_daemon(own, config, forebay=settings.programs.forebay):
             status = daemons.status(own, settings.programs.forebay)

@@ -65,44 +65,50 @@ def save_by_connector(state: State, place: str) -> None:
     state_dict_saver.save(state, storage_writer=writer)
 
 
-def load_by_torch(into: State, place: str) -> None:
+def load_by_torch(_: State, place: str) -> State:
     """Restore by ``torch.load`` from a file of the disk."""
-    _copy(torch.load(place, weights_only=True), into)
+    found: State = torch.load(place, weights_only=True)
+    return found
 
 
-def load_by_filesystem(into: State, place: str) -> None:
+def load_by_filesystem(into: State, place: str) -> State:
     """Restore by DCP's own reader."""
     state_dict_loader.load(into, storage_reader=FileSystemReader(place))
+    return into
 
 
-def load_by_reader(into: State, place: str) -> None:
+def load_by_reader(into: State, place: str) -> State:
     """Restore by Forebay's reader for DCP."""
     state_dict_loader.load(into, storage_reader=checkpoint.Reader(place))
+    return into
 
 
-def load_by_file(into: State, place: str) -> None:
+def load_by_two_threads(into: State, place: str) -> State:
+    """Restore by Forebay's reader for DCP with two threads."""
+    state_dict_loader.load(into, storage_reader=checkpoint.Reader(place, thread_count=2))
+    return into
+
+
+def load_by_file(_: State, place: str) -> State:
     """Restore by ``torch.load`` from Forebay's file."""
     with checkpoint.open(place) as file:
-        _copy(torch.load(cast(IO[bytes], file), weights_only=True), into)
+        found: State = torch.load(cast(IO[bytes], file), weights_only=True)
+    return found
 
 
-def load_by_bytes(into: State, place: str) -> None:
+def load_by_bytes(into: State, place: str) -> State:
     """Restore bare bytes from Forebay's file."""
     with checkpoint.open(place) as file:
         for tensor in into.values():
             view = _view(tensor)
             if file.readinto(view) != len(view):
                 raise SystemExit(f"{place} is too short")
+    return into
 
 
 def _view(tensor: torch.Tensor) -> memoryview:
     array: Any = tensor.numpy()
     return memoryview(array).cast("B")
-
-
-def _copy(found: State, into: State) -> None:
-    for name, tensor in into.items():
-        tensor.copy_(found[name])
 
 
 SAVES: dict[str, Callable[[State, str], None]] = {
@@ -114,10 +120,12 @@ SAVES: dict[str, Callable[[State, str], None]] = {
     "connector": save_by_connector,
 }
 
-LOADS: dict[str, Callable[[State, str], None]] = {
+# Some fill the tensors that they are given, others make new ones.
+LOADS: dict[str, Callable[[State, str], State]] = {
     "torch": load_by_torch,
     "filesystem": load_by_filesystem,
     "reader": load_by_reader,
+    "reader2": load_by_two_threads,
     "file": load_by_file,
     "bytes": load_by_bytes,
 }

@@ -4,6 +4,7 @@ mod compare;
 mod latency;
 mod loading;
 mod rivals;
+mod saves;
 mod scale;
 mod starvation;
 mod throughput;
@@ -24,7 +25,8 @@ use super::{Done, Failure, Launcher, WithLeftOut, print, print_json};
 /// soon, and how it grows.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    Starvation(starvation::Arguments),
+    // The largest by far.
+    Starvation(Box<starvation::Arguments>),
     Compare(compare::Arguments),
     Throughput(throughput::Arguments),
     Latency(latency::Arguments),

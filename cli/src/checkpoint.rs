@@ -90,7 +90,7 @@ fn wait(arguments: &Wait, launcher: &Launcher) -> Done {
 }
 
 /// Place of a checkpoint, reached with the credentials of this environment.
-fn place(target: &Target, url: &str, launcher: &Launcher) -> Done<CheckpointPlace> {
+pub(super) fn place(target: &Target, url: &str, launcher: &Launcher) -> Done<CheckpointPlace> {
     Ok(CheckpointPlace {
         address: target.address(launcher)?,
         url: url.to_owned(),

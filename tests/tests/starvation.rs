@@ -210,6 +210,38 @@ fn accelerators_share_an_epoch() {
     eventually("no daemon is left", || home.daemons().is_empty());
 }
 
+/// Saves are part of the wall time and of no wait for a batch, and reach the store.
+#[test]
+fn saves_between_steps_are_told_apart() {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let home = UserHome::new(ACTOR);
+    let asked = ["--batch-size", "8", "--epochs", "2", "--json", "--checkpoint-every", "4"];
+    assert_misused(&starvation(&home, &origin, &asked), "--checkpoint-to");
+    let to = ["--checkpoint-to", "s3://bucket/saves", "--checkpoint-bytes", "5000001"];
+    let report = document(&starvation(&home, &origin, &[&asked[..], &to].concat()));
+    let saves = &report["configuration"]["saves"];
+    assert_eq!(saves["to"], "s3://bucket/saves");
+    assert_eq!((&saves["every"], &saves["bytes"]), (&4.into(), &5_000_001.into()));
+    for epoch in report["epochs"].as_array().unwrap() {
+        assert_sound(epoch);
+        // After four of the nine counted steps, and after eight.
+        assert_eq!(epoch["saves"]["count"], 2);
+        assert_eq!(epoch["saves"]["bytes"], 2 * 5_000_001);
+        let (wall, steps) = (number(epoch, "/wall_seconds"), number(epoch, "/steps"));
+        let saved = number(epoch, "/saves/total_seconds");
+        assert!(
+            saved > 0.0 && saved <= 2.0 * number(epoch, "/saves/max_seconds") + 0.01,
+            "{epoch}"
+        );
+        assert!(number(epoch, "/wait/measured_seconds") + steps * 0.001 + saved <= wall, "{epoch}");
+        let without = steps * 0.001 / (wall - saved);
+        assert!((number(epoch, "/saves/au_ideal_without") - without).abs() < 1e-6, "{epoch}");
+    }
+    // The daemon ends once all is uploaded.
+    eventually("no daemon is left", || home.daemons().is_empty());
+    assert_eq!(origin.bytes("saves/rank-0").len(), 5_000_001);
+}
+
 /// Shards with known samples that no step reaches are left out: the daemon would prefetch them.
 #[test]
 fn few_steps_need_few_shards() {

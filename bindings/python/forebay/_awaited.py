@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from forebay import checkpoint
-from forebay.errors import Closed, ForebayError, Unavailable
+from forebay._values import number
+from forebay.errors import Closed, ForebayError, Invalid, Unavailable
 
 _log = logging.getLogger("forebay")
 
@@ -26,6 +28,20 @@ QUESTION = 0.05
 # Kinds of a checkpoint that is still on its way: the store is slow or down, or the daemon ended and
 # goes on once another process of this user starts it.
 _ON_ITS_WAY = (Unavailable, Closed)
+
+
+def time_at_end(timeout: Any) -> float:
+    """Return the seconds that the end of a run waits at most; 0 is no wait.
+
+    Raises
+    ------
+    Invalid
+        For any other value.
+    """
+    seconds = number("timeout", timeout)
+    if seconds < 0:
+        raise Invalid(f"timeout={timeout!r}: give seconds, or 0", {"option": "timeout"})
+    return seconds
 
 
 class Awaited:

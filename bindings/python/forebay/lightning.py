@@ -17,16 +17,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import logging
 import os
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from forebay._awaited import PATIENCE, Awaited, tell
-from forebay._values import flag, number
+from forebay._awaited import PATIENCE, Awaited, tell, time_at_end
+from forebay._values import flag
 from forebay.checkpoint import open as open_file
-from forebay.checkpoint._way import TIMEOUT, Way, checked
+from forebay.checkpoint import remove
+from forebay.checkpoint._files import exists
+from forebay.checkpoint._way import TIMEOUT, Way, checked, split
 from forebay.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -47,6 +50,9 @@ _PACKAGES = {
 
 # Name by which a strategy that starts processes hands weights to its parent, on the node's disk.
 _BETWEEN_PROCESSES = ".temp.ckpt"
+
+# Seconds for a removal, which the training waits for: a few requests to a store that answers.
+_REMOVAL = 10.0
 
 
 def _on_cpu(storage: Any, _location: str) -> Any:
@@ -80,10 +86,14 @@ class CheckpointIO(_Base):
         If neither package of Lightning is installed, or for an argument out of range.
     """
 
+    # Lightning gives `weights_only`.
+    _is_told: bool
+
     def __new__(cls, *_: Any, **__: Any) -> CheckpointIO:
         """Become an instance of Lightning's class, in copies as well."""
-        _register(cls)
-        return super().__new__(cls)
+        made = super().__new__(cls)
+        made._is_told = all(tells(base) for base in _register(cls))
+        return made
 
     def __init__(
         self,
@@ -94,16 +104,12 @@ class CheckpointIO(_Base):
         daemon: str | None = None,
         job: str | None = None,
     ) -> None:
-        self._timeout = number("timeout", timeout)
-        if self._timeout < 0:
-            raise Invalid(f"timeout={timeout!r}: give seconds, or 0", {"option": "timeout"})
+        self._timeout = time_at_end(timeout)
         self._strict = flag("strict", strict)
         self._progress = flag("progress", progress)
         self._daemon = Way.of(daemon, TIMEOUT).daemon
         self._job = job
         self._awaited = Awaited(self._daemon)
-        # URLs to remove once they are published: an upload would bring them back.
-        self._unwanted: dict[str, None] = {}
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
@@ -140,8 +146,6 @@ class CheckpointIO(_Base):
         url = checked(path)
         with open_file(url, "wb", daemon=self._daemon, job=self._job) as file:
             torch.save(checkpoint, file)
-        self._unwanted.pop(url, None)
-        self._remove_unwanted()
         self._awaited.add(url)
         _refresh(url)
 
@@ -161,7 +165,7 @@ class CheckpointIO(_Base):
             As of ``torch.load``; by default everything stays on the CPU.
         weights_only
             As of ``torch.load``, where None means True since torch 2.6. Give it to
-            ``Trainer.fit``.
+            ``Trainer.fit``. Lightning before 2.6 does not say, and means False.
 
         Raises
         ------
@@ -171,6 +175,8 @@ class CheckpointIO(_Base):
             If its bytes are not those that were saved.
         """
         torch = importlib.import_module("torch")
+        if weights_only is None and not self._is_told:
+            weights_only = False
         options = {"map_location": map_location, "weights_only": weights_only}
         if _is_between_processes(path):
             return dict(torch.load(path, **options))
@@ -179,16 +185,24 @@ class CheckpointIO(_Base):
             return state
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Remove a checkpoint that ``ModelCheckpoint`` does not keep, once it is published.
+        """Remove a checkpoint that ``ModelCheckpoint`` does not keep, also one on its way.
 
-        It goes by fsspec, as ``ModelCheckpoint`` looks at the store, with this process's
-        credentials. If that fails, the log says so and the object stays.
+        If that fails, the log (``forebay``) says so, and the object stays.
         """
         if _is_between_processes(path):
             os.remove(path)
             return
-        self._unwanted[checked(path)] = None
-        self._remove_unwanted()
+        url = checked(path)
+        self._awaited.discard(url)
+        try:
+            try:
+                remove(url, daemon=self._daemon, timeout=_REMOVAL)
+            except (NotFound, Invalid):
+                # Another node saved it, or another tool.
+                _remove_object(url)
+        except Exception as error:
+            # Each store has errors of its own, and none may end the training.
+            _log.warning("%s stays in the store: it cannot be removed: %s", url, error)
 
     def teardown(self) -> None:
         """Wait, bounded, until all checkpoints of this process are published.
@@ -204,19 +218,9 @@ class CheckpointIO(_Base):
         missing = self._awaited.settle(0 if failed else self._timeout, bar=self._progress)
         for url in saved:
             _refresh(url)
-        self._remove_unwanted()
-        for url in self._unwanted:
-            _log.warning("%s stays in the store: it was not published in time to be removed", url)
         tell(missing)
         if self._strict and missing and not failed:
             raise next(iter(missing.values()))
-
-    def _remove_unwanted(self) -> None:
-        for url in list(self._unwanted):
-            if self._awaited.is_published(url):
-                self._unwanted.pop(url)
-                self._awaited.discard(url)
-                _remove(url)
 
 
 def existing(url: str, *, daemon: str | None = None, timeout: float = TIMEOUT) -> str | None:
@@ -237,15 +241,16 @@ def existing(url: str, *, daemon: str | None = None, timeout: float = TIMEOUT) -
     Unavailable, PermissionDenied
         If the store does not say.
     """
-    try:
-        open_file(url, daemon=daemon, timeout=timeout).close()
-    except NotFound:
-        return None
-    return url
+    return url if exists(split(url), Way.of(daemon, timeout)) else None
 
 
-def _register(cls: type[CheckpointIO]) -> None:
-    """Make `cls` a subclass of the base classes that this process may use.
+def tells(base: Any) -> bool:
+    """Return True if a release of Lightning, by its base class, says if it trusts a state."""
+    return "weights_only" in inspect.signature(base.load_checkpoint).parameters
+
+
+def _register(cls: type[CheckpointIO]) -> list[type]:
+    """Make `cls` a subclass of the base classes that this process may use, and return them.
 
     Raises
     ------
@@ -259,8 +264,10 @@ def _register(cls: type[CheckpointIO]) -> None:
             "forebay.lightning needs the package lightning or pytorch_lightning; install one",
             {"option": "plugins"},
         )
-    for name in used:
-        importlib.import_module(_PACKAGES[name]).CheckpointIO.register(cls)
+    bases = [importlib.import_module(_PACKAGES[name]).CheckpointIO for name in used]
+    for base in bases:
+        base.register(cls)
+    return bases
 
 
 def _is_between_processes(path: str | os.PathLike[str]) -> bool:
@@ -285,13 +292,9 @@ def _refresh(url: str) -> None:
         _store(url)[0].invalidate_cache()
 
 
-def _remove(url: str) -> None:
-    """Remove an object."""
-    try:
-        store, name = _store(url)
+def _remove_object(url: str) -> None:
+    """Remove an object as ``ModelCheckpoint`` sees it, with this process's credentials."""
+    store, name = _store(url)
+    # One that is gone already is as wanted.
+    with suppress(FileNotFoundError):
         store.rm_file(name)
-    except FileNotFoundError:
-        _log.debug("%s was removed before", url)
-    except Exception as error:
-        # Each store has errors of its own, and none may end the training.
-        _log.warning("%s stays in the store: it cannot be removed: %s", url, error)

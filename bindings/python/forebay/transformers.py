@@ -24,8 +24,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from forebay import checkpoint, ranks
-from forebay._awaited import PATIENCE, Awaited, tell
-from forebay._values import flag, number
+from forebay._awaited import PATIENCE, Awaited, tell, time_at_end
+from forebay._values import flag
 from forebay.checkpoint._way import TIMEOUT, Way, checked
 from forebay.errors import ForebayError, Invalid, NotFound
 
@@ -38,9 +38,6 @@ _LOADER = "forebay_loader.json"
 
 # State of a rank's random numbers. The Trainer resumes without those of other nodes' ranks.
 _OF_A_RANK = re.compile(r"rng_state_\d+\.pth")
-
-# File that a published checkpoint has.
-_METADATA = ".metadata"
 
 
 class CheckpointCallback(TrainerCallback):
@@ -93,9 +90,7 @@ class CheckpointCallback(TrainerCallback):
         self._loader = loader
         self._strict = flag("strict", strict)
         self._overwrite = flag("overwrite", overwrite)
-        self._timeout = number("timeout", timeout)
-        if self._timeout < 0:
-            raise Invalid(f"timeout={timeout!r}: give seconds, or 0", {"option": "timeout"})
+        self._timeout = time_at_end(timeout)
         self._progress = flag("progress", progress)
         self._daemon = Way.of(daemon, TIMEOUT).daemon
         self._job = job
@@ -186,24 +181,11 @@ class CheckpointCallback(TrainerCallback):
                 "disks of their own: let output_dir be a folder that all nodes share",
                 {"option": "output_dir", "path": folder},
             )
-        if not self._overwrite and self._is_published(url):
-            raise Invalid(
-                f"a checkpoint is published at {url} already: give this run a URL of its own, or "
-                "pass overwrite=True",
-                {"url": url, "reason": "exists"},
-            )
         checkpoint.push(
             folder, url, step=step, overwrite=self._overwrite, daemon=self._daemon, job=self._job
         )
         self.failures.pop(url, None)
         self._awaited.add(url)
-
-    def _is_published(self, url: str) -> bool:
-        try:
-            checkpoint.open(f"{url}/{_METADATA}", daemon=self._daemon).close()
-        except NotFound:
-            return False
-        return True
 
 
 def restore(

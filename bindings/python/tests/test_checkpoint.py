@@ -188,8 +188,30 @@ def test_writer_and_reader_can_be_pickled(url):
     dcp.save(state(7), storage_writer=writer)
     checkpoint.wait(url, "published", PATIENCE)
     found = blank()
-    dcp.load(found, storage_reader=pickle.loads(pickle.dumps(checkpoint.Reader(url))))
+    reader = pickle.loads(pickle.dumps(checkpoint.Reader(url, thread_count=2)))
+    dcp.load(found, storage_reader=reader)
     assert same(found, state(7))
+
+
+def test_threads_share_what_a_rank_reads(url):
+    wanted = {f"layer{number}": torch.full((500_000,), float(number)) for number in range(9)}
+    dcp.save(wanted, storage_writer=checkpoint.Writer(url))
+    checkpoint.wait(url, "published", PATIENCE)
+    for threads in (1, 2, 5, 64):
+        found = {name: torch.zeros_like(value) for name, value in wanted.items()}
+        reader = checkpoint.Reader(url, thread_count=threads)
+        seen: set[int] = set()
+        open_stream = reader.fs.create_stream
+
+        def create_stream(path, mode, seen=seen, open_stream=open_stream):
+            seen.add(threading.get_ident())
+            return open_stream(path, mode)
+
+        reader.fs.create_stream = create_stream
+        dcp.load(found, storage_reader=reader)
+        assert same(found, wanted)
+        # Besides the thread that reads `.metadata`; a thread that is done takes the next part.
+        assert 2 <= len(seen) <= 1 + threads
 
 
 def test_folder_is_pushed_as_a_checkpoint(tmp_path, url):
@@ -281,6 +303,8 @@ def test_mistakes_are_told(url, tmp_path):
             checkpoint.Writer(url, **wrong)
     with pytest.raises(Invalid):
         checkpoint.open("http://127.0.0.1:1/model.pt", "wb")
+    with pytest.raises(Invalid):
+        checkpoint.Reader(url, thread_count=0)
     with pytest.raises(NotFound):
         checkpoint.Reader(url).read_metadata()
     assert checkpoint.latest(tmp_path / "nowhere") is None

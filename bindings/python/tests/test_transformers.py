@@ -27,10 +27,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 # Seconds for an upload to a local server on a busy machine.
 PATIENCE = 120
 
-needs_restore = pytest.mark.skipif(
-    not hasattr(checkpoint, "restore"), reason="needs restore: a release with checkpoint.restore"
-)
-
 
 class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
     """A line, which has to go through ten points."""
@@ -81,7 +77,6 @@ def weights(trainer: Any) -> list[float]:
     return [weight.item() for weight in trainer.model.parameters()]
 
 
-@needs_restore
 def test_training_goes_on_on_another_machine(bucket: Bucket, tmp_path: Path) -> None:
     calm = train(tmp_path / "calm")
     here, there = tmp_path / "here", tmp_path / "there"
@@ -164,7 +159,6 @@ def play(script: Path, ranks: int, *arguments: Any) -> tuple[int, str]:
     return ended.returncode, ended.stdout
 
 
-@needs_restore
 def test_killed_ranks_resume_with_their_loader(
     shards: list[str], manifest: str, bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -202,7 +196,6 @@ import json, os, sys
 from pathlib import Path
 from torch import distributed
 from transformers import TrainerControl, TrainerState, TrainingArguments
-from forebay import checkpoint
 from forebay.transformers import CheckpointCallback, restore
 
 case, url, root, rank, meet = sys.argv[1:]
@@ -229,13 +222,11 @@ callback.on_train_end(args, state, TrainerControl())
 told = {url.rpartition("/")[2]: error.kind for url, error in callback.failures.items()}
 # Other machines.
 place = Path(root, "other" if case == "shared" else f"other-{rank}")
-brought = None
-if hasattr(checkpoint, "restore"):
-    folder = restore(url, place)
-    if folder is not None:
-        assert Path(folder) == place / "checkpoint-5"
-        brought = sorted(path.name for path in Path(folder).iterdir())
-        assert [path.name for path in place.iterdir()] == ["checkpoint-5"]
+folder, brought = restore(url, place), None
+if folder is not None:
+    assert Path(folder) == place / "checkpoint-5"
+    brought = sorted(path.name for path in Path(folder).iterdir())
+    assert [path.name for path in place.iterdir()] == ["checkpoint-5"]
 # Both have looked.
 distributed.barrier()
 print(json.dumps([told, brought]))
@@ -258,8 +249,7 @@ def test_ranks_on_two_nodes_save_once(case: str, bucket: Bucket, tmp_path: Path)
     assert [node.returncode for node in nodes] == [0, 0]
     of_ranks = ["rng_state_0.pth", "rng_state_1.pth"][: 2 if case == "shared" else 1]
     names = None if case == "spread" else ["model.bin", *of_ranks]
-    if hasattr(checkpoint, "restore"):
-        assert [brought for _, brought in told] == [names, names]
+    assert [brought for _, brought in told] == [names, names]
     assert told[0][0] == ({"checkpoint-5": "Invalid"} if case == "spread" else {})
     # Ranks other than the first save nothing, and fail at nothing.
     assert told[1][0] == {}
@@ -284,7 +274,7 @@ def test_failed_push_ends_no_training(tmp_path: Path, caplog: Any) -> None:
 def test_end_waits_no_longer_than_told(
     home: Home, tmp_path: Path, monkeypatch: Any, caplog: Any
 ) -> None:
-    # A daemon of its own: uploads to a store that is gone hold up those of other tests.
+    # A daemon of its own: what it cannot upload would keep that of other tests from its end.
     (tmp_path / "bucket").mkdir()
     with s3_server(tmp_path) as environment:
         for name, value in environment.items():
@@ -320,7 +310,6 @@ def test_published_checkpoint_is_replaced_only_on_request(bucket: Bucket, tmp_pa
     assert weights(other) != weights(first)
 
 
-@needs_restore
 def test_states_of_accelerate_go_there_and_back(bucket: Bucket, tmp_path: Path) -> None:
     accelerate = pytest.importorskip("accelerate")
     accelerator = accelerate.Accelerator(cpu=True)
@@ -351,7 +340,6 @@ class Loader:
         self.loaded.append(state)
 
 
-@needs_restore
 def test_state_of_a_loader_is_given_back(bucket: Bucket, tmp_path: Path) -> None:
     loader = Loader()
     callback = CheckpointCallback(bucket.url, loader=loader)

@@ -12,6 +12,7 @@ pub mod page;
 mod profile;
 mod raw;
 mod report;
+mod saves;
 mod search;
 
 use std::sync::Mutex;
@@ -35,6 +36,8 @@ pub use report::{
     AcceleratorReport, Configuration, Contested, EpochReport, EpochWaits, Report, Search,
     Temperature,
 };
+use saves::EpochSaves;
+pub use saves::{Saves, SavesAsked};
 pub use search::{Held, TARGET, Trial};
 
 /// Accelerators of one node at most: no server has more.
@@ -52,6 +55,7 @@ pub struct Node<'a> {
     batch_size: u32,
     step: Duration,
     progress: &'a ProgressBar,
+    saves: Option<Saves>,
     /// The next epoch.
     epoch: u64,
 }
@@ -72,7 +76,14 @@ impl<'a> Node<'a> {
         let address = first.session.address.clone();
         let batch_size = first.session.open.order.batch_size;
         let loaders = configs.iter().cloned().map(Loader::open).collect::<Result<_>>()?;
-        Ok(Self { configs, loaders, address, batch_size, step, progress, epoch: 0 })
+        let saves = None;
+        Ok(Self { configs, loaders, address, batch_size, step, progress, saves, epoch: 0 })
+    }
+
+    /// Has all accelerators save between their steps from now on.
+    #[must_use]
+    pub fn saving(self, saves: Option<Saves>) -> Self {
+        Self { saves, ..self }
     }
 
     /// Plays the next epoch.
@@ -170,22 +181,24 @@ impl<'a> Node<'a> {
         let tiers = TierReads::of(&self.address)?;
         let cpu_seconds = || playing::cpu_seconds(before.daemon_pid);
         let cpu = cpu_seconds()?;
-        let course = Course::new(self.loaders.len(), (number, step, counted), self.progress);
+        let work = (number, step, counted);
+        let course = Course::new(self.loaders.len(), work, self.saves.as_ref(), self.progress);
         let played = self.play(&course)?;
         let cost = Cost {
             cpu_seconds: cpu_seconds()? - cpu,
             by_tier: TierReads::of(&self.address)?.since(&tiers),
             fetched_bytes: Fetches::settled(&self.address)?.since(before)?,
         };
-        Ok(EpochReport::of(number, step, &played, cost))
+        let saves = EpochSaves::of(self.saves.as_ref(), step, &played);
+        Ok(EpochReport { saves, ..EpochReport::of(number, step, &played, cost) })
     }
 
     /// All accelerators at once.
     fn play(&self, course: &Course<'_>) -> Result<Vec<Played>> {
         let error = Mutex::new(None);
         let played = thread::scope(|scope| {
-            let play = |loader| scope.spawn(move || course.play(loader));
-            let running: Vec<_> = self.loaders.iter().map(play).collect();
+            let play = |(rank, loader)| scope.spawn(move || course.play(loader, rank));
+            let running: Vec<_> = self.loaders.iter().enumerate().map(play).collect();
             let played = running.into_iter().filter_map(|one| {
                 let played = one.join().map_err(|_| died()).and_then(|played| played);
                 // The first that failed says why; the others left off because of it.

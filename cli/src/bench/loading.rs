@@ -29,7 +29,7 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 #[derive(Debug, clap::Args)]
 pub(super) struct Loading {
     #[command(flatten)]
-    target: Target,
+    pub(super) target: Target,
     /// Shards: URLs or paths, with braces (`{000..099}`) and globs.
     #[arg(required = true)]
     urls: Vec<String>,

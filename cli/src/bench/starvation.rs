@@ -16,6 +16,7 @@ use indicatif::ProgressBar;
 
 use super::loading::{Loading, PREFETCH, THREADS_MAX, bar, cores};
 use super::rivals::Rivals;
+use super::saves::Saving;
 use super::trace::finish;
 use super::writable;
 use crate::{Done, Failure, Launcher, Output, print};
@@ -44,6 +45,7 @@ const TRIAL_MIN: f64 = 1.0;
 /// FOREBAY_CACHE=$(mktemp -d) forebay bench starvation /data/*.tar --daemon embedded --differential
 /// forebay bench starvation /data/*.tar --rivals all --find-most  the same work, other loaders
 /// forebay bench starvation /data/*.tar --model resnet50          a real model on this node's GPU
+/// forebay bench starvation /data/*.tar --raw --checkpoint-every 100 --checkpoint-to s3://runs/try
 /// forebay bench starvation /data/*.tar --html report.html        figures and pictures for a
 /// browser
 #[derive(Debug, clap::Args)]
@@ -102,6 +104,8 @@ pub(crate) struct Arguments {
     /// <https://ui.perfetto.dev>. Of several accelerators each has a file of its own.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    #[command(flatten)]
+    saving: Saving,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -176,6 +180,7 @@ impl Asked {
             ("--accelerators", arguments.accelerators > 1),
             ("--steps", arguments.steps.is_some()),
             ("--manifest", manifest.is_some()),
+            ("--checkpoint-every", arguments.saving.asked().is_some()),
         ])?;
         let share = (cores() / arguments.accelerators as usize).max(1);
         Ok(Self {
@@ -223,6 +228,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
             .find_most
             .then_some(Search { target_au: arguments.target_au, trial_seconds: arguments.trial }),
         contest: arguments.rivals.asked(),
+        saves: arguments.saving.asked(),
     };
     let workload = (asked.name, asked.batch_size, asked.step.as_secs_f64());
     let mut report = Report::of(workload, configuration)?;
@@ -236,7 +242,8 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
             arguments.trace.as_deref().map(|path| Trace::create(path, JOB)).transpose()?;
     }
     let traces: Vec<_> = configs.iter().filter_map(|config| config.trace.clone()).collect();
-    let mut node = Node::open(configs, asked.step, &bar)?;
+    let saves = arguments.saving.saves((&arguments.loading.target, launcher), JOB)?;
+    let mut node = Node::open(configs, asked.step, &bar)?.saving(saves);
     let mut ended = (0..arguments.epochs).try_for_each(|epoch| {
         bar.set_message(format!("epoch {epoch}"));
         report.epochs.push(node.epoch(Counted::all_but_the_first(arguments.steps))?);

@@ -12,7 +12,7 @@ from typing import Any, Literal, overload
 from forebay import _native
 from forebay._options import job_name
 from forebay.checkpoint._way import TIMEOUT, Way, checked, split
-from forebay.errors import Invalid
+from forebay.errors import Invalid, NotFound
 
 Level = Literal["staged", "uploaded", "published"]
 
@@ -190,6 +190,21 @@ class StoredFile(io.RawIOBase):
         if hasattr(self, "_native") and not self.closed:
             self._native.close()
         super().close()
+
+
+def exists(target: tuple[str, str], way: Way) -> bool:
+    """Return True if a file of a folder is there: published, or its own and saved on this node.
+
+    Raises
+    ------
+    Unavailable, PermissionDenied
+        If the store does not say.
+    """
+    try:
+        StoredFile(target, way).close()
+    except NotFound:
+        return False
+    return True
 
 
 @overload

@@ -13,6 +13,7 @@ use forebay_wire::message::{Begin, Cause};
 use indicatif::ProgressBar;
 
 use super::raw::{Moment, Raw};
+use super::saves::Saves;
 use crate::durations::Durations;
 use crate::interrupt::wait_until;
 use crate::playing::next;
@@ -47,6 +48,7 @@ pub(super) struct Course<'a> {
     pub(super) step: Duration,
     pub(super) counted: Counted,
     pub(super) progress: &'a ProgressBar,
+    saves: Option<&'a Saves>,
     line: Barrier,
     failed: AtomicBool,
 }
@@ -67,6 +69,10 @@ pub(super) struct Played {
     pub(super) each: Durations,
     /// Waits longer than [`STALL_SHARE`] of a step.
     pub(super) stalls: u64,
+    /// Time of all saves, which is part of the wall time.
+    pub(super) saved: Duration,
+    /// Each of them.
+    pub(super) saves: Durations,
     /// Steps one by one.
     pub(super) raw: Raw,
     /// The loader's counters.
@@ -91,6 +97,7 @@ impl<'a> Course<'a> {
     pub(super) fn new(
         accelerators: usize,
         (epoch, step, counted): (u64, Duration, Counted),
+        saves: Option<&'a Saves>,
         progress: &'a ProgressBar,
     ) -> Self {
         Self {
@@ -98,22 +105,23 @@ impl<'a> Course<'a> {
             step,
             counted,
             progress,
+            saves,
             line: Barrier::new(accelerators),
             failed: AtomicBool::new(false),
         }
     }
 
-    /// Plays the epoch on `loader`; `None` if another accelerator failed.
-    pub(super) fn play(&self, loader: &Loader) -> Result<Option<Played>> {
+    /// Plays the epoch on the loader of a rank; `None` if another accelerator failed.
+    pub(super) fn play(&self, loader: &Loader, rank: usize) -> Result<Option<Played>> {
         self.line.wait();
-        let played = self.steps(loader);
+        let played = self.steps(loader, rank);
         if played.is_err() {
             self.failed.store(true, Ordering::Relaxed);
         }
         played
     }
 
-    fn steps(&self, loader: &Loader) -> Result<Option<Played>> {
+    fn steps(&self, loader: &Loader, rank: usize) -> Result<Option<Played>> {
         let begin = Instant::now();
         loader.start(Begin::at(self.epoch, 0))?;
         let Some(first) = next(loader)? else { return Err(too_short(0)) };
@@ -144,6 +152,9 @@ impl<'a> Course<'a> {
             tally.computed += taken.elapsed();
             // Giving memory back is neither work nor a wait.
             drop(batch);
+            if let Some(saves) = self.saves {
+                tally.note_save(saves.after(tally.steps, rank)?);
+            }
             last = Instant::now();
         }
         if self.failed.load(Ordering::Relaxed) {
@@ -181,6 +192,8 @@ struct Tally {
     waited: Duration,
     each: Durations,
     stalls: u64,
+    saved: Duration,
+    saves: Durations,
     raw: Raw,
     by_cause: [u64; Cause::ALL.len()],
     whole: Whole,
@@ -196,6 +209,8 @@ impl Tally {
             waited: Duration::ZERO,
             each: Durations::default(),
             stalls: 0,
+            saved: Duration::ZERO,
+            saves: Durations::default(),
             raw: Raw::default(),
             by_cause: [0; Cause::ALL.len()],
             whole: Whole::default(),
@@ -221,11 +236,32 @@ impl Tally {
         self.raw.push(&Moment { at, wait, ready, waited_ns });
     }
 
+    fn note_save(&mut self, took: Option<Duration>) {
+        if let Some(took) = took {
+            self.saved += took;
+            self.saves.record(took);
+        }
+    }
+
     fn end(self, (begin, since, last): (Instant, Instant, Instant), stats: Stats) -> Played {
-        let Self { first_batch, steps, computed, waited, each, stalls, raw, mut whole, .. } = self;
+        let Self { first_batch, steps, computed, waited, each, stalls, .. } = self;
+        let Self { saved, saves, raw, mut whole, .. } = self;
         whole.wall = last - begin;
         let wall = last - since;
-        Played { first_batch, steps, wall, computed, waited, each, stalls, raw, stats, whole }
+        Played {
+            first_batch,
+            steps,
+            wall,
+            computed,
+            waited,
+            each,
+            stalls,
+            saved,
+            saves,
+            raw,
+            stats,
+            whole,
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use super::accelerator::{Played, STALL_SHARE};
 use super::differential::Differential;
 use super::raw::Raw;
+use super::saves::{EpochSaves, SavesAsked};
 use super::search::Held;
 use crate::durations::Durations;
 use crate::machine::Machine;
@@ -96,6 +97,9 @@ pub struct Configuration {
     pub search: Option<Search>,
     /// Request to other loaders, if any.
     pub contest: Option<Contested>,
+    /// Saves between the steps, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saves: Option<SavesAsked>,
 }
 
 /// Settings of the search for the number of accelerators.
@@ -164,6 +168,9 @@ pub struct EpochReport {
     pub by_tier: TierReads,
     /// The consumers' waits.
     pub wait: EpochWaits,
+    /// Saves between the steps, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saves: Option<EpochSaves>,
     /// One entry for each accelerator.
     pub accelerators: Vec<AcceleratorReport>,
 }
@@ -339,6 +346,7 @@ impl EpochReport {
             origin_bytes: origin,
             by_tier,
             wait: EpochWaits::of(played),
+            saves: None,
             accelerators,
         }
     }
@@ -428,6 +436,8 @@ mod tests {
             waited: ms(wall - computed),
             each: Durations::default(),
             stalls: 0,
+            saved: Duration::ZERO,
+            saves: Durations::default(),
             raw: Raw::default(),
             stats: forebay_client::Stats { samples: 640, ..forebay_client::Stats::default() },
             whole: Whole {
@@ -458,6 +468,7 @@ mod tests {
             traced: false,
             search: Some(Search { target_au: 0.9, trial_seconds: 10.0 }),
             contest: None,
+            saves: None,
         };
         let asked = ("resnet50-h100", 400, 0.224);
         let hash = |asked, configuration| {
@@ -480,14 +491,13 @@ mod tests {
             seconds: 60.0,
             memory_bytes: None,
         };
+        let urls = vec!["data/{0..9}.tar".to_owned()];
+        let saves = SavesAsked { every: 10, bytes: 1 << 30, to: "s3://runs/bench".to_owned() };
         let others = [
             hash(("resnet50-a100", 400, 0.224), configuration()),
             hash(("resnet50-h100", 401, 0.224), configuration()),
             hash(("resnet50-h100", 400, 0.225), configuration()),
-            hash(
-                asked,
-                Configuration { urls: vec!["data/{0..9}.tar".to_owned()], ..configuration() },
-            ),
+            hash(asked, Configuration { urls, ..configuration() }),
             hash(asked, Configuration { shards: 10, ..configuration() }),
             hash(
                 asked,
@@ -507,6 +517,7 @@ mod tests {
             hash(asked, Configuration { traced: true, ..configuration() }),
             hash(asked, Configuration { search: None, ..configuration() }),
             hash(asked, Configuration { contest: Some(contested), ..configuration() }),
+            hash(asked, Configuration { saves: Some(saves), ..configuration() }),
         ];
         let mut all = others.to_vec();
         all.push(one);

@@ -117,11 +117,8 @@ impl Push<'_> {
     }
 
     fn config(&self, name: &str, expected: u64) -> Result<SaveConfig> {
-        let mut id = FileId::default();
-        let random = File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut id));
-        random.doing("draw a random number")?;
         let place = CheckpointPlace { name: name.to_owned(), ..self.place.clone() };
-        Ok(SaveConfig { place, id, expected, is_lone: false, job: self.job.to_owned() })
+        SaveConfig::drawn(place, expected, false, self.job)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Writing side: bytes in order, any number at a time.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
 
-use forebay_error::{Error, ErrorKind, Result};
+use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::checksum::Crc32c;
 use forebay_wire::checkpoint::{BLOCK, Block, Commit, FileId, Reply, Request, Save};
 
@@ -28,6 +30,19 @@ pub struct SaveConfig {
     pub is_lone: bool,
     /// Name of the job, shown to admins.
     pub job: String,
+}
+
+impl SaveConfig {
+    /// A file whose identity is drawn now.
+    ///
+    /// # Errors
+    /// If the system has no random numbers.
+    pub fn drawn(place: CheckpointPlace, expected: u64, is_lone: bool, job: &str) -> Result<Self> {
+        let mut id = FileId::default();
+        let random = File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut id));
+        random.doing("draw a random number")?;
+        Ok(Self { place, id, expected, is_lone, job: job.to_owned() })
+    }
 }
 
 /// A file of a checkpoint that is being written. Dropped before [`CheckpointWriter::finish`], it

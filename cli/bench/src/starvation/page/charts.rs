@@ -427,6 +427,7 @@ mod tests {
             tier_bytes: 0,
             origin_bytes: 0,
             by_tier: TierReads::default(),
+            saves: None,
             wait: EpochWaits {
                 summary: WaitReport {
                     count: 10,

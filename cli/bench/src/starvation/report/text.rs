@@ -95,6 +95,18 @@ impl fmt::Display for EpochReport {
             write!(f, "  {cause} {seconds:.2} s ({:.0} %)", share * 100.0)?;
         }
         writeln!(f)?;
+        if let Some(saves) = &self.saves {
+            writeln!(
+                f,
+                "  {} saves of {:.2} GB: waited {:.2} s, p50 {:.0} ms  max {:.0} ms; AU_ideal without them {:.1} %",
+                saves.count,
+                saves.bytes as f64 / saves.count.max(1) as f64 / 1e9,
+                saves.total_seconds,
+                saves.p50_seconds * 1e3,
+                saves.max_seconds * 1e3,
+                saves.au_ideal_without * 100.0
+            )?;
+        }
         if let Some(unbooked) = wait.unbooked_seconds() {
             writeln!(f, "  beware: {}", unbooked_means(unbooked))?;
         }
