@@ -1,5 +1,5 @@
-//! Decoding on a GPU: compressed files are copied from the daemon's memory to the device, and
-//! become the batch's tensor there.
+//! Decoding on a GPU: compressed files become the batch's tensor there. Engines read them in the
+//! daemon's memory; for other decoders they are copied to the device.
 //!
 //! Everything that needs no GPU is separate, so that any machine can test it: the choice of
 //! files (`screen`), the kernel's parameters (`view`), and the kernel itself, whose source

@@ -18,7 +18,6 @@ const INVALID_CONTEXT: Status = 201;
 const NOT_FOUND: Status = 500;
 const NOT_READY: Status = 600;
 const NOT_SUPPORTED: Status = 801;
-const CAPTURE_UNSUPPORTED: Status = 900;
 
 /// Way of a thread to treat calls that a capture of a graph forbids.
 const MODE_RELAXED: c_int = 2;
@@ -129,7 +128,8 @@ pub unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> 
     SUCCESS
 }
 
-/// Returns why the calling thread may not make a call that takes or gives memory.
+/// Returns why the calling thread may not make a call: one that takes or gives memory, or asks for
+/// an event.
 fn check_call(device: &Device) -> Status {
     if device.is_capturing && MODE.get() != MODE_RELAXED {
         crate::line::fault("a call makes the graph invalid that is being captured");
@@ -153,9 +153,13 @@ pub extern "C" fn forebay_emulator_clock() -> u64 {
 pub extern "C" fn cuCtxSynchronize() -> Status {
     let mut device = device();
     if device.is_capturing {
-        return CAPTURE_UNSUPPORTED;
+        // In any mode of the thread.
+        crate::line::fault("all work is waited for while a graph is captured");
     }
-    device.run_all();
+    match check_call(&device) {
+        SUCCESS => device.run_all(),
+        status => return status,
+    }
     SUCCESS
 }
 
@@ -239,7 +243,11 @@ pub extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint)
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventCreate(event: *mut usize, _flags: c_uint) -> Status {
-    unsafe { *event = device().new_event() };
+    let mut device = device();
+    match check_call(&device) {
+        SUCCESS => unsafe { *event = device.new_event() },
+        status => return status,
+    }
     SUCCESS
 }
 
@@ -258,6 +266,10 @@ pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventSynchronize(event: usize) -> Status {
     let mut device = device();
+    let status = check_call(&device);
+    if status != SUCCESS {
+        return status;
+    }
     if let Some(mark) = device.recorded(event) {
         device.wait(mark);
     }
@@ -267,6 +279,10 @@ pub extern "C" fn cuEventSynchronize(event: usize) -> Status {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: usize) -> Status {
     let device = device();
+    let status = check_call(&device);
+    if status != SUCCESS {
+        return status;
+    }
     let is_done = |mark: Mark| device.is_done(mark);
     if device.recorded(event).is_none_or(is_done) { SUCCESS } else { NOT_READY }
 }
@@ -333,7 +349,12 @@ pub extern "C" fn cuMemHostRegister_v2(at: u64, len: usize, flags: c_uint) -> St
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostUnregister(at: u64) -> Status {
-    if device().unregister(at) { SUCCESS } else { INVALID_VALUE }
+    let mut device = device();
+    match check_call(&device) {
+        SUCCESS if device.unregister(at) => SUCCESS,
+        SUCCESS => INVALID_VALUE,
+        status => status,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -351,7 +372,7 @@ pub extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, len: usize, stream: u
         pass(late);
         unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) }
     };
-    device.put(stream, Work::Run(Box::new(copy)), len as u64 * COPY_PRICE);
+    device.put_upload(stream, Work::Run(Box::new(copy)), from, len, len as u64 * COPY_PRICE);
     SUCCESS
 }
 

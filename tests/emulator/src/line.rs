@@ -41,6 +41,8 @@ pub(crate) enum Work {
 struct Queued {
     work: Work,
     price: u64,
+    /// Memory of the host that it reads.
+    reads: Option<(u64, usize)>,
     /// The host's time when it was put in line.
     since: u64,
 }
@@ -157,7 +159,23 @@ impl Device {
         if stream.context != 0 && stream.context != current() {
             fault("work is put in line on a stream of a device that is not current");
         }
-        stream.line.push_back(Queued { work, price, since });
+        stream.line.push_back(Queued { work, price, reads: None, since });
+    }
+
+    /// Work that reads memory of the host.
+    pub(crate) fn put_upload(
+        &mut self,
+        stream: usize,
+        work: Work,
+        from: u64,
+        len: usize,
+        price: u64,
+    ) {
+        self.put(stream, work, price);
+        let line = self.streams.get_mut(&stream).map(|stream| &mut stream.line);
+        if let Some(queued) = line.and_then(VecDeque::back_mut) {
+            queued.reads = Some((from, len));
+        }
     }
 
     /// Work of a decoder, which begins at once. Its stream goes on once it is over, and the host as
@@ -296,8 +314,10 @@ impl Device {
     }
 
     pub(crate) fn unregister(&mut self, at: u64) -> bool {
-        if self.streams.values().any(|stream| !stream.line.is_empty()) {
-            fault("memory is unregistered while work is in line");
+        let end = at + self.registered.get(&at).copied().unwrap_or_default() as u64;
+        let mut reads = self.streams.values().flat_map(|stream| &stream.line).map(|one| one.reads);
+        if reads.any(|reads| reads.is_some_and(|(from, _)| (at..end).contains(&from))) {
+            fault("memory is unregistered while a copy from it is in line");
         }
         self.registered.remove(&at).is_some()
     }

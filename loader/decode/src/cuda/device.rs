@@ -19,11 +19,13 @@ use super::returns::Returns;
 use super::submission::Submission;
 
 /// Part of the device's memory that idle blocks take at most: a sixteenth, 5 GB of an H100's. Three
-/// batches of 256 photos with their files and tensors take some 0.5 GB.
+/// batches of 256 photos with their files and tensors take some 0.5 GB. As much may be lent memory
+/// that was dropped.
 const DEVICE_IDLE_PART: usize = 16;
 
-/// Idle pinned memory kept: tables and CPU-decoded rows of four batches.
-const HOST_IDLE_MAX: usize = 256 << 20;
+/// Idle pinned memory kept: tables, and rows that the CPU decoded, of three batches of 256 float32
+/// images of 224 pixels, which take 154 MB each, twice over.
+const HOST_IDLE_MAX: usize = 1 << 30;
 
 /// A GPU that decodes batches.
 pub struct Device {
@@ -75,7 +77,7 @@ impl Device {
             work: driver.stream()?,
             memory: Pool::new(&driver, Side::Device, idle_max),
             pinned: Pool::new(&driver, Side::Host, HOST_IDLE_MAX),
-            returns: Returns::new(&driver),
+            returns: Returns::new(&driver, idle_max),
             decoder,
             registered: Mutex::default(),
             flight: Mutex::default(),
@@ -102,6 +104,10 @@ impl Device {
         if registered.as_ref().is_some_and(|now| now.is_of(slab)) {
             return;
         }
+        // Another thread's call may read files of the old slab now, and copies from it be queued;
+        // their errors reach the batches that wait for them.
+        let _pause = self.decoder.as_ref().map(Decoder::pause);
+        let _ = self.copies.done().and_then(|copied| copied.wait());
         // The old slab first: there may be room for only one.
         *registered = None;
         *registered = Some(Registered::new(&self.driver, slab));
@@ -142,6 +148,7 @@ impl Device {
     pub(super) fn memory(&self, len: usize) -> Result<Memory> {
         self.memory.take(len).or_else(|_| {
             self.returns.flush();
+            self.decoder.iter().for_each(Decoder::give_back);
             self.memory.take(len)
         })
     }
@@ -177,6 +184,19 @@ impl Device {
     pub(super) fn registered(&self) -> MutexGuard<'_, Option<Registered>> {
         // State left by a panic is only dropped.
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if !self.driver.is_ours() {
+            return;
+        }
+        // Nothing copies from the slab any more once it is unregistered.
+        let flight = self.flight.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let ends = flight.drain(..).chain(self.copies.done().ok());
+        // Errors reach those that wait for the batches.
+        ends.for_each(|done| drop(done.wait()));
     }
 }
 

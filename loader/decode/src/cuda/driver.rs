@@ -78,6 +78,8 @@ impl Done {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the device failed.
     pub fn wait(&self) -> Result<()> {
+        // An event that is asked for in another way makes a graph invalid that is being captured.
+        let _entered = self.0.driver.enter()?;
         // SAFETY: the event lives.
         let waited = unsafe { result::event::synchronize(self.0.raw) };
         waited.map_err(|error| failed("wait for the GPU", error))
@@ -85,6 +87,7 @@ impl Done {
 
     /// True once it is done; false also for a device that failed.
     pub(super) fn is_over(&self) -> bool {
+        let Ok(_entered) = self.0.driver.enter() else { return false };
         // SAFETY: the event lives.
         unsafe { result::event::query(self.0.raw) }.is_ok()
     }
@@ -250,12 +253,18 @@ impl Driver {
         enter(self.context).map_err(|error| failed("use the GPU", error))
     }
 
-    /// Waits for all queued work, by anybody; false if it cannot, because a graph is captured.
+    /// Waits for all queued work, by anybody; false if it cannot, because a graph is captured. That
+    /// graph may be invalid then: only what is rare calls this.
     pub(super) fn synchronize(&self) -> Result<bool> {
+        use sys::CUresult as Code;
         let _entered = self.enter()?;
         match result::ctx::synchronize() {
             Ok(()) => Ok(true),
-            Err(DriverError(sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)) => Ok(false),
+            Err(DriverError(
+                Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+                | Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                | Code::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+            )) => Ok(false),
             Err(error) => Err(failed("wait for the GPU", error)),
         }
     }
@@ -452,7 +461,8 @@ impl Drop for Stream {
             && self.driver.is_ours()
             && let Ok(_entered) = self.driver.enter()
         {
-            // SAFETY: it was made with this object, and has no other owner.
+            // SAFETY: it was made with this object, and has no other owner. What is queued on it is
+            // done first.
             let _ = unsafe { result::stream::destroy(self.raw) };
         }
     }

@@ -87,7 +87,9 @@ impl Pool {
             Some(block) => block,
             None => home.allocate(want.next_multiple_of(step(want)))?,
         };
-        let block = Some(Block { used: Use::Unknown, ..block });
+        // Memory of the host is used once a copy is queued, which says so.
+        let used = if home.side == Side::Device { Use::Unknown } else { Use::None };
+        let block = Some(Block { used, ..block });
         Ok(Memory { block, len, home: home.clone() })
     }
 }
@@ -106,14 +108,8 @@ impl Shared {
     /// Takes the smallest block that fits without waste and is no longer in use.
     fn reuse(&self, want: usize) -> Option<Block> {
         let mut idle = self.idle();
-        let fits = |block: &Block| {
-            (want..=want * WASTE_MAX).contains(&block.len)
-                && match &block.used {
-                    Use::None => true,
-                    Use::Until(done) => done.is_over(),
-                    Use::Unknown => false,
-                }
-        };
+        let fits =
+            |block: &Block| (want..=want * WASTE_MAX).contains(&block.len) && block.is_free();
         let fitting = idle.iter().enumerate().filter(|(_, block)| fits(block));
         let (at, _) = fitting.min_by_key(|(_, block)| block.len)?;
         Some(idle.remove(at))
@@ -149,7 +145,9 @@ impl Shared {
         let mut bytes: usize = idle.iter().map(|block| block.len).sum();
         let mut old = Vec::new();
         while bytes > self.idle_max {
-            let block = idle.remove(0);
+            // The longest idle one; one in use would have to be waited for.
+            let at = idle.iter().position(Block::is_free).unwrap_or(0);
+            let block = idle.remove(at);
             bytes -= block.len;
             old.push(block);
         }
@@ -190,8 +188,20 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let idle = std::mem::take(&mut *self.idle());
-        idle.into_iter().for_each(|block| self.free(&block));
+        // Not by its lock, which another thread may have held when this process was forked.
+        let idle = self.idle.get_mut().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(idle).into_iter().for_each(|block| self.free(&block));
+    }
+}
+
+impl Block {
+    /// True if no device uses it.
+    fn is_free(&self) -> bool {
+        match &self.used {
+            Use::None => true,
+            Use::Until(done) => done.is_over(),
+            Use::Unknown => false,
+        }
     }
 }
 
@@ -218,8 +228,8 @@ impl Memory {
     /// Returns the bytes of host memory for writing.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         assert_eq!(self.home.side, Side::Host, "the device writes device memory");
-        // SAFETY: the driver gave at least this many bytes, zeroed by the system or written by an
-        // earlier user, without another owner: no device copies them any more.
+        // SAFETY: the driver gave at least this many bytes, without another owner: no device copies
+        // them any more. Any bytes are good.
         unsafe { std::slice::from_raw_parts_mut(self.at() as *mut u8, self.len) }
     }
 
@@ -234,6 +244,11 @@ impl Memory {
     /// counts.
     pub(super) fn used_until(&mut self, done: &Done) {
         self.set_use(Use::Until(done.clone()));
+    }
+
+    /// Records that a device is about to use it, until an end that is recorded later.
+    pub(super) fn is_used(&mut self) {
+        self.set_use(Use::Unknown);
     }
 
     /// Records that no device uses it any more.

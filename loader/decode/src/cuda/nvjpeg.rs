@@ -407,6 +407,23 @@ impl Decoder {
         Ok(Turn { decoder: self, slot, stream })
     }
 
+    /// Keeps all calls away until the result is dropped, once the present one is over.
+    pub(super) fn pause(&self) -> MutexGuard<'_, ()> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives memory of components back that no batch uses now.
+    pub(super) fn give_back(&self) {
+        for slot in &self.slots {
+            // A slot in hand is in use.
+            if let Ok(mut slot) = slot.try_lock()
+                && slot.settle().is_ok()
+            {
+                slot.planes = None;
+            }
+        }
+    }
+
     fn check(&self, doing: &str, status: Status) -> Result<()> {
         if status == Status::SUCCESS {
             return Ok(());
@@ -455,7 +472,9 @@ impl Turn<'_> {
             slot.planes = None;
             slot.planes = Some(take(len)?);
         }
-        Ok(slot.planes.as_ref().expect("taken just now").at())
+        let planes = slot.planes.as_mut().expect("taken just now");
+        planes.is_used();
+        Ok(planes.at())
     }
 
     /// Queues the decoding of `tasks`, all with `components` components (1 or 3); by engines it is
@@ -476,7 +495,7 @@ impl Turn<'_> {
         let (decoder, stream) = (self.decoder, self.stream.raw());
         let functions = &decoder.nvjpeg.functions;
         let state = self.slot.state;
-        let _call = decoder.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let _call = decoder.pause();
         // SAFETY: handle and state live. The last of these numbers is ignored.
         let status = unsafe { (functions.initialize)(decoder.handle, state, count, 1, output) };
         decoder.check("begin a batch", status)?;
@@ -511,6 +530,10 @@ impl Drop for Turn<'_> {
         // A batch that failed half-way may have begun to write.
         if self.slot.done.is_none() {
             self.slot.done = self.stream.done().ok();
+        }
+        if self.slot.done.is_none() {
+            // Its end is unknown: the memory is freed after all work.
+            self.slot.planes = None;
         }
     }
 }

@@ -68,10 +68,9 @@ impl Registered {
             return;
         }
         let Ok(_entered) = self.driver.enter() else { return };
-        // Copies from it may still be queued. Their errors reach the batches that wait for them.
-        let _ = self.driver.synchronize();
         for piece in self.pieces.drain(..) {
-            // SAFETY: it was registered, and nothing copies from it any more.
+            // SAFETY: it was registered, and nothing copies from it any more: whoever replaces or
+            // drops it waits for that.
             let _ = unsafe { sys::cuMemHostUnregister(piece.start as *mut c_void) };
         }
     }

@@ -4,6 +4,8 @@
 //! exchange is not the one it computes on. So the memory is free after all work of the device that
 //! was queued when it was dropped. A thread of its own waits for that: the consumer may drop it
 //! anywhere, in a callback of the driver's included, where no call to the driver is allowed.
+//! Waiting for all work makes a graph invalid that is captured meanwhile, so it is done once much
+//! memory is to come back, or there is no other, and not for each tensor.
 
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, OnceLock};
@@ -20,6 +22,8 @@ pub(super) struct Returns(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     driver: Arc<Driver>,
+    /// Bytes that may wait.
+    waiting_max: usize,
     thread: OnceLock<Sender<Message>>,
 }
 
@@ -31,8 +35,10 @@ enum Message {
 }
 
 impl Returns {
-    pub(super) fn new(driver: &Arc<Driver>) -> Self {
-        Self(Arc::new(Shared { driver: driver.clone(), thread: OnceLock::new() }))
+    /// Makes a way back on which `waiting_max` bytes may wait.
+    pub(super) fn new(driver: &Arc<Driver>, waiting_max: usize) -> Self {
+        let (driver, thread) = (driver.clone(), OnceLock::new());
+        Self(Arc::new(Shared { driver, waiting_max, thread }))
     }
 
     /// Starts the thread, unless it runs.
@@ -44,9 +50,9 @@ impl Returns {
             return Ok(());
         }
         let (sender, receiver) = channel();
-        let driver = self.0.driver.clone();
+        let (driver, max) = (self.0.driver.clone(), self.0.waiting_max);
         let thread = std::thread::Builder::new().name("fb-gpu-return".into());
-        thread.spawn(move || run(&driver, &receiver)).map_err(|error| {
+        thread.spawn(move || run(&driver, max, &receiver)).map_err(|error| {
             let message = format!("failed to start the thread that takes GPU memory back: {error}");
             Error::new(ErrorKind::Unavailable, message).advise("raise the limit on processes")
         })?;
@@ -56,8 +62,6 @@ impl Returns {
     }
 
     /// Takes `memory` back after all work queued by now.
-    ///
-    /// The line is as long as the consumer has tensors; it is emptied whenever memory is short.
     pub(super) fn take(&self, memory: Memory) {
         match self.0.thread.get() {
             // A thread that ended drops it, as here: after all work of the device.
@@ -77,7 +81,7 @@ impl Returns {
     }
 }
 
-fn run(driver: &Arc<Driver>, receiver: &Receiver<Message>) {
+fn run(driver: &Arc<Driver>, waiting_max: usize, receiver: &Receiver<Message>) {
     let mut waiting = Vec::new();
     while let Ok(first) = receiver.recv() {
         let mut flushes = Vec::new();
@@ -86,6 +90,10 @@ fn run(driver: &Arc<Driver>, receiver: &Receiver<Message>) {
                 Message::Memory(memory) => waiting.push(memory),
                 Message::Flush(back) => flushes.push(back),
             }
+        }
+        let bytes: usize = waiting.iter().map(Memory::room).sum();
+        if flushes.is_empty() && bytes <= waiting_max {
+            continue;
         }
         match driver.synchronize() {
             Ok(true) => {

@@ -116,7 +116,8 @@ impl<'a> Submission<'a> {
                 self.decode(part, Rows { plan, out, len: row })?;
             }
         }
-        if let Some(staging) = staging {
+        if let Some(mut staging) = staging {
+            staging.0.is_used();
             for (from, to) in staged {
                 let from = &staging.0.bytes()[from * row..][..row];
                 // SAFETY: the staging is kept until the batch's end, and the row has no other
@@ -197,6 +198,7 @@ impl<'a> Submission<'a> {
             let planes = &planes[..picture.stored.components as usize];
             placing.put(bytes, &picture.tables, planes, (out, each));
         }
+        written.is_used();
         // SAFETY: both blocks are kept until the batch's end.
         unsafe { self.device.copies.upload(written.bytes(), at) }?;
         self.used.extend([written, placed]);
@@ -239,6 +241,7 @@ impl<'a> Submission<'a> {
         if !bytes.is_empty() {
             let mut staging = self.device.pinned(bytes.len())?;
             staging.bytes_mut().copy_from_slice(bytes);
+            staging.is_used();
             // SAFETY: the staging is kept until the batch's end, and the tensor has no other user.
             unsafe { self.device.work.upload(staging.bytes(), placed.address()) }?;
             self.used.push(staging);
@@ -274,6 +277,7 @@ impl<'a> Submission<'a> {
         staging.bytes_mut().copy_from_slice(bytes);
         let placed = self.device.memory(bytes.len())?;
         let at = placed.at();
+        staging.is_used();
         // SAFETY: both blocks are kept until the batch's end.
         unsafe { self.device.copies.upload(staging.bytes(), at) }?;
         self.used.extend([staging, placed]);
@@ -313,6 +317,7 @@ impl<'a> Submission<'a> {
             }
             let mut staging = self.device.pinned(run.bytes.len())?;
             staging.bytes_mut().copy_from_slice(run.bytes);
+            staging.is_used();
             // SAFETY: both blocks are kept until the batch's end.
             unsafe { self.device.copies.upload(staging.bytes(), to) }?;
             self.used.push(staging);

@@ -80,14 +80,13 @@ impl DeviceTensor {
         // SAFETY: as the caller guarantees.
         let stream = unsafe { self.driver.stream_of(stream) };
         stream.after(self.ready()?)?;
-        if !self.is_empty() {
+        // Its end is that of the copy from here on; without one, it is freed after all work.
+        let mut memory = self.memory.take().expect("taken by its end only");
+        if memory.len() > 0 {
             // SAFETY: as the caller guarantees.
-            unsafe { stream.copy(self.address(), to, self.len()) }?;
+            unsafe { stream.copy(memory.at(), to, memory.len()) }?;
         }
-        let done = stream.done()?;
-        if let Some(mut memory) = self.memory.take() {
-            memory.used_until(&done);
-        }
+        memory.used_until(&stream.done()?);
         Ok(())
     }
 
@@ -99,7 +98,7 @@ impl DeviceTensor {
     ///
     /// # Safety
     /// `stream` belongs to the device's primary context.
-    pub unsafe fn lend(self, stream: Option<u64>) -> Result<Lent> {
+    pub unsafe fn lend(mut self, stream: Option<u64>) -> Result<Lent> {
         let _entered = self.driver.enter()?;
         self.returns.start()?;
         match stream {
@@ -110,6 +109,8 @@ impl DeviceTensor {
                 stream.after(self.ready()?)?;
             }
         }
+        // Whoever drops it may be where the driver must not be called, not even to end an event.
+        self.ready = Arc::default();
         Ok(Lent(self))
     }
 
