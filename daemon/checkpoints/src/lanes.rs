@@ -138,6 +138,7 @@ mod tests {
         assert!(lanes.lease(&more, MIB).now_or_never().is_none(), "it waits");
         drop(busy);
         drop(lanes.lease(&more, MIB).await.unwrap());
+        assert!(Arc::ptr_eq(&more, &lanes.of("one more")));
         assert_eq!(lanes.known.lock().unwrap().by_store.len(), 1, "others are forgotten");
     }
 
