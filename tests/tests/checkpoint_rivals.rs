@@ -113,9 +113,10 @@ fn checkpoint_of_another_writer_is_left_alone() {
 fn save_that_another_node_outruns_is_rejected() {
     let (server, proxy, slow) = SavingNode::behind_proxy();
     let fast = SavingNode { environment: to_store(&server.endpoint()), ..slow.another() };
-    // Its first file arrives, its second one does not.
-    proxy.set([(When::put().of("model"), Fault::status(503))]);
+    // Its first file arrives; of its second one, the answers to all three parts are held back.
+    proxy.set([(When::put().of("model"), Fault::StallBeforeHead)]);
     let ids = save_shared(&slow, 1);
+    proxy.wait_until(|traffic| traffic.stalled == 3);
     eventually("the first file is there", || slow.object("config").exists());
     fast.commit(13, &save_shared(&fast, 11), false);
     fast.wait(Level::Published).unwrap();
@@ -124,9 +125,10 @@ fn save_that_another_node_outruns_is_rejected() {
     assert_exists(&slow.wait(Level::Published).unwrap_err());
     assert_visible(&slow, 11);
     // A save that replaces, and is older, is dropped wherever it stands.
+    let before = proxy.traffic().faults;
     proxy.set([(When::put().of("model"), Fault::status(503))]);
     slow.commit(23, &save_shared(&slow, 21), true);
-    proxy.wait_until(|traffic| traffic.faults > 0);
+    proxy.wait_until(|traffic| traffic.faults > before);
     fast.commit(33, &save_shared(&fast, 31), true);
     fast.wait(Level::Published).unwrap();
     proxy.clear();
