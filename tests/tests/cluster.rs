@@ -177,10 +177,14 @@ fn shards_of_a_lost_node_come_from_the_origin() {
     // Their records: the rest of each was read before.
     let read = bench.served() - bench.data_bytes;
     assert!(read > 0 && read <= again, "{read} of {again}");
-    let down: Vec<_> = bench.members(0).into_iter().filter(|member| member.is_down).collect();
-    assert_eq!(down.iter().map(|member| member.name.as_str()).collect::<Vec<_>>(), ["node1"]);
-    let failed = down[0].fallbacks.iter().find(|(why, _)| *why == Fallback::Connection);
-    assert!(failed.is_some_and(|(_, count)| *count > 0), "{:?}", down[0].fallbacks);
+    // A slow machine may be past the time for which it counts as down.
+    let members = bench.members(0);
+    let has_failed = |member: &&PeerReport| {
+        let mut counts = member.fallbacks.iter();
+        counts.any(|(why, count)| *why == Fallback::Connection && *count > 0)
+    };
+    let failed: Vec<_> = members.iter().filter(has_failed).map(|member| &*member.name).collect();
+    assert_eq!(failed, ["node1"]);
     // It comes back with what it had.
     bench.start(1);
     eventually("the node is back", || {
