@@ -17,7 +17,6 @@ import gc
 import json
 import mmap
 import os
-import resource
 import shutil
 import statistics
 import sys
@@ -337,12 +336,18 @@ def _round(
         nonlocal images
         images = contender(ROUND_SECONDS)
 
-    before = _cpu_seconds(), _daemon_cpu_seconds(daemon)
+    import bare_loop
+    import processes
+
+    def spent_by_now() -> float:
+        return bare_loop.cpu_seconds() + processes.cpu_seconds([daemon] if daemon else [])
+
+    before = spent_by_now()
     seconds = timed(work)
     if not is_counted:
         return
     figure = report.add(name, "images/s", images / seconds)
-    spent = _cpu_seconds() - before[0] + _daemon_cpu_seconds(daemon) - before[1]
+    spent = spent_by_now() - before
     figure.more.setdefault("cpu_ms_per_image", []).append(spent * 1000 / images)
     figure.more.setdefault("rounds_cores", []).append(spent / seconds)
     figure.more["cores"] = statistics.median(figure.more["rounds_cores"])
@@ -361,24 +366,6 @@ def _compare(report: Report) -> None:
     share = 100 * report.figures[FOREBAY].median() / bare[best]
     report.add("decode: forebay by the best bare loop", "%", share).more["best"] = best
     print(f"best bare loop: {best}", flush=True)
-
-
-def _cpu_seconds() -> float:
-    """CPU seconds of this process."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def _daemon_cpu_seconds(daemon: int | None) -> float:
-    """CPU seconds of a daemon; 0 without one, or for one that is gone."""
-    if daemon is None:
-        return 0.0
-    try:
-        fields = Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    # User and system time, the 14th and 15th fields of proc(5); the name was cut off with two.
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def kernels(report: Report, loader: Any) -> None:

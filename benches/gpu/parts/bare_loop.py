@@ -92,7 +92,7 @@ class Loop:
         """Decode batch after batch for that time, and wait for the last."""
         done, shape, device = Round(), self.shape, self.device
         device.bind()
-        cpu, begin = _cpu_seconds(), time.perf_counter()
+        cpu, begin = cpu_seconds(), time.perf_counter()
         if shape.uploads:
             self._upload(0)
         while (now := time.perf_counter()) - begin < seconds:
@@ -118,7 +118,7 @@ class Loop:
         device.finish(self.work)
         device.finish(self.copies)
         done.seconds = time.perf_counter() - begin
-        done.cpu_seconds = _cpu_seconds() - cpu
+        done.cpu_seconds = cpu_seconds() - cpu
         done.images = done.batches * shape.batch
         return done
 
@@ -143,12 +143,12 @@ def together(loops: Sequence[Loop], seconds: float) -> Round:
         threading.Thread(target=lambda loop=loop: rounds.append(loop.run(seconds)))
         for loop in loops
     ]
-    cpu, begin = _cpu_seconds(), time.perf_counter()
+    cpu, begin = cpu_seconds(), time.perf_counter()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    total = Round(seconds=time.perf_counter() - begin, cpu_seconds=_cpu_seconds() - cpu)
+    total = Round(seconds=time.perf_counter() - begin, cpu_seconds=cpu_seconds() - cpu)
     for done in rounds:
         total.images += done.images
         total.batches += done.batches
@@ -157,7 +157,7 @@ def together(loops: Sequence[Loop], seconds: float) -> Round:
     return total
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
     """CPU seconds of the process, nvJPEG's threads included."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime

@@ -82,6 +82,13 @@ class DriverError(Exception):
         self.status = status
 
 
+def declare(library: ctypes.CDLL, functions: dict[str, tuple[Any, ...]]) -> None:
+    """Give functions of a library their arguments' types; each returns a status."""
+    for name, arguments in functions.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, c_int
+
+
 def load() -> ctypes.CDLL:
     """Return the driver's library with its functions' types, started.
 
@@ -94,9 +101,7 @@ def load() -> ctypes.CDLL:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise DriverError(f"no CUDA driver: {error}", 0) from None
-    for name, arguments in FUNCTIONS.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = arguments, c_int
+    declare(library, FUNCTIONS)
     if status := library.cuInit(0):
         raise DriverError("cuInit", status)
     return library

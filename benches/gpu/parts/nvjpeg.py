@@ -13,6 +13,7 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from pathlib import Path
 from typing import Any
 
+from cuda_driver import declare
 from jpeg_header import Header
 
 # Backends: `device` ones read files on the device.
@@ -115,9 +116,7 @@ class Library:
             break
         else:
             raise FileNotFoundError(f"no nvJPEG: {'; '.join(tried)}")
-        for name, arguments in FUNCTIONS.items():
-            function = getattr(self._library, name)
-            function.argtypes, function.restype = arguments, c_int
+        declare(self._library, FUNCTIONS)
 
     def status(self, name: str, *arguments: Any) -> int:
         """Call a function and return its answer."""

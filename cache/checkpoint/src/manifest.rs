@@ -84,13 +84,14 @@ impl Manifest {
     /// by this one. Bytes of both are those of a folder that was pushed again: its files are
     /// replaced by then, so this one describes them.
     #[must_use]
-    pub fn visible(self, metadata: &[u8]) -> Self {
+    pub fn visible(mut self, metadata: &[u8]) -> Self {
+        let before = self.before.take();
         let blocks = blocks::of(metadata);
         let has =
             |of: &Self| of.metadata.len == metadata.len() as u64 && of.metadata.blocks == blocks;
-        match self.before {
-            Some(ref before) if has(before) && !has(&self) => (**before).clone(),
-            _ => Self { before: None, ..self },
+        match before {
+            Some(before) if has(&before) && !has(&self) => *before,
+            _ => self,
         }
     }
 

@@ -133,7 +133,7 @@ impl Checkpoints {
     pub async fn list(&self, place: Place) -> Result<Published> {
         let (url, options) = (checked_url(&place.url)?, Options::from(place.origin));
         let sink = self.inner.sink(&url, &options)?;
-        if sink.head(&object_url(&url, METADATA)).await?.is_none() {
+        if !is_published(&*sink, &url).await? {
             return Err(Error::new(ErrorKind::NotFound, "no checkpoint is published there")
                 .at("url", url)
                 .advise("look at `forebay checkpoint ls` on the nodes that save it"));
@@ -223,6 +223,26 @@ impl Inner {
         let all: Vec<_> =
             futures::stream::iter(asked).buffer_unordered(ASKED_AT_ONCE).try_collect().await?;
         Ok(all.into_iter().flatten().collect())
+    }
+}
+
+/// Returns true if a checkpoint is visible, whoever published it.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) async fn is_published(sink: &dyn Sink, url: &str) -> Result<bool> {
+    Ok(sink.head(&object_url(url, METADATA)).await?.is_some())
+}
+
+/// Returns the manifest of a checkpoint that is visible, if Forebay published it; none while there
+/// is only a manifest.
+///
+/// # Errors
+/// As [`visible_manifest`].
+pub(crate) async fn published_manifest(sink: &dyn Sink, url: &str) -> Result<Option<Manifest>> {
+    match is_published(sink, url).await? {
+        true => visible_manifest(sink, url).await,
+        false => Ok(None),
     }
 }
 

@@ -14,7 +14,8 @@ use futures::{FutureExt, StreamExt, TryStreamExt};
 use tokio::sync::OwnedRwLockReadGuard;
 
 use crate::Inner;
-use crate::load::{manifest_of, visible_manifest};
+use crate::load::{is_published, manifest_of, published_manifest};
+use crate::publish::replaces;
 
 /// Reason of an `Invalid`: nobody said yet if the file may replace another one.
 pub(crate) const UNCOMMITTED: &str = "uncommitted";
@@ -50,7 +51,7 @@ impl Inner {
     /// here. `Closed` if a later save is published: this one is dropped.
     pub(crate) async fn check_name(&self, sink: &dyn Sink, record: &Record) -> Result<()> {
         let manifest = manifest_of(sink, &record.url).await?;
-        let is_visible = sink.head(&object_url(&record.url, METADATA)).await?.is_some();
+        let is_visible = is_published(sink, &record.url).await?;
         let has = |of: &Manifest| is_anothers(of, record.name.as_str(), record.id);
         let is_taken = match &manifest {
             Some(of) => has(of) || of.before.as_deref().is_some_and(has),
@@ -66,7 +67,7 @@ impl Inner {
                 .at("url", object_url(&record.url, &record.name))
                 .at(REASON, UNCOMMITTED));
         };
-        match metadata.commit.as_ref().is_some_and(|commit| commit.overwrite) {
+        match replaces(&metadata) {
             true => self.check_age(sink, &metadata).await,
             false if is_visible => Err(exists(&record.url)),
             false => Err(unfinished(&record.url)),
@@ -78,10 +79,7 @@ impl Inner {
     /// # Errors
     /// `Closed` if it was dropped.
     pub(crate) async fn check_age(&self, sink: &dyn Sink, metadata: &Record) -> Result<()> {
-        if sink.head(&object_url(&metadata.url, METADATA)).await?.is_none() {
-            return Ok(());
-        }
-        match visible_manifest(sink, &metadata.url).await? {
+        match published_manifest(sink, &metadata.url).await? {
             Some(later) if later.saved_at_ms > metadata.staged_at_ms => {
                 self.remove_outdone(sink, metadata, &later).await?;
                 let what = "a later save of this checkpoint is published already";

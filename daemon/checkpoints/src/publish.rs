@@ -256,7 +256,7 @@ impl Inner {
 }
 
 /// Returns true for a commit that replaces a published checkpoint.
-fn replaces(metadata: &Record) -> bool {
+pub(crate) fn replaces(metadata: &Record) -> bool {
     metadata.commit.as_ref().is_some_and(|commit| commit.overwrite)
 }
 

@@ -3,15 +3,13 @@
 
 use std::sync::Arc;
 
-use forebay_checkpoint::{
-    MANIFEST, METADATA, Manifest, Progress, Record, object_url, receipt_name,
-};
+use forebay_checkpoint::{MANIFEST, Manifest, Progress, Record, object_url, receipt_name};
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_source::{Options, Overwrite, Sink, UploadId};
 use forebay_wire::checkpoint::{Place, Removed};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 
-use crate::load::manifest_of;
+use crate::load::{is_published, manifest_of};
 use crate::names::is_anothers;
 use crate::registry::Tracked;
 use crate::{Checkpoints, Inner, checked_url};
@@ -222,8 +220,7 @@ fn is_stored(record: &Record) -> bool {
 
 /// Makes the error for a URL with nothing of Forebay's.
 async fn nothing(sink: &dyn Sink, url: &str) -> Result<Error> {
-    let is_foreign = sink.head(&object_url(url, METADATA)).await?.is_some();
-    Ok(match is_foreign {
+    Ok(match is_published(sink, url).await? {
         true => Error::new(ErrorKind::Invalid, "Forebay did not publish this checkpoint")
             .at("url", url)
             .advise("remove it with the tools of its store"),

@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use forebay_checkpoint::{Level, METADATA, Progress, Published, Record, object_url};
+use forebay_checkpoint::{Level, Progress, Published, Record};
 use forebay_error::{Result, shown};
 use forebay_source::{EXISTS, Options, REASON};
 
 use crate::Inner;
 use crate::clock::now_ms;
-use crate::load::visible_manifest;
+use crate::load::published_manifest;
 use crate::registry::Tracked;
 use crate::wait::is_final;
 
@@ -40,10 +40,7 @@ impl Inner {
         options: &Options,
     ) -> Result<Option<u64>> {
         let sink = self.sink(url, options)?;
-        if sink.head(&object_url(url, METADATA)).await?.is_none() {
-            return Ok(None);
-        }
-        let Some(manifest) = visible_manifest(&*sink, url).await? else { return Ok(None) };
+        let Some(manifest) = published_manifest(&*sink, url).await? else { return Ok(None) };
         let at_ms = manifest.saved_at_ms;
         let ids: HashSet<_> = manifest.entries().map(|entry| entry.id).collect();
         let published = self.registry.select(|record| {
@@ -137,7 +134,7 @@ impl Inner {
             Progress::Published { .. } => false,
             _ => forebay_checkpoint::is_leftover(record.staged_at_ms, now),
         });
-        for file in left.iter().filter(|file| is_leftover(file)) {
+        for file in left.iter().filter(|file| is_abandoned(file)) {
             let record = file.record();
             let (url, name) = (shown(&record.url), record.name.as_str());
             match self.registry.remove(file).await {
@@ -150,7 +147,7 @@ impl Inner {
 }
 
 /// Returns true for an old file that nobody will publish.
-fn is_leftover(file: &Tracked) -> bool {
+fn is_abandoned(file: &Tracked) -> bool {
     let (record, trouble) = (file.record(), file.trouble());
     match record.commit {
         // Nothing of it is left to publish.

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_checkpoint::{Level, METADATA, Record, object_url};
+use forebay_checkpoint::{Level, Record};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_wire::checkpoint::Place;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use crate::load::manifest_of;
+use crate::load::{is_published, manifest_of};
 use crate::registry::Tracked;
 use crate::{Checkpoints, Inner, checked_url};
 
@@ -136,8 +136,7 @@ impl Inner {
     /// Returns true if a checkpoint is published, or a file of its own is there.
     async fn is_visible(&self, url: &str, options: &Options) -> Result<bool> {
         let sink = self.sink(url, options)?;
-        let metadata = object_url(url, METADATA);
-        match sink.head(&metadata).await?.is_some() {
+        match is_published(&*sink, url).await? {
             true => Ok(manifest_of(&*sink, url).await?.is_some()),
             false => Ok(sink.head(url).await?.is_some()),
         }

@@ -588,7 +588,7 @@ impl Drop for Loader {
     }
 }
 
-/// What the decode threads share.
+/// State shared by the decode threads.
 struct Work {
     decoder: Option<Decoder>,
     /// The GPU that decodes, and who waits for it.

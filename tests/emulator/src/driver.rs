@@ -128,13 +128,18 @@ pub unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> 
     SUCCESS
 }
 
-/// Returns why the calling thread may not make a call: one that takes or gives memory, or asks for
-/// an event.
-fn check_call(device: &Device) -> Status {
+/// Makes a call that takes or gives memory, or asks for an event, if the calling thread may.
+fn call(work: impl FnOnce(&mut Device) -> Status) -> Status {
+    let mut device = device();
     if device.is_capturing && MODE.get() != MODE_RELAXED {
         crate::line::fault("a call makes the graph invalid that is being captured");
     }
-    if current() == 0 { INVALID_CONTEXT } else { SUCCESS }
+    if current() == 0 { INVALID_CONTEXT } else { work(&mut device) }
+}
+
+/// The status of a call that names something of the driver's.
+fn found(is_there: bool) -> Status {
+    if is_there { SUCCESS } else { INVALID_VALUE }
 }
 
 /// Begins or ends the capture of a graph, for tests: no driver has this.
@@ -151,16 +156,14 @@ pub extern "C" fn forebay_emulator_clock() -> u64 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> Status {
-    let mut device = device();
-    if device.is_capturing {
-        // In any mode of the thread.
-        crate::line::fault("all work is waited for while a graph is captured");
-    }
-    match check_call(&device) {
-        SUCCESS => device.run_all(),
-        status => return status,
-    }
-    SUCCESS
+    call(|device| {
+        if device.is_capturing {
+            // In any mode of the thread.
+            crate::line::fault("all work is waited for while a graph is captured");
+        }
+        device.run_all();
+        SUCCESS
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -243,12 +246,10 @@ pub extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint)
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventCreate(event: *mut usize, _flags: c_uint) -> Status {
-    let mut device = device();
-    match check_call(&device) {
-        SUCCESS => unsafe { *event = device.new_event() },
-        status => return status,
-    }
-    SUCCESS
+    call(|device| {
+        unsafe { *event = device.new_event() };
+        SUCCESS
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -265,26 +266,20 @@ pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventSynchronize(event: usize) -> Status {
-    let mut device = device();
-    let status = check_call(&device);
-    if status != SUCCESS {
-        return status;
-    }
-    if let Some(mark) = device.recorded(event) {
-        device.wait(mark);
-    }
-    SUCCESS
+    call(|device| {
+        if let Some(mark) = device.recorded(event) {
+            device.wait(mark);
+        }
+        SUCCESS
+    })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: usize) -> Status {
-    let device = device();
-    let status = check_call(&device);
-    if status != SUCCESS {
-        return status;
-    }
-    let is_done = |mark: Mark| device.is_done(mark);
-    if device.recorded(event).is_none_or(is_done) { SUCCESS } else { NOT_READY }
+    call(|device| {
+        let is_done = |mark: Mark| device.is_done(mark);
+        if device.recorded(event).is_none_or(is_done) { SUCCESS } else { NOT_READY }
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -293,16 +288,11 @@ pub unsafe extern "C" fn cuMemAlloc_v2(at: *mut u64, len: usize) -> Status {
 }
 
 fn take(at: *mut u64, len: usize, side: Side, limit: usize) -> Status {
-    let mut device = device();
-    let status = check_call(&device);
-    if status != SUCCESS {
-        return status;
-    }
-    match device.take(len, side, limit) {
-        Some(found) => unsafe { *at = found },
-        None => return OUT_OF_MEMORY,
-    }
-    SUCCESS
+    call(|device| {
+        let Some(taken) = device.take(len, side, limit) else { return OUT_OF_MEMORY };
+        unsafe { *at = taken };
+        SUCCESS
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -311,12 +301,7 @@ pub extern "C" fn cuMemFree_v2(at: u64) -> Status {
 }
 
 fn free(at: u64, side: Side) -> Status {
-    let mut device = device();
-    match check_call(&device) {
-        SUCCESS if device.free(at, side) => SUCCESS,
-        SUCCESS => INVALID_VALUE,
-        status => status,
-    }
+    call(|device| found(device.free(at, side)))
 }
 
 #[unsafe(no_mangle)]
@@ -334,27 +319,18 @@ pub extern "C" fn cuMemHostRegister_v2(at: u64, len: usize, flags: c_uint) -> St
     if len == 0 || len > REGISTER_MAX || flags & REGISTER_READ_ONLY == 0 {
         return INVALID_VALUE;
     }
-    let mut device = device();
-    match check_call(&device) {
-        SUCCESS if asked("REGISTERS").is_some_and(|most| device.registered() >= most) => {
-            NOT_SUPPORTED
+    call(|device| {
+        if asked("REGISTERS").is_some_and(|most| device.registered() >= most) {
+            return NOT_SUPPORTED;
         }
-        SUCCESS => {
-            device.register(at, len);
-            SUCCESS
-        }
-        status => status,
-    }
+        device.register(at, len);
+        SUCCESS
+    })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostUnregister(at: u64) -> Status {
-    let mut device = device();
-    match check_call(&device) {
-        SUCCESS if device.unregister(at) => SUCCESS,
-        SUCCESS => INVALID_VALUE,
-        status => status,
-    }
+    call(|device| found(device.unregister(at)))
 }
 
 #[unsafe(no_mangle)]

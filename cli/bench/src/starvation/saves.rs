@@ -26,7 +26,7 @@ pub struct Saves {
     piece: Vec<u8>,
 }
 
-/// What is saved, for the report.
+/// Request for saves, for the report.
 #[derive(Debug, Clone, Serialize)]
 pub struct SavesAsked {
     /// Steps from one save to the next.

@@ -91,8 +91,7 @@ impl Backend {
     /// # Errors
     /// `Invalid` for a number of none that Forebay can use.
     pub fn numbered(number: i32) -> Result<Self> {
-        let all = [Self::EnginesFromHost, Self::Cores, Self::Engines];
-        all.into_iter().find(|backend| *backend as i32 == number).ok_or_else(|| {
+        Self::ALL.into_iter().find(|backend| *backend as i32 == number).ok_or_else(|| {
             Error::new(ErrorKind::Invalid, "this backend of nvJPEG is not known")
                 .at("backend", number)
                 .advise("use 5 (engines), 3 (engines, files in host memory) or 4 (cores)")
@@ -608,7 +607,7 @@ mod tests {
 
     #[test]
     fn backends_have_the_librarys_numbers() {
-        for backend in [Backend::EnginesFromHost, Backend::Cores, Backend::Engines] {
+        for backend in Backend::ALL {
             assert_eq!(Backend::numbered(backend as i32).unwrap(), backend);
         }
         for number in [-1, 0, 1, 2, 6] {

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use forebay_error::{Error, Result};
 
 use super::device::{Device, Staging};
-use super::driver::{Done, Entered};
+use super::driver::{Done, Entered, Stream};
 use super::memory::Memory;
 use super::nvjpeg::JpegTask;
 use super::runs::runs;
@@ -34,7 +34,7 @@ const PLANES_MAX: usize = 512 << 20;
 pub(crate) struct Picture<'a> {
     pub(crate) file: &'a [u8],
     pub(crate) stored: Stored,
-    /// Its results.
+    /// Tables of the results.
     pub(crate) tables: Tables,
     /// Row in the tensor.
     pub(crate) row: usize,
@@ -224,12 +224,17 @@ impl<'a> Submission<'a> {
             }
         }
         if row > 0 && !moves.is_empty() {
-            let table = self.send(bytemuck::cast_slice(&moves))?;
-            let (driver, work) = (&self.device.driver, &self.device.work);
-            work.after(&self.device.copies.done()?)?;
+            let table: &[u8] = bytemuck::cast_slice(&moves);
+            let placed = self.device.memory(table.len())?;
+            let at = placed.at();
+            self.used.push(placed);
+            let Device { driver, copies, work, .. } = self.device;
+            // SAFETY: the block is kept until the batch's end.
+            unsafe { self.send(table, copies, at) }?;
+            work.after(&copies.done()?)?;
             // SAFETY: the moves and their sources are on the device by then, in blocks kept until
             // the batch's end.
-            unsafe { driver.gather(work, table, moves.len(), row as u64) }?;
+            unsafe { driver.gather(work, at, moves.len(), row as u64) }?;
         }
         Ok(tensor)
     }
@@ -239,12 +244,8 @@ impl<'a> Submission<'a> {
         let placed = self.tensor(tensor.dtype, tensor.shape.clone())?;
         let bytes = tensor.buffer.as_bytes();
         if !bytes.is_empty() {
-            let mut staging = self.device.pinned(bytes.len())?;
-            staging.bytes_mut().copy_from_slice(bytes);
-            staging.is_used();
-            // SAFETY: the staging is kept until the batch's end, and the tensor has no other user.
-            unsafe { self.device.work.upload(staging.bytes(), placed.address()) }?;
-            self.used.push(staging);
+            // SAFETY: the tensor has no other user.
+            unsafe { self.send(bytes, &self.device.work, placed.address()) }?;
         }
         Ok(placed)
     }
@@ -271,17 +272,18 @@ impl<'a> Submission<'a> {
         Ok(DeviceTensor::new((dtype, shape), memory, self.ready.clone(), device))
     }
 
-    /// Queues copying `bytes` to the device with the files; returns their address there.
-    fn send(&mut self, bytes: &[u8]) -> Result<Address> {
+    /// Queues copying `bytes` to the device through pinned memory.
+    ///
+    /// # Safety
+    /// `to` has room and no other user until the batch's end.
+    unsafe fn send(&mut self, bytes: &[u8], stream: &Stream, to: Address) -> Result<()> {
         let mut staging = self.device.pinned(bytes.len())?;
         staging.bytes_mut().copy_from_slice(bytes);
-        let placed = self.device.memory(bytes.len())?;
-        let at = placed.at();
         staging.is_used();
-        // SAFETY: both blocks are kept until the batch's end.
-        unsafe { self.device.copies.upload(staging.bytes(), at) }?;
-        self.used.extend([staging, placed]);
-        Ok(at)
+        // SAFETY: the staging is kept until the batch's end; the rest is as the caller guarantees.
+        unsafe { stream.upload(staging.bytes(), to) }?;
+        self.used.push(staging);
+        Ok(())
     }
 
     /// Queues the copies of `files`, all that the device needs of the batch's memory; returns their
@@ -303,7 +305,8 @@ impl<'a> Submission<'a> {
         // Decoders read ahead of a file's end.
         let block = self.device.memory(len + ALIGN)?;
         let mut at = vec![0; files.len()];
-        let registered = self.device.registered();
+        let device = self.device;
+        let registered = device.registered();
         for (run, start) in runs.iter().zip(starts) {
             let to = block.at() + start as u64;
             for (file, offset) in &run.files {
@@ -312,15 +315,11 @@ impl<'a> Submission<'a> {
             if registered.as_ref().is_some_and(|registered| registered.has(run.bytes)) {
                 // SAFETY: the slab is registered, its batch's slot is held until after the batch,
                 // and the block is kept.
-                unsafe { self.device.copies.upload(run.bytes, to) }?;
+                unsafe { device.copies.upload(run.bytes, to) }?;
                 continue;
             }
-            let mut staging = self.device.pinned(run.bytes.len())?;
-            staging.bytes_mut().copy_from_slice(run.bytes);
-            staging.is_used();
-            // SAFETY: both blocks are kept until the batch's end.
-            unsafe { self.device.copies.upload(staging.bytes(), to) }?;
-            self.used.push(staging);
+            // SAFETY: the block is kept.
+            unsafe { self.send(run.bytes, &device.copies, to) }?;
         }
         drop(registered);
         self.used.push(block);
