@@ -40,6 +40,12 @@ def default_profile() -> Path:
 
 
 @pytest.fixture(scope="session")
+def runc() -> Path:
+    """Return the program that starts containers."""
+    return tool("runc", "runc/runc")
+
+
+@pytest.fixture(scope="session")
 def forebay() -> str:
     """Return Forebay's command."""
     beside = Path(sys.executable).with_name("forebay")

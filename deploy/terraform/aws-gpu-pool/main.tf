@@ -18,12 +18,17 @@ locals {
           strategy: RAID0
   EOT
 
-  # The tier's folder must exist on the drives; the chart does not make it.
+  # The tier's folder must exist on the drives; the chart does not make it. The kubelet starts after
+  # the drives are mounted, and after this script.
   folder = <<-EOT
     #!/bin/sh
     set -eu
-    mountpoint -q ${local.drives}
-    mkdir -p ${local.cache}
+    mkdir -p /etc/systemd/system/kubelet.service.d
+    cat >/etc/systemd/system/kubelet.service.d/50-forebay.conf <<'UNIT'
+    [Service]
+    ExecStartPre=/bin/sh -c 'mountpoint -q ${local.drives} && mkdir -p ${local.cache}'
+    UNIT
+    systemctl daemon-reload
   EOT
 }
 
