@@ -289,6 +289,17 @@ def test_alerts_are_those_of_the_repository(full):
     assert rule["metadata"]["labels"]["release"] == "prometheus"
 
 
+def test_package_holds_the_linked_files(helm, full, tmp_path):
+    """Alerts and profile are links to the repository's own files."""
+    told = subprocess.run([helm, "package", CHART, "-d", tmp_path], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    (package,) = tmp_path.glob("*.tgz")
+    command = [helm, "template", "forebay", package, "--namespace", "ml", "--values", FULL]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    assert [d for d in yaml.safe_load_all(told.stdout) if d] == full
+
+
 def test_scrapes_keep_the_names_of_jobs(full):
     spec = one(full, "ServiceMonitor")["spec"]
     (endpoint,) = spec["endpoints"]
