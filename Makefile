@@ -43,6 +43,10 @@ setup: ## Install what `make run` needs; it prints what and how large first
 setup-tests: setup ## Install what tests, lints and benchmarks need as well
 	@scripts/setup-tests.sh
 
+.PHONY: setup-deploy
+setup-deploy: ## Install what tests of deploy/ need as well
+	@scripts/setup-deploy.sh
+
 .PHONY: run
 run: setup ## Train one cold and one warm epoch, then print the starvation report
 	$(call heading,run)
@@ -53,10 +57,12 @@ run: setup ## Train one cold and one warm epoch, then print the starvation repor
 .PHONY: test
 test: setup-tests check start-skips rust-test python-test list-skips ## Every check and every test
 
+# Tools of the tests of deploy/, for which there is `make deploy-test`.
+deploy_tools := helm,schemas,seccomp,runc,slurm,terraform,shellcheck
 # Requirements of tests that may be missing: a GPU, for which there is `make gpu-test`, a second
-# name of this machine in its hosts file, network namespaces, and the contest's loaders that setup does
-# not install.
-export FOREBAY_TESTS_MAY_SKIP ?= gpu,second-name,namespaces,mosaic,litdata,spdl,dali
+# name of this machine in its hosts file, network namespaces, the contest's loaders and the tools of
+# deploy/, which setup does not install.
+export FOREBAY_TESTS_MAY_SKIP ?= gpu,second-name,namespaces,mosaic,litdata,spdl,dali,$(deploy_tools)
 export FOREBAY_SKIPS ?= $(CURDIR)/target/skips
 
 .PHONY: start-skips
@@ -131,6 +137,11 @@ python-test:
 	@# at a time, as half of the tests wait; the output of each appears when it has ended.
 	@printf '%s\n' $(python_tests) | xargs -P 2 -I {} bash -c \
 		'log=target/pytest-$$(tr / - <<<"{}").log; $(python) -m pytest {} >"$$log" 2>&1; code=$$?; cat "$$log"; exit $$code'
+
+.PHONY: deploy-test
+deploy-test: setup-tests setup-deploy ## Test the files of deploy/ with helm, Kubernetes' schemas, runc and Slurm
+	$(call heading,tests of deploy/)
+	@FOREBAY_TESTS_MAY_SKIP=root,terraform $(python) -m pytest deploy/tests
 
 .PHONY: torture
 torture: ## Kill daemon after daemon on one cache directory: ROUNDS=1000 SEED=1

@@ -1,0 +1,28 @@
+#!/bin/sh
+# Slurm's Prolog: a node on which Forebay would fail takes no job. Put it into slurm.conf:
+#   Prolog=/etc/slurm/forebay/prolog.sh
+#   PrologFlags=Alloc
+# slurmd runs it as root before the first step of a job. If it fails, slurmctld drains the node and
+# puts the job back into the queue.
+set -u
+
+# slurmd clears the environment.
+FOREBAY=/usr/bin/forebay
+CONFIG=/etc/forebay/forebay.toml
+# slurmd waits for the Prolog without an end of its own; doctor takes a second or two, and longer
+# only where a disk or another node hangs.
+LIMIT=60s
+
+refuse() {
+    logger --tag forebay-prolog "job ${SLURM_JOB_ID:-?}: $1" 2>/dev/null || :
+    printf 'forebay: %s\n' "$1" >&2
+    exit 1
+}
+
+# It answers on its own socket, or the node's jobs would each start a daemon of their own.
+timeout "$LIMIT" "$FOREBAY" status --json >/dev/null 2>&1 ||
+    refuse "no daemon answers on this node: systemctl status forebayd"
+
+# Warnings let jobs through: they cost speed.
+found=$(timeout "$LIMIT" "$FOREBAY" doctor --config "$CONFIG" 2>&1) ||
+    refuse "$(printf '%s\n' "$found" | grep '^wrong' || echo 'doctor did not end')"
