@@ -57,6 +57,8 @@ pub(super) struct Wait {
 enum Reached {
     /// Durable on this node.
     Staged,
+    /// Durable on this node and on another one of its cluster, or in the store.
+    Replicated,
     /// All files of this node are in the store.
     Uploaded,
     /// Visible as a whole, on any node.
@@ -81,6 +83,7 @@ pub(super) fn run(verb: &Verb, launcher: &Launcher) -> Done {
 fn wait(arguments: &Wait, launcher: &Launcher) -> Done {
     let level = match arguments.level {
         Reached::Staged => Level::Staged,
+        Reached::Replicated => Level::Replicated,
         Reached::Uploaded => Level::Uploaded,
         Reached::Published => Level::Published,
     };

@@ -183,6 +183,7 @@ pub(crate) fn checkpoint_wait(
 ) -> PyResult<()> {
     let level = match level {
         "staged" => Level::Staged,
+        "replicated" => Level::Replicated,
         "uploaded" => Level::Uploaded,
         _ => Level::Published,
     };

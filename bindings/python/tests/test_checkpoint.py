@@ -297,7 +297,7 @@ def test_mistakes_are_told(url, tmp_path):
         with pytest.raises(Invalid):
             checkpoint.open(mistake, "wb")
     with pytest.raises(Invalid, match="level"):
-        checkpoint.wait(url, "replicated")
+        checkpoint.wait(url, "durable")
     for wrong in ({"step": -1}, {"thread_count": 0}, {"overwrite": "no"}, {"timeout": 0}):
         with pytest.raises(Invalid):
             checkpoint.Writer(url, **wrong)

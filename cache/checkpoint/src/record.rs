@@ -48,6 +48,12 @@ pub struct Record {
     /// Options of the destination without secrets, such as `AWS_ENDPOINT_URL`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<BTreeMap<String, String>>,
+    /// Node whose file this is the second copy of; none for a file of this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<String>,
+    /// Node that keeps the second copy, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keeper: Option<String>,
     /// Commit of the attempt; on `.metadata` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<Commit>,
@@ -147,6 +153,17 @@ impl Record {
         sealed::decode(bytes)
     }
 
+    /// Returns the level of durability that the file has reached.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        match &self.progress {
+            // The copy on this node is damaged.
+            Progress::Failed { .. } => Level::Staged,
+            progress if self.keeper.is_some() => progress.level().max(Level::Replicated),
+            progress => progress.level(),
+        }
+    }
+
     /// Returns the URL by which people name the save that it is part of: that of the object for a
     /// file of its own, else that of the checkpoint.
     #[must_use]
@@ -175,6 +192,18 @@ impl Record {
             None => Ok(()),
             Some(id) => refuse("a commit names a file twice, or its `.metadata`")
                 .map_err(|error| error.at("file", id)),
+        }
+    }
+
+    /// Rejects a copy of a copy.
+    fn check_copies(&self) -> Result<()> {
+        match (&self.home, &self.keeper) {
+            (Some(home), Some(keeper)) => {
+                Err(Error::new(ErrorKind::Invalid, "a second copy has none of its own")
+                    .at("home", home)
+                    .at("keeper", keeper))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -209,6 +238,7 @@ impl Document for Record {
         url.and_then(|()| blocks::check(self.len, &self.blocks))
             .and_then(|()| self.check_commit())
             .and_then(|()| self.check_endpoint())
+            .and_then(|()| self.check_copies())
             .and_then(|()| self.progress.check(self.len))
             .map_err(|error| error.at("url", &self.url).at("name", &self.name).at("id", self.id))
     }

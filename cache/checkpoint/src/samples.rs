@@ -37,6 +37,8 @@ pub(crate) fn record_of(id: FileId, name: FileName, len: u64) -> Record {
         tenant: None,
         user: 0,
         endpoint: None,
+        home: None,
+        keeper: None,
         commit: None,
         progress: Progress::Staged,
     }
@@ -131,15 +133,21 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
         overwrite,
         replaced: if overwrite { vec!["a/\"b".to_owned()] } else { Vec::new() },
     });
+    let copies =
+        (any::<Option<String>>(), any::<bool>()).prop_map(|(node, is_home)| match is_home {
+            true => (node, None),
+            false => (None, node),
+        });
     let owner = (any::<String>(), any::<Option<String>>(), any::<u32>(), any::<bool>());
     let file = (id(), name(), contents(), any::<u64>());
-    (file, owner, prop::option::of(commit), progress()).prop_filter_map(
+    (file, owner, prop::option::of(commit), progress(), copies).prop_filter_map(
         "ids are not unique",
         |(
             (id, name, (len, blocks), staged_at_ms),
             (job, tenant, user, is_lone),
             commit,
             progress,
+            (home, keeper),
         )| {
             let name = if commit.is_some() { FileName::metadata() } else { name };
             let record = Record {
@@ -150,6 +158,8 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
                 job,
                 tenant,
                 user,
+                home,
+                keeper,
                 commit,
                 progress,
                 ..record_of(id, name, 0)

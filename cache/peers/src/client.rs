@@ -157,7 +157,7 @@ impl Peers {
     }
 
     /// Sends a request that is answered by a short document.
-    async fn answered<T: DeserializeOwned>(
+    pub(crate) async fn answered<T: DeserializeOwned>(
         &self,
         peer: &Peer,
         path: &str,
@@ -179,11 +179,18 @@ impl Peers {
     /// # Errors
     /// The error of the node, or of the way to it.
     pub async fn presence(&self, node: &str, request: &ShardRequest) -> Result<Presence> {
+        self.answered(&*self.member(node)?, HAS, json(request)).await
+    }
+
+    /// Returns the member with a name.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub(crate) fn member(&self, node: &str) -> Result<Arc<Peer>> {
         let unknown = || Error::new(ErrorKind::NotFound, "no member of the cluster");
         let ring = self.ring();
         let member = ring.member(node).ok_or_else(unknown).map_err(|error| error.at("node", node));
-        let peer = self.routes.peer(member?);
-        self.answered(&peer, HAS, json(request)).await
+        Ok(self.routes.peer(member?))
     }
 
     /// Asks the node at an address, a host and a port, for its identity. Its certificate must be
@@ -208,7 +215,9 @@ impl Peers {
                 Reply::Waiting => {}
                 Reply::Stat(stat) => return Ok(stat),
                 Reply::Failed(error) => return Err(Failure::told(error)),
-                Reply::Samples(_) | Reply::End { .. } => return Err(frames.wrong("an index")),
+                Reply::Samples(_) | Reply::End { .. } | Reply::Kept => {
+                    return Err(frames.wrong("no identity"));
+                }
             }
         }
     }
@@ -271,7 +280,17 @@ impl Peers {
         request: &BytesRequest,
         into: Vec<&mut [u8]>,
     ) -> Asked<Vec<usize>> {
-        let response = self.post(peer, BYTES, json(request)?).await?;
+        self.fill(peer, (BYTES, json(request)?), into).await
+    }
+
+    /// Fills `into` with the bytes that a request is answered with. Returns their numbers.
+    pub(crate) async fn fill(
+        &self,
+        peer: &Peer,
+        (path, request): (&str, Vec<u8>),
+        into: Vec<&mut [u8]>,
+    ) -> Asked<Vec<usize>> {
+        let response = self.post(peer, path, request).await?;
         // Bytes that drip are no sign of life.
         let bytes: usize = into.iter().map(|into| into.len()).sum();
         let longest = SILENCE + Duration::from_secs(bytes as u64 / SLOWEST);
@@ -286,7 +305,12 @@ impl Peers {
         received
     }
 
-    async fn frames(&self, peer: &Peer, path: &str, request: &ShardRequest) -> Asked<Frames> {
+    pub(crate) async fn frames<T: Serialize>(
+        &self,
+        peer: &Peer,
+        path: &str,
+        request: &T,
+    ) -> Asked<Frames> {
         let response = self.post(peer, path, json(request)?).await?;
         Ok(Frames { response, buffer: BytesMut::new(), node: peer.name().to_owned() })
     }
@@ -372,14 +396,14 @@ impl IndexStream {
 }
 
 /// Frames of a reply.
-struct Frames {
+pub(crate) struct Frames {
     response: Response,
     buffer: BytesMut,
     node: String,
 }
 
 impl Frames {
-    async fn next(&mut self) -> Asked<Reply> {
+    pub(crate) async fn next(&mut self) -> Asked<Reply> {
         loop {
             if let Some(frame) = self.take()? {
                 return Ok(frame);
@@ -411,7 +435,7 @@ impl Frames {
         reply.map(Some).map_err(|error| Failure::new(Fallback::Corrupt, error))
     }
 
-    fn wrong(&self, what: &str) -> Failure {
+    pub(crate) fn wrong(&self, what: &str) -> Failure {
         let error = Error::new(ErrorKind::Corrupt, format!("a node sent {what}"));
         Failure::new(Fallback::Corrupt, error.at("node", &self.node))
     }
@@ -447,7 +471,7 @@ fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     })
 }
 
-fn json<T: Serialize>(request: &T) -> Asked<Vec<u8>> {
+pub(crate) fn json<T: Serialize>(request: &T) -> Asked<Vec<u8>> {
     serde_json::to_vec(request).map_err(|error| {
         let what = format!("a request does not encode: {error}");
         Failure::new(Fallback::Failed, Error::new(ErrorKind::Invalid, what))

@@ -9,6 +9,7 @@
 //! | [`Route`] | the nodes to ask for a shard |
 //! | [`greet_members`] | clocks and rules of the members, compared with this node's |
 //! | [`Peered`] | an origin whose shards may come from other nodes |
+//! | [`replicas`] | second copies of checkpoints' files |
 //!
 //! One hop: a node that serves another asks no third one, except for a copy that is there. So no
 //! request goes round in circles, whatever lists the nodes have.
@@ -20,6 +21,7 @@ pub mod message;
 mod peer;
 mod peered;
 mod ranges;
+pub mod replicas;
 mod report;
 mod routes;
 mod tls;

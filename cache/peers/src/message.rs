@@ -190,6 +190,8 @@ pub enum Reply {
     },
     /// The shard failed at the node.
     Failed(Error),
+    /// The second copy of a checkpoint's file is durable.
+    Kept,
 }
 
 impl Reply {

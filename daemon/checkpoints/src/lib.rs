@@ -11,6 +11,7 @@
 
 mod clock;
 mod counts;
+mod keeping;
 mod lanes;
 mod load;
 mod names;
@@ -18,9 +19,11 @@ mod places;
 mod publish;
 mod registry;
 mod remove;
+mod replicas;
 mod report;
 mod save;
 mod tidy;
+mod unsealed;
 mod upload;
 mod wait;
 
@@ -30,6 +33,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use forebay_checkpoint::{Level, Progress, Record};
 use forebay_engine::session::SlabMemory;
 use forebay_error::{Error, ErrorKind, Result, shown};
+use forebay_peer_server::Replicas;
+use forebay_peers::Peers;
 use forebay_source::{Options, Rate, Sink};
 use forebay_store::Store;
 use forebay_wire::checkpoint::Place;
@@ -42,6 +47,7 @@ pub use report::{CheckpointReport, CheckpointsReport};
 pub use save::{Saving, Writer};
 
 use counts::Counts;
+use keeping::{Answering, Keeping};
 use lanes::Lanes;
 use places::Places;
 use registry::{Registry, Tracked};
@@ -54,6 +60,7 @@ const RATES: NonZeroUsize = NonZeroUsize::new(64).expect("64 is not zero");
 pub struct Checkpoints {
     inner: Arc<Inner>,
     tasks: Arc<Tasks>,
+    answering: Arc<Answering>,
 }
 
 /// Tasks of uploads, ended on drop.
@@ -77,6 +84,10 @@ impl Tasks {
 pub(crate) struct Inner {
     store: Store,
     registry: Registry,
+    /// Copies of other nodes' files.
+    keeping: Keeping,
+    /// Other nodes; none without a cluster.
+    peers: Option<Arc<Peers>>,
     counts: Counts,
     /// Rate limits by the rule's pattern.
     rates: Mutex<LruCache<String, Arc<Rate>>>,
@@ -91,17 +102,20 @@ impl Checkpoints {
     /// Begins to look for what was staged before, and goes on with its uploads. Nobody else waits
     /// for the listing of the tiers.
     #[must_use]
-    pub fn start(store: Store, slabs: SlabMemory) -> Self {
+    pub fn start(store: Store, slabs: SlabMemory, peers: Option<Arc<Peers>>) -> Self {
         let inner = Arc::new(Inner {
             store,
             registry: Registry::default(),
+            keeping: Keeping::default(),
+            peers,
             counts: Counts::default(),
             rates: Mutex::new(LruCache::new(RATES)),
             lanes: Lanes::new(slabs),
             places: Places::default(),
             resumed: SetOnce::new(),
         });
-        let checkpoints = Self { inner, tasks: Arc::default() };
+        let answering = Arc::new(Answering(Arc::downgrade(&inner)));
+        let checkpoints = Self { inner, tasks: Arc::default(), answering };
         let (inner, tasks) = (checkpoints.inner.clone(), Arc::downgrade(&checkpoints.tasks));
         checkpoints.tasks.spawn(async move {
             inner.resume(&tasks).await;
@@ -110,6 +124,15 @@ impl Checkpoints {
                 period.tick().await;
                 inner.look_after().await;
                 inner.expire().await;
+            }
+        });
+        let (inner, tasks) = (checkpoints.inner.clone(), Arc::downgrade(&checkpoints.tasks));
+        checkpoints.tasks.spawn(async move {
+            inner.resumed.wait().await;
+            let mut period = tokio::time::interval(keeping::PERIOD);
+            loop {
+                period.tick().await;
+                inner.look_after_copies(&tasks).await;
             }
         });
         checkpoints
@@ -128,6 +151,27 @@ impl Checkpoints {
         Ok(self.inner.registry.select(waiting).len() as u64)
     }
 
+    /// Brings what waits on this node to a place: supplies credentials as [`Checkpoints::supply`]
+    /// does, and takes over the second copies of other nodes' files. Returns the number of files
+    /// that are not in the store yet.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::supply`]; those of the device.
+    pub async fn resume(&self, place: &Place) -> Result<u64> {
+        self.inner.resumed.wait().await;
+        let tasks = Arc::downgrade(&self.tasks);
+        self.inner.take_over_all(&checked_url(&place.url)?, &tasks).await?;
+        self.supply(place).await
+    }
+
+    /// Answers to other nodes about second copies.
+    #[must_use]
+    pub fn replicas(&self) -> Weak<dyn Replicas> {
+        // A plain coercion, which `Arc::downgrade` alone does not do.
+        let answering: Arc<dyn Replicas> = self.answering.clone();
+        Arc::downgrade(&answering)
+    }
+
     /// Returns true while something is on its way to a store, and needs nobody's help.
     #[must_use]
     pub fn is_busy(&self) -> bool {
@@ -137,16 +181,20 @@ impl Checkpoints {
         };
         !self.inner.resumed.initialized() || waiting().iter().any(is_moving)
     }
+}
 
+impl Inner {
     /// Names of the tiers for a file, by the rule of its URL.
-    fn check_rule(&self, url: &str, bytes: u64) -> Result<Vec<String>> {
-        let Some(rule) = self.inner.store.checkpoint_rule(url) else { return Ok(Vec::new()) };
+    pub(crate) fn check_rule(&self, url: &str, bytes: u64) -> Result<Vec<String>> {
+        let Some(rule) = self.store.checkpoint_rule(url) else { return Ok(Vec::new()) };
         let Some(max) = rule.max_bytes else { return Ok(rule.tiers) };
-        let staged = self.inner.registry.select(|record| {
-            let its = self.inner.store.checkpoint_rule(&record.url);
+        let is_its = |record: &Record| {
+            let its = self.store.checkpoint_rule(&record.url);
             its.is_some_and(|other| other.matches == rule.matches)
-        });
-        let held: u64 = staged.iter().map(|file| file.record().len).sum();
+        };
+        let own = self.registry.select(is_its).into_iter();
+        let staged = own.chain(self.keeping.files().select(is_its));
+        let held: u64 = staged.map(|file| file.record().len).sum();
         match held.saturating_add(bytes) <= max {
             true => Ok(rule.tiers),
             false => Err(Error::new(ErrorKind::Full, "checkpoints of this rule take their `max`")
@@ -157,9 +205,7 @@ impl Checkpoints {
                 .advise("wait until uploads are done, or raise `max` of the [[checkpoint]]")),
         }
     }
-}
 
-impl Inner {
     /// Finds what was staged before, and goes on with its uploads.
     async fn resume(self: &Arc<Self>, tasks: &Weak<Tasks>) {
         let (found, failed) = self.store.staged().await;
@@ -176,6 +222,10 @@ impl Inner {
                 }
             };
             let options = Options::from(record.endpoint.clone().unwrap_or_default());
+            if record.home.is_some() {
+                self.keeping.files().add(staged.file, record, options);
+                continue;
+            }
             let tracked = self.registry.add(staged.file, record, options);
             if let Some(tasks) = tasks.upgrade() {
                 tasks.upload(self, tracked);

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use forebay_checkpoint::{
-    BLOCK_BYTES, DOCUMENT_BYTES_MAX, Entry, FileName, Level, MANIFEST, METADATA, Manifest,
+    BLOCK_BYTES, DOCUMENT_BYTES_MAX, Entry, FileId, FileName, Level, MANIFEST, METADATA, Manifest,
     Progress, Record, block_count, object_url,
 };
 use forebay_error::{Doing, Error, ErrorKind, Result};
@@ -16,6 +16,7 @@ use forebay_uring::{GRANULE, LentRegion};
 use forebay_wire::checkpoint::{BLOCK, Block, FileFacts, Place, Published};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 
+use crate::registry::Tracked;
 use crate::{Checkpoints, Inner, checked_url};
 
 // Blocks of the wire are those of the manifest: one checksum each.
@@ -61,7 +62,7 @@ impl Checkpoints {
         let source = self.inner.store.origin(&place, &options)?;
         let stat = source.stat(&place).await?;
         let local = match &entry {
-            Some(entry) => self.inner.registry.get(entry.id),
+            Some(entry) => self.inner.here(entry.id),
             None => lone.into_iter().find(|one| is_tag(&one.record(), &stat)),
         };
         let (len, blocks) = match (&entry, &local) {
@@ -190,6 +191,11 @@ impl Loading {
 }
 
 impl Inner {
+    /// Returns a file on this node, be it a copy of another one's.
+    fn here(&self, id: FileId) -> Option<Arc<Tracked>> {
+        self.registry.get(id).or_else(|| self.keeping.files().get(id))
+    }
+
     /// Entry of a file in its checkpoint's manifest; none without a manifest.
     async fn entry(&self, url: &str, name: &FileName, options: &Options) -> Result<Option<Entry>> {
         let sink = match self.sink(url, options) {

@@ -4,6 +4,7 @@
 //! was told.
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,13 +12,28 @@ use forebay_checkpoint::{Commit, FileId, Level, Progress, Record};
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_source::Options;
 use forebay_store::StagedFile;
+use lru::LruCache;
 use tokio::sync::{Notify, watch};
 
+/// Removed files remembered, for the nodes that keep their second copies: they ask every 10 s,
+/// and a node stages fewer files in that time.
+const REMOVED: NonZeroUsize = NonZeroUsize::new(4096).expect("4096 is not zero");
+
 /// All staged files.
-#[derive(Default)]
 pub(crate) struct Registry {
     files: Mutex<HashMap<FileId, Arc<Tracked>>>,
+    removed: Mutex<LruCache<FileId, ()>>,
     changed: watch::Sender<()>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self {
+            files: Mutex::default(),
+            removed: Mutex::new(LruCache::new(REMOVED)),
+            changed: watch::Sender::default(),
+        }
+    }
 }
 
 /// A staged file and its way to the store.
@@ -36,6 +52,10 @@ pub(crate) struct Tracked {
     is_cancelled: AtomicBool,
     /// True while its upload waits for a commit that allows it.
     awaits_commit: AtomicBool,
+    /// Held while a node is asked to keep the second copy.
+    pub(crate) copying: tokio::sync::Mutex<()>,
+    /// Node that was asked last: it may read the file.
+    reader: Mutex<Option<String>>,
 }
 
 /// Way to the place that a file goes to.
@@ -58,6 +78,8 @@ impl Registry {
             is_removed: tokio::sync::Mutex::new(false),
             is_cancelled: AtomicBool::new(false),
             awaits_commit: AtomicBool::new(false),
+            copying: tokio::sync::Mutex::default(),
+            reader: Mutex::default(),
         });
         let mut files = self.lock();
         files.insert(id, tracked.clone());
@@ -94,7 +116,9 @@ impl Registry {
         }
         tracked.file.remove().await?;
         *is_removed = true;
-        self.lock().remove(&tracked.lock().id);
+        let id = tracked.lock().id;
+        self.lock().remove(&id);
+        self.removed.lock().unwrap_or_else(PoisonError::into_inner).put(id, ());
         self.changed.send_replace(());
         // Its task ends.
         tracked.retry.notify_one();
@@ -115,7 +139,29 @@ impl Registry {
     /// # Errors
     /// Those of the device; `Closed` for a file that was removed meanwhile.
     pub(crate) async fn note(&self, tracked: &Tracked, progress: Progress) -> Result<()> {
-        self.change(tracked, |record| Record { progress, ..record }).await
+        self.change(tracked, |record| Record { progress, ..record }).await?;
+        self.forget_trouble(tracked);
+        Ok(())
+    }
+
+    /// Returns true for a file that was removed, as far back as is remembered.
+    pub(crate) fn had(&self, id: FileId) -> bool {
+        self.removed.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
+    }
+
+    /// Forgets a file, which stays on the tier. Returns it unless it was removed meanwhile.
+    pub(crate) fn take(&self, id: FileId) -> Option<Arc<Tracked>> {
+        let taken = self.lock().remove(&id);
+        self.changed.send_replace(());
+        taken
+    }
+
+    /// Notes the node that keeps the second copy of a file, on the tier first.
+    ///
+    /// # Errors
+    /// As [`Registry::note`].
+    pub(crate) async fn note_keeper(&self, tracked: &Tracked, keeper: String) -> Result<()> {
+        self.change(tracked, |record| Record { keeper: Some(keeper), ..record }).await
     }
 
     /// Notes the keys that a publication makes superfluous, on the tier first.
@@ -127,7 +173,14 @@ impl Registry {
             let commit = record.commit.map(|commit| Commit { replaced: keys, ..commit });
             Record { commit, ..record }
         };
-        self.change(tracked, change).await
+        self.change(tracked, change).await?;
+        self.forget_trouble(tracked);
+        Ok(())
+    }
+
+    fn forget_trouble(&self, tracked: &Tracked) {
+        tracked.set_trouble(None);
+        self.changed.send_replace(());
     }
 
     async fn change(&self, tracked: &Tracked, change: impl FnOnce(Record) -> Record) -> Result<()> {
@@ -139,7 +192,6 @@ impl Registry {
         }
         tracked.file.save_record(record.encode()?).await?;
         *tracked.lock() = Arc::new(record);
-        tracked.set_trouble(None);
         self.changed.send_replace(());
         Ok(())
     }
@@ -192,7 +244,17 @@ impl Tracked {
     }
 
     pub(crate) fn level(&self) -> Level {
-        self.lock().progress.level()
+        self.lock().level()
+    }
+
+    /// Lets a node read the file, to keep the second copy.
+    pub(crate) fn let_read(&self, node: &str) {
+        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(node.to_owned());
+    }
+
+    /// Returns true if a node may read the file.
+    pub(crate) fn may_read(&self, node: &str) -> bool {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner).as_deref() == Some(node)
     }
 
     pub(crate) fn options(&self) -> Options {

@@ -32,6 +32,9 @@ pub struct CheckpointsReport {
     pub restored_local_bytes: u64,
     /// Bytes restored from stores since the daemon started.
     pub restored_origin_bytes: u64,
+    /// Bytes of other nodes' files, of which this one keeps the second copies.
+    #[serde(default)]
+    pub kept_bytes: u64,
     /// Checkpoints, the newest first.
     pub checkpoints: Vec<CheckpointReport>,
 }
@@ -69,11 +72,13 @@ impl Checkpoints {
     #[must_use]
     pub fn report(&self) -> CheckpointsReport {
         let counts = &self.inner.counts;
+        let kept = self.inner.keeping.files().select(|_| true);
         let mut report = CheckpointsReport {
             staged_bytes: self.inner.store.staged_bytes(),
             saved_bytes: counts.saved.get(),
             uploaded_bytes: counts.uploaded.get(),
             published: counts.published.get(),
+            kept_bytes: kept.iter().map(|file| file.record().len).sum(),
             restored_local_bytes: counts.local.get(),
             restored_origin_bytes: counts.remote.get(),
             ..CheckpointsReport::default()
@@ -127,9 +132,9 @@ fn progress(record: &Record) -> (Level, u64) {
         // A file of its own needs no publication.
         Progress::Uploaded { .. } if record.is_lone => (Level::Published, record.len),
         Progress::Uploading { part_bytes, parts, .. } => {
-            (Level::Staged, (part_bytes * parts.len() as u64).min(record.len))
+            (record.level(), (part_bytes * parts.len() as u64).min(record.len))
         }
         progress if progress.level() >= Level::Uploaded => (progress.level(), record.len),
-        _ => (Level::Staged, 0),
+        _ => (record.level(), 0),
     }
 }

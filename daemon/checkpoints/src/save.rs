@@ -1,7 +1,6 @@
 //! Writing side: a client's file, block by block, until it is staged.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_checkpoint::{
@@ -9,11 +8,11 @@ use forebay_checkpoint::{
 };
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
-use forebay_store::StagedFile;
 use forebay_uring::{GRANULE, LentRegion};
 use forebay_wire::checkpoint::{BLOCK, Block, Save};
 
 use crate::clock::now_ms;
+use crate::unsealed::Unsealed;
 use crate::{Checkpoints, Inner, checked_url};
 
 /// Bytes by which a file grows beyond its expected length, at most. It doubles before: few calls
@@ -32,12 +31,11 @@ pub struct Writer {
 /// A file that a client is writing. Dropped before it is sealed, it is removed.
 pub struct Saving {
     inner: Arc<Inner>,
-    file: StagedFile,
+    file: Unsealed,
     draft: Draft,
     blocks: Mutex<BTreeMap<u64, (u64, u32)>>,
     /// Bytes of room; held while it grows.
     room: tokio::sync::Mutex<u64>,
-    is_sealed: AtomicBool,
 }
 
 /// Facts for the record of a file that is not sealed yet.
@@ -69,21 +67,14 @@ impl Checkpoints {
         }
         // Rejects a place before room is made for it.
         self.inner.sink(&url, &options)?;
-        let tiers = self.check_rule(&url, expected)?;
-        let store = &self.inner.store;
-        let file = loop {
-            match store.stage(&id.to_string(), expected, &tiers).await {
-                Err(error) if error.kind() == ErrorKind::Full && self.inner.free().await => {}
-                staged => break staged?,
-            }
-        };
+        let tiers = self.inner.check_rule(&url, expected)?;
+        let file = self.inner.stage(id, expected, &tiers).await?;
         Ok(Saving {
             inner: self.inner.clone(),
             file,
             draft: Draft { id, url, name, is_lone, job, writer, options },
             blocks: Mutex::default(),
             room: tokio::sync::Mutex::new(expected),
-            is_sealed: AtomicBool::new(false),
         })
     }
 
@@ -93,12 +84,11 @@ impl Checkpoints {
     /// `Invalid` if blocks are missing; those of the device.
     pub async fn seal(&self, saving: Arc<Saving>, len: u64, commit: Option<Commit>) -> Result<()> {
         let record = saving.record(len, commit)?;
-        saving.file.seal(len, record.encode()?).await?;
-        saving.is_sealed.store(true, Ordering::Relaxed);
+        let file = saving.file.seal(len, record.encode()?).await?;
         let options = saving.draft.options.clone();
         self.inner.counts.saved.add(record.len);
         self.inner.supply(&record.url, &options);
-        let tracked = self.inner.registry.add(saving.file.clone(), record, options);
+        let tracked = self.inner.registry.add(file, record, options);
         self.tasks.upload(&self.inner, tracked);
         Ok(())
     }
@@ -189,6 +179,8 @@ impl Saving {
             tenant: writer.tenant.clone(),
             user: writer.user,
             endpoint: Some(options.without_secrets()),
+            home: None,
+            keeper: None,
             commit,
             progress: Progress::Staged,
         })
@@ -196,21 +188,6 @@ impl Saving {
 
     fn blocks(&self) -> MutexGuard<'_, BTreeMap<u64, (u64, u32)>> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Saving {
-    fn drop(&mut self) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if !self.is_sealed.load(Ordering::Relaxed) {
-            let file = self.file.clone();
-            runtime.spawn(async move {
-                if let Err(error) = file.remove().await {
-                    let what = "an unfinished file of a checkpoint stays until the next start";
-                    tracing::warn!(id = file.id(), %error, "{what}");
-                }
-            });
-        }
     }
 }
 

@@ -160,6 +160,15 @@ impl Policy {
         }
     }
 
+    /// Rejects the second copy of a file of another node, which judged its writer: users have other
+    /// numbers there. Without a rule for the URL this node would never bring it to the store.
+    ///
+    /// # Errors
+    /// `PermissionDenied` with the URL.
+    pub fn may_keep(&self, url: &str) -> Result<()> {
+        self.checkpoints.may_keep(url)
+    }
+
     /// Refuses a URL that jobs of this tenant may not have read here. Another node asks, whose
     /// users and groups have other numbers: the name of the tenant and its groups on this node
     /// count.

@@ -1,7 +1,7 @@
 //! The node's part in its cluster: the other nodes, and what it serves them.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -10,7 +10,7 @@ use forebay_config::settings::{ClusterConfig, MembersSource};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_members as members;
 use forebay_members::{Greet, Members};
-use forebay_peer_server::{PeerServer, PeerServerConfig};
+use forebay_peer_server::{PeerServer, PeerServerConfig, Replicas};
 use forebay_peers::message::{Greeting, PROTOCOL};
 use forebay_peers::{ClusterReport, DrainReport, PeerTls, PeerTlsFiles, Peers, greet_members};
 use forebay_store::Store;
@@ -116,6 +116,17 @@ impl Cluster {
             tokio::spawn(greet_members(peers.clone(), greeted)),
         ];
         Ok(Self { peers, server, members, source, group, tls, greeting, tasks })
+    }
+
+    /// Returns the client of the other nodes.
+    #[must_use]
+    pub fn peers(&self) -> &Arc<Peers> {
+        &self.peers
+    }
+
+    /// Begins to answer what concerns second copies of checkpoints' files.
+    pub fn serve_replicas(&self, replicas: Weak<dyn Replicas>) {
+        self.server.serve_replicas(replicas);
     }
 
     /// Takes the node off the member list, where nodes register themselves. Returns the time until

@@ -114,7 +114,11 @@ impl Node {
             None => None,
         };
         let slabs = SlabMemory::new(memory.left(in_memory)?);
-        let checkpoints = Arc::new(Checkpoints::start(store.clone(), slabs.clone()));
+        let peers = cluster.as_ref().map(|cluster| cluster.peers().clone());
+        let checkpoints = Arc::new(Checkpoints::start(store.clone(), slabs.clone(), peers));
+        if let Some(cluster) = &cluster {
+            cluster.serve_replicas(checkpoints.replicas());
+        }
         Ok(Arc::new(Self {
             store,
             access,

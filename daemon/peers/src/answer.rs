@@ -4,8 +4,8 @@
 //! to come again: the asker waits, and does not go to the origin.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use forebay_peers::message::{
     BYTES, BytesRequest, Greeting, HAS, HELLO, INDEX, KEEP, MAX_REQUEST, PART_MEMBERS, RANGE_HEAD,
     Reply, STAT, SUSPECT, ShardRequest,
 };
+use forebay_peers::replicas::{FILE_BYTES, FILE_STATES, KEEP_FILE};
 use forebay_shard::IndexPart;
 use forebay_shard::checksum::crc32c;
 use forebay_source::Rate;
@@ -27,10 +28,11 @@ use hyper::{Method, Request, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
+use crate::replicas::Replicas;
 use crate::server::{Asker, Guard, Tally};
 
 /// Wait for serving memory: some blocks at a gigabit.
-const MEMORY_WAIT: Duration = Duration::from_millis(500);
+pub(crate) const MEMORY_WAIT: Duration = Duration::from_millis(500);
 
 /// Pause that a busy node asks for, in seconds.
 const RETRY_AFTER: &str = "0.25";
@@ -56,7 +58,7 @@ pub(crate) const SECOND_COPIES: usize = 64;
 const FRAMES_AHEAD: usize = 4;
 
 /// Body of a reply.
-type Body = UnsyncBoxBody<Bytes, Error>;
+pub(crate) type Body = UnsyncBoxBody<Bytes, Error>;
 
 /// Answers of a node.
 pub(crate) struct Answers {
@@ -71,12 +73,20 @@ pub(crate) struct Answers {
     /// Permits of second copies.
     pub(crate) second_copies: Arc<Semaphore>,
     pub(crate) tally: Arc<Tally>,
+    /// Files of checkpoints; none while the node starts.
+    pub(crate) replicas: Arc<OnceLock<Weak<dyn Replicas>>>,
 }
 
-/// Bytes of a shard on their way to the connection.
-struct Sent {
+/// Bytes on their way to the connection.
+pub(crate) struct Sent {
     span: Span,
     range: Range<usize>,
+}
+
+impl Sent {
+    pub(crate) fn new(span: Span, range: Range<usize>) -> Self {
+        Self { span, range }
+    }
 }
 
 impl AsRef<[u8]> for Sent {
@@ -115,6 +125,9 @@ impl Answers {
             (&Method::POST, SUSPECT) => self.suspect(request, member).await,
             (&Method::POST, KEEP) => self.keep(request, member).await,
             (&Method::POST, HAS) => self.has(request, member).await,
+            (&Method::POST, KEEP_FILE) => self.clone().keep_file(request, member).await,
+            (&Method::POST, FILE_BYTES) => self.clone().file_bytes(request, member).await,
+            (&Method::POST, FILE_STATES) => self.file_states(request, member).await,
             _ => Err(Error::new(ErrorKind::Invalid, "unknown request of another node")
                 .at("path", &path)
                 .advise("upgrade the nodes of a cluster one release at a time")),
@@ -258,7 +271,7 @@ impl Answers {
                 sent.push(Bytes::from(head));
                 continue;
             };
-            let bytes = Sent { span, range: place };
+            let bytes = Sent::new(span, place);
             let sum = crc32c(bytes.as_ref());
             if sums.as_ref().is_some_and(|sums| sums[at] != sum) {
                 return Err(self.flawed(request.shard, range.start));
@@ -269,19 +282,11 @@ impl Answers {
             self.tally.sent_bytes.fetch_add(bytes.as_ref().len() as u64, Ordering::Relaxed);
             sent.extend([Bytes::from(head), Bytes::from_owner(bytes)]);
         }
-        let pieces = futures::stream::iter(sent.into_iter().flat_map(pieces));
-        let paced = pieces.then(move |piece| {
-            let answers = self.clone();
-            async move {
-                answers.rate.take(piece.len() as u64).await;
-                Ok(Frame::data(piece))
-            }
-        });
-        Ok(Response::new(StreamBody::new(paced).boxed_unsync()))
+        Ok(paced(self, sent))
     }
 
     /// Leases serving memory. A lease has a byte at least.
-    async fn lease(&self, bytes: usize) -> Result<Span> {
+    pub(crate) async fn lease(&self, bytes: usize) -> Result<Span> {
         self.memory.lease(bytes.max(1)).await
     }
 
@@ -296,6 +301,19 @@ impl Answers {
         }
         error
     }
+}
+
+/// Returns a reply of bytes, no faster than the node may serve.
+pub(crate) fn paced(answers: Arc<Answers>, sent: Vec<Bytes>) -> Response<Body> {
+    let pieces = futures::stream::iter(sent.into_iter().flat_map(pieces));
+    let paced = pieces.then(move |piece| {
+        let answers = answers.clone();
+        async move {
+            answers.rate.take(piece.len() as u64).await;
+            Ok(Frame::data(piece))
+        }
+    });
+    Response::new(StreamBody::new(paced).boxed_unsync())
 }
 
 /// Cuts bytes into pieces of [`PIECE`].
@@ -336,14 +354,14 @@ async fn send_index(shard: &PeerShard, is_awaited: bool, frames: &Frames) -> Res
 }
 
 /// Frames of a reply, on their way to the connection.
-struct Frames(mpsc::Sender<std::result::Result<Frame<Bytes>, Error>>);
+pub(crate) struct Frames(mpsc::Sender<std::result::Result<Frame<Bytes>, Error>>);
 
 impl Frames {
     /// Sends a frame.
     ///
     /// # Errors
     /// `Closed` if the asker is gone.
-    async fn reply(&self, reply: &Reply) -> Result<()> {
+    pub(crate) async fn reply(&self, reply: &Reply) -> Result<()> {
         let frame = Frame::data(Bytes::from(reply.encode()?));
         let gone = |_| Error::new(ErrorKind::Closed, "the asking node is gone");
         self.0.send(Ok(frame)).await.map_err(gone)
@@ -351,7 +369,7 @@ impl Frames {
 }
 
 /// Runs some work, with signs of life meanwhile.
-async fn alive<T>(frames: &Frames, work: impl Future<Output = T>) -> Result<T> {
+pub(crate) async fn alive<T>(frames: &Frames, work: impl Future<Output = T>) -> Result<T> {
     let mut work = std::pin::pin!(work);
     loop {
         match tokio::time::timeout(HEARTBEAT, work.as_mut()).await {
@@ -362,7 +380,7 @@ async fn alive<T>(frames: &Frames, work: impl Future<Output = T>) -> Result<T> {
 }
 
 /// Returns a reply whose frames `send` sends.
-fn frames<F>(send: impl FnOnce(Frames) -> F) -> Response<Body>
+pub(crate) fn frames<F>(send: impl FnOnce(Frames) -> F) -> Response<Body>
 where
     F: Future<Output = Result<()>> + Send + 'static,
 {
@@ -385,16 +403,24 @@ where
 }
 
 /// Reads the body of a request.
-async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T> {
+pub(crate) async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T> {
+    read_up_to(request, MAX_REQUEST).await
+}
+
+/// Reads a body of at most `limit` bytes.
+pub(crate) async fn read_up_to<T: DeserializeOwned>(
+    request: Request<Incoming>,
+    limit: usize,
+) -> Result<T> {
     let invalid = |why: String| Error::new(ErrorKind::Invalid, format!("invalid request: {why}"));
-    let body = Limited::new(request.into_body(), MAX_REQUEST).collect();
+    let body = Limited::new(request.into_body(), limit).collect();
     let body = tokio::time::timeout(BODY_TIMEOUT, body).await;
     let body = body.map_err(|_| invalid("its body does not come".to_owned()))?;
-    let body = body.map_err(|error| invalid(error.to_string()).at("limit", MAX_REQUEST))?;
+    let body = body.map_err(|error| invalid(error.to_string()).at("limit", limit))?;
     serde_json::from_slice(&body.to_bytes()).map_err(|error| invalid(error.to_string()))
 }
 
-fn busy() -> Response<Body> {
+pub(crate) fn busy() -> Response<Body> {
     let error = Error::new(ErrorKind::Unavailable, "this node serves as much as it may");
     let mut response = document(StatusCode::SERVICE_UNAVAILABLE, &error);
     response
@@ -417,7 +443,7 @@ fn failed(error: &Error) -> Response<Body> {
     document(status, error)
 }
 
-fn document<T: serde::Serialize>(status: StatusCode, content: &T) -> Response<Body> {
+pub(crate) fn document<T: serde::Serialize>(status: StatusCode, content: &T) -> Response<Body> {
     // Greetings and errors are made of texts and numbers.
     let body = serde_json::to_vec(content).unwrap_or_default();
     let never = |never: std::convert::Infallible| match never {};

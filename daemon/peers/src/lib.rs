@@ -4,10 +4,13 @@
 //! |---|---|
 //! | [`PeerServer`] | the port, its connections, and the names of those who may ask |
 //! | `answer` | replies about shards, and their bytes |
+//! | [`Replicas`] | second copies of checkpoints' files |
 //! | `pace` | an end to connections that take nothing |
 
 mod answer;
 mod pace;
+mod replicas;
 mod server;
 
+pub use replicas::Replicas;
 pub use server::{Guard, PeerServer, PeerServerConfig};

@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
@@ -21,6 +21,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::answer::{Answers, SECOND_COPIES, SUSPECTS};
 use crate::pace::Paced;
+use crate::replicas::Replicas;
 
 /// Maximum number of connections: 32 of each node in a rack of 64.
 const CONNECTIONS: usize = 2048;
@@ -41,6 +42,12 @@ pub trait Guard: Send + Sync {
     /// # Errors
     /// `PermissionDenied` naming the URL.
     fn may_read(&self, node: &str, tenant: Option<&str>, url: &str) -> Result<()>;
+
+    /// Rejects the second copy of a checkpoint's file that another node wants kept here.
+    ///
+    /// # Errors
+    /// `PermissionDenied` naming the URL.
+    fn may_keep(&self, node: &str, url: &str) -> Result<()>;
 
     /// Notes that a connection from this address was rejected.
     fn note_rejected(&self, from: &str, error: &Error);
@@ -76,6 +83,7 @@ pub struct PeerServer {
     address: SocketAddr,
     tally: Arc<Tally>,
     accepting: tokio::task::JoinHandle<()>,
+    replicas: Arc<OnceLock<Weak<dyn Replicas>>>,
 }
 
 impl Drop for PeerServer {
@@ -95,6 +103,7 @@ impl PeerServer {
         let listener = listener.doing("open the port for other nodes").map_err(at)?;
         let address = listener.local_addr().doing("open the port for other nodes")?;
         let tally = Arc::<Tally>::default();
+        let replicas: Arc<OnceLock<_>> = Arc::default();
         let answers = Arc::new(Answers {
             store: store.for_peer(),
             greeting: config.greeting,
@@ -104,10 +113,18 @@ impl PeerServer {
             suspects: Arc::new(Semaphore::new(SUSPECTS)),
             second_copies: Arc::new(Semaphore::new(SECOND_COPIES)),
             tally: tally.clone(),
+            replicas: replicas.clone(),
         });
         let accepting = tokio::spawn(accept(listener, config.tls, answers, peers));
         tracing::info!(%address, "serves other nodes");
-        Ok(Self { address, tally, accepting })
+        Ok(Self { address, tally, accepting, replicas })
+    }
+
+    /// Begins to answer what concerns files of checkpoints; before, the asker is told to come
+    /// again. A second call has no effect.
+    pub fn serve_replicas(&self, replicas: Weak<dyn Replicas>) {
+        // Set once, by the node that starts.
+        let _ = self.replicas.set(replicas);
     }
 
     /// Returns the address and port.

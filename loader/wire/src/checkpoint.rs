@@ -110,8 +110,8 @@ pub struct Commit {
     pub overwrite: bool,
 }
 
-/// State of a checkpoint, in the order in which it is reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// Durability of a checkpoint. The order is that of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Level {
     /// Durable on the nodes that wrote it.
     Staged,
@@ -119,6 +119,8 @@ pub enum Level {
     Uploaded,
     /// Visible as a whole in the store.
     Published,
+    /// On the disks of two nodes, or in the store.
+    Replicated,
 }
 
 /// Answers about checkpoints.

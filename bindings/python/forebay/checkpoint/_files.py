@@ -14,10 +14,10 @@ from forebay._options import job_name
 from forebay.checkpoint._way import TIMEOUT, Way, checked, split
 from forebay.errors import Invalid, NotFound
 
-Level = Literal["staged", "uploaded", "published"]
+Level = Literal["staged", "replicated", "uploaded", "published"]
 
 # Levels, the weakest first.
-_LEVELS = ("staged", "uploaded", "published")
+_LEVELS = ("staged", "replicated", "uploaded", "published")
 
 # Bytes of a file's identity: those of a random UUID.
 ID_BYTES = 16
@@ -290,7 +290,9 @@ def wait(
     url
         URL of the checkpoint, or of a file of its own.
     level
-        ``"staged"``: durable on this node; ``"uploaded"``: all files of this node are in the store;
+        ``"staged"``: durable on this node; ``"replicated"``: another node of the cluster has a
+        second copy of each file, which this call asks for, or the store has it; ``"uploaded"``: all
+        files of this node are in the store;
         ``"published"``: visible as a whole, on any node.
     timeout
         Seconds to wait.
@@ -300,11 +302,14 @@ def wait(
     Raises
     ------
     Unavailable
-        If the level is not reached in time.
+        If the level is not reached in time, or no other node answers (``replicated``).
+    Full
+        If no other node has room for a copy (``replicated``).
     NotFound
         If nothing of the checkpoint is on its way from this node (``staged``, ``uploaded``).
     Invalid, Corrupt, PermissionDenied
-        If the upload or the publication needs somebody's help, with the reason.
+        If this node is in no cluster (``replicated``); if the upload or the publication needs
+        somebody's help, with the reason.
     """
     if level not in _LEVELS:
         raise Invalid(f"level={level!r}: use one of {_LEVELS}", {"option": "level"})

@@ -363,7 +363,7 @@ impl Store {
         let most = if is_sized { stored.saturating_mul(MAX_UNPACKING) } else { UNKNOWN };
         let broke = loop {
             let taken = match index.next().await {
-                Ok(Reply::Waiting | Reply::Stat(_)) => Ok(()),
+                Ok(Reply::Waiting | Reply::Stat(_) | Reply::Kept) => Ok(()),
                 Ok(Reply::Samples(part)) => {
                     growth.append(part, most).inspect_err(|error| index.note_wrong(error))
                 }

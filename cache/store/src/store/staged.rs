@@ -151,6 +151,14 @@ impl StagedFile {
         self.tier.write_staged(&self.file, at, from).await
     }
 
+    /// Writes the daemon's own bytes at an offset, a multiple of 4 KiB.
+    ///
+    /// # Errors
+    /// As [`StagedFile::write`].
+    pub async fn write_copy(&self, at: u64, from: Span) -> Result<()> {
+        self.tier.write_staged_copy(&self.file, at, from).await
+    }
+
     /// Makes the file durable and visible, cut to `len` bytes, with this record.
     ///
     /// # Errors

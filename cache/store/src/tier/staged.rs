@@ -165,12 +165,34 @@ impl Tier {
         let bytes = from.len() as u64;
         let wrote = device::answer(disk.engine.write_lent(file, at, from)).await;
         self.answered(wrote.and_then(|done| done.result))?;
+        self.count_staged(bytes);
+        Ok(())
+    }
+
+    /// Writes the daemon's own bytes. `at`: offset in the file.
+    ///
+    /// # Errors
+    /// As [`Tier::write_staged`].
+    pub(crate) async fn write_staged_copy(
+        &self,
+        file: &DiskFile,
+        at: u64,
+        from: Span,
+    ) -> Result<()> {
+        let disk = self.device_of_staged()?;
+        let bytes = from.len() as u64;
+        let wrote = device::answer(disk.engine.write(file, at, from)).await;
+        self.answered(wrote.and_then(|done| done.result))?;
+        self.count_staged(bytes);
+        Ok(())
+    }
+
+    fn count_staged(&self, bytes: u64) {
         self.0.tally.written_bytes.add(bytes);
         if let Some(mut wear) = self.wear() {
             // Counted, never a reason to reject a checkpoint.
             wear.spend(bytes, clock::now());
         }
-        Ok(())
     }
 
     /// Reads into a client's memory.

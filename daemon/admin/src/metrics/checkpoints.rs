@@ -10,6 +10,12 @@ pub(super) const FAMILIES: &[Family] = &[
         |status| vec![Sample::new([""; 0], status.checkpoints.staged_bytes)],
     ),
     Family::gauge(
+        "forebay_checkpoint_kept_bytes",
+        &[],
+        "Bytes of other nodes' checkpoints, of which this node keeps the second copies.",
+        |status| vec![Sample::new([""; 0], status.checkpoints.kept_bytes)],
+    ),
+    Family::gauge(
         "forebay_checkpoint_backlog_bytes",
         &[],
         "Bytes of checkpoints that are not in their store yet.",

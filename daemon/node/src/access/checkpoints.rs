@@ -7,6 +7,9 @@ use forebay_config::settings::{Allow, Who, Writers};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::settled;
 
+/// Message for a URL without a rule.
+const NO_RULE: &str = "this daemon writes no checkpoints to this URL";
+
 /// Every rule, in order.
 #[derive(Debug)]
 pub(super) struct Checkpoints(Vec<Writers>);
@@ -21,6 +24,20 @@ impl Checkpoints {
         self.0.iter().filter_map(|writers| writers.allow.as_ref())
     }
 
+    /// Rejects a URL that no rule matches.
+    pub(super) fn may_keep(&self, url: &str) -> Result<()> {
+        match self.rule(&settled(url)?) {
+            Some(_) => Ok(()),
+            None => Err(Error::new(ErrorKind::PermissionDenied, NO_RULE)
+                .at("url", url)
+                .advise("give all nodes of a cluster the same [[checkpoint]] rules")),
+        }
+    }
+
+    fn rule(&self, plain: &str) -> Option<&Writers> {
+        self.0.iter().find(|one| one.rule.has(plain))
+    }
+
     pub(super) fn may_write(&self, who: &Who, is_admin: bool, url: &str) -> Result<()> {
         let denied = |what: &str, advice: &str| {
             let error = Error::new(ErrorKind::PermissionDenied, what.to_owned()).at("url", url);
@@ -31,11 +48,8 @@ impl Checkpoints {
             Err(error.advise(advice.to_owned()))
         };
         let plain = settled(url)?;
-        let Some(Writers { allow, .. }) = self.0.iter().find(|one| one.rule.has(&plain)) else {
-            return denied(
-                "this daemon writes no checkpoints to this URL",
-                "ask an admin for a [[checkpoint]] that matches it",
-            );
+        let Some(Writers { allow, .. }) = self.rule(&plain) else {
+            return denied(NO_RULE, "ask an admin for a [[checkpoint]] that matches it");
         };
         if is_admin {
             return Ok(());

@@ -15,6 +15,8 @@ use crate::audit::{Audit, Entry, Whom};
 const CONNECT: &str = "peer_connect";
 /// Event of a rejected request of another node.
 const READ: &str = "peer_read";
+/// Event of a rejected second copy.
+const KEEP: &str = "peer_keep";
 /// Event of a request of this node that another one rejected.
 const ASK: &str = "peer_ask";
 
@@ -43,6 +45,12 @@ impl Guard for NodeGuard {
         let Some(tenant) = tenant else { return Ok(()) };
         self.access.policy().tenant_may_read(tenant, url).inspect_err(|error| {
             self.audit.note(Entry::denied(READ, error).by(&whom(node, Some(tenant))));
+        })
+    }
+
+    fn may_keep(&self, node: &str, url: &str) -> Result<()> {
+        self.access.policy().may_keep(url).inspect_err(|error| {
+            self.audit.note(Entry::denied(KEEP, error).by(&whom(node, None)));
         })
     }
 

@@ -196,6 +196,7 @@ impl Connection {
             wire::Level::Staged => Level::Staged,
             wire::Level::Uploaded => Level::Uploaded,
             wire::Level::Published => Level::Published,
+            wire::Level::Replicated => Level::Replicated,
         };
         let may_save = self.rights.may_save(&place.url);
         let node = self.node.clone();
@@ -225,7 +226,7 @@ impl Connection {
     async fn resume(&mut self, place: Place) -> Result<()> {
         self.rights.save_checkpoint(&place.url)?;
         self.check_reach(&place)?;
-        let files = self.node.checkpoints.supply(&place).await?;
+        let files = self.node.checkpoints.resume(&place).await?;
         self.reply(&Reply::Checkpoint(Box::new(wire::Reply::Resumed { files }))).await
     }
 
