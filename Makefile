@@ -22,6 +22,8 @@ python := .venv/bin/python
 # Folders that hold Python code, and those that hold Python tests.
 python_code := $(wildcard bindings/python cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/small benches/foresight benches/overhead benches/checkpoint deploy/tests examples scripts tests/python)
 python_tests := $(wildcard bindings/python/tests tests/python examples/tests cli/bench/contest/tests benches/cluster/tests benches/gpu/tests deploy/tests scripts/tests)
+# Folder with half of the Python tests.
+largest := bindings/python/tests
 # Engine that tests and benchmarks compare the others with.
 cross_check := forebay-benches/tokio-uring
 heading = @printf '\n==> %s\n' "$(1)"
@@ -133,10 +135,13 @@ rust-test:
 .PHONY: python-test
 python-test:
 	$(call heading,Python tests)
-	@# One process per folder: JAX, once imported, warns of every fork that another folder makes. Two
-	@# at a time, as half of the tests wait; the output of each appears when it has ended.
-	@printf '%s\n' $(python_tests) | xargs -P 2 -I {} bash -c \
-		'log=target/pytest-$$(tr / - <<<"{}").log; $(python) -m pytest {} >"$$log" 2>&1; code=$$?; cat "$$log"; exit $$code'
+	@# One process per folder: JAX, once imported, warns of every fork that another folder makes. The
+	@# largest folder has two, each with every other file. Three at a time, as most of the tests wait;
+	@# the output of each appears when it has ended.
+	@{ for half in 0 1; do \
+		printf '%s\n' $(largest)/test_*.py | awk "NR % 2 == $$half" | xargs; \
+	done; printf '%s\n' $(filter-out $(largest),$(python_tests)); } | xargs -P 3 -I {} bash -c \
+		'log=$$(mktemp target/pytest-XXXXXX.log); $(python) -m pytest {} >"$$log" 2>&1; code=$$?; cat "$$log"; exit $$code'
 
 .PHONY: deploy-test
 deploy-test: setup-tests setup-deploy ## Test the files of deploy/ with helm, Kubernetes' schemas, runc and Slurm

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the Rust tests of the workspace, two test binaries at a time.
+"""Runs the Rust tests of the workspace, some test binaries at a time.
 
 Output appears as a whole when a binary has ended; a passed binary prints one line. Each failure is
 printed in full, every other binary still runs, and the exit code is 1 at the end.
@@ -20,9 +20,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMES = ROOT / "target/test-times.json"
-# Half of the tests wait for servers and timers: two binaries keep two cores busy, and memory for
-# more than two (a gigabyte each of frames and slabs) is not everywhere.
-AT_ONCE = 2
+# Most of the tests wait for servers and timers: three binaries keep two cores busy.
+AT_ONCE = 3
+# A binary's daemons have a gigabyte of frames and slabs each, and some binaries start four.
+BYTES_EACH = 4 << 30
 # Binaries that measure waiting or throughput: beside others they would measure those.
 ALONE = {"benchmarks", "causes", "costs", "starvation", "stress", "trace"}
 
@@ -101,10 +102,17 @@ class Runs:
                 done.result()
 
 
+def fitting() -> int:
+    """Returns the number of binaries that memory has room for, at least one."""
+    facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    available = int(facts["MemAvailable"].split()[0]) << 10
+    return max(1, min(AT_ONCE, available // BYTES_EACH))
+
+
 def main() -> int:
     """Builds and runs; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="binaries at a time")
+    parser.add_argument("--at-once", type=int, default=fitting(), help="binaries at a time")
     parser.add_argument("cargo", nargs="*", help="arguments of cargo test, after --")
     arguments = parser.parse_args()
     binaries = build(arguments.cargo)

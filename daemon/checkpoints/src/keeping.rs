@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use forebay_checkpoint::{BLOCK_BYTES, LEFTOVER, Progress, Record};
@@ -20,7 +20,6 @@ use forebay_source::Options;
 use forebay_uring::{GRANULE, Span};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
 use crate::clock::now_ms;
 use crate::registry::{Registry, Tracked};
@@ -83,14 +82,14 @@ impl Keeping {
         &self.files
     }
 
-    /// Returns the time since when a home has not answered.
-    fn silence(&self, home: &str, answers: bool) -> Duration {
+    /// Returns the time for which a home has not answered.
+    fn silence(&self, home: &str, answers: bool, now: Instant) -> Duration {
         let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
         if answers {
             silent.remove(home);
             return Duration::ZERO;
         }
-        silent.entry(home.to_owned()).or_insert_with(Instant::now).elapsed()
+        now.duration_since(*silent.entry(home.to_owned()).or_insert(now))
     }
 }
 
@@ -181,7 +180,7 @@ impl Inner {
             Ok(peers) => peers.file_states(home, &FilesAsked { ids }).await,
             Err(error) => Err(error),
         };
-        let silent = self.keeping.silence(home, answers.is_ok());
+        let silent = self.keeping.silence(home, answers.is_ok(), Instant::now());
         if let Err(error) = &answers {
             tracing::debug!(home, %error, "the home of second copies does not answer");
         }
@@ -274,20 +273,16 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn silence_of_a_home_begins_anew_after_an_answer() {
-        let keeping = Keeping::default();
-        assert_eq!(keeping.silence("a", false), Duration::ZERO);
-        tokio::time::advance(MINUTE).await;
-        assert_eq!(
-            (keeping.silence("a", false), keeping.silence("b", false)),
-            (MINUTE, Duration::ZERO)
-        );
-        assert_eq!(keeping.silence("a", true), Duration::ZERO);
-        tokio::time::advance(MINUTE).await;
-        assert_eq!(
-            (keeping.silence("a", false), keeping.silence("b", false)),
-            (Duration::ZERO, MINUTE)
-        );
+    #[test]
+    fn silence_of_a_home_begins_anew_after_an_answer() {
+        let (keeping, begin) = (Keeping::default(), Instant::now());
+        let silence =
+            |home, answers, minutes| keeping.silence(home, answers, begin + minutes * MINUTE);
+        assert_eq!(silence("a", false, 0), Duration::ZERO);
+        assert_eq!(silence("a", false, 1), MINUTE);
+        assert_eq!(silence("b", false, 1), Duration::ZERO);
+        assert_eq!(silence("a", true, 1), Duration::ZERO);
+        assert_eq!(silence("a", false, 2), Duration::ZERO);
+        assert_eq!(silence("b", false, 2), MINUTE);
     }
 }

@@ -110,9 +110,16 @@ impl Saving {
         };
         // The file is cut to its length when it is sealed.
         let padded = len.next_multiple_of(GRANULE as u64);
-        let span = lent.span(memory..memory.saturating_add(padded))?;
+        let span = || lent.span(memory..memory.saturating_add(padded));
+        // Rejects memory that is none before room is made.
+        span()?;
         self.make_room(start + padded).await?;
-        self.file.write(start, span).await?;
+        // A disk that others fill has less room than the tier may use.
+        while let Err(error) = self.file.write(start, span()?).await {
+            if error.kind() != ErrorKind::Full || !self.inner.free().await {
+                return Err(error);
+            }
+        }
         match self.blocks().insert(number, (len, crc)) {
             None => Ok(()),
             Some(_) => Err(Error::new(ErrorKind::Invalid, "a block is written twice")
