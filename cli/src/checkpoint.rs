@@ -107,10 +107,14 @@ pub(super) fn place(target: &Target, url: &str, launcher: &Launcher) -> Done<Che
 fn list(report: &CheckpointsReport) -> String {
     let CheckpointsReport { staged_bytes, backlog_bytes, oldest_seconds, held_files, .. } = report;
     let checkpoints = &report.checkpoints;
-    if checkpoints.is_empty() {
-        return "no checkpoint has files on this node".to_owned();
-    }
     let bytes = |bytes: &u64| ByteSize(*bytes).display().iec().to_string();
+    let kept = match report.kept_bytes {
+        0 => String::new(),
+        kept => format!("; keeps second copies of {} for other nodes", bytes(&kept)),
+    };
+    if checkpoints.is_empty() {
+        return format!("no checkpoint has files on this node{kept}");
+    }
     let oldest = oldest_seconds.map_or(String::new(), |age| format!(", the oldest for {age} s"));
     let held = match held_files {
         0 => String::new(),
@@ -118,7 +122,7 @@ fn list(report: &CheckpointsReport) -> String {
         files => format!("; {files} files need help"),
     };
     let mut lines = vec![format!(
-        "{} on the tiers, {} not in the store yet{oldest}{held}",
+        "{} on the tiers, {} not in the store yet{oldest}{held}{kept}",
         bytes(staged_bytes),
         bytes(backlog_bytes)
     )];
@@ -135,7 +139,7 @@ fn checkpoint(checkpoint: &CheckpointReport) -> String {
         [uploaded_bytes, bytes].map(|bytes| ByteSize(*bytes).display().iec().to_string());
     let (url, job) = (printable(url), printable(job));
     let files = if *files == 1 { "1 file".to_owned() } else { format!("{files} files") };
-    let line = format!("  {level:9}  {uploaded:>10} of {all:>10}  {files}{step}  {url}  ({job})");
+    let line = format!("  {level:10}  {uploaded:>10} of {all:>10}  {files}{step}  {url}  ({job})");
     match trouble {
         Some(trouble) => format!("{line}\n    {}", printable(trouble)),
         None => line,
