@@ -4,8 +4,8 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use forebay_client::{Connection, Deadline, Level};
 use forebay_error::{Error, ErrorKind};
@@ -90,6 +90,42 @@ fn full_disk_costs_one_save_and_leaves_nothing() {
     bench.wait(Level::Published).unwrap();
     assert_eq!(bench.url, url);
     assert!(bench.load("last").unwrap() == patterned(5 * MIB, 100));
+}
+
+/// A disk without room while a file is there.
+#[derive(Debug, Default)]
+struct CrowdedDisk(Mutex<Option<PathBuf>>);
+
+impl Faults for CrowdedDisk {
+    fn fate(&self, attempt: &Attempt<'_>) -> Fate {
+        let crowding = self.0.lock().unwrap();
+        match crowding.as_ref().is_some_and(|path| path.exists()) {
+            true if attempt.kind == AttemptKind::Write => Fate::Fail(Errno::NOSPC.raw_os_error()),
+            _ => Fate::Pass,
+        }
+    }
+
+    fn landed(&self, _attempt: &Attempt<'_>, _is_ok: bool) {}
+}
+
+/// What is in the store makes room on a disk that others fill.
+#[test]
+fn copies_of_stored_files_go_for_a_save_on_a_full_disk() {
+    let mut bench = SavingNode::to_folder();
+    bench.daemon = None;
+    let disk = Arc::new(CrowdedDisk::default());
+    let mut config = saves_anywhere(Daemon::config(bench.cache.path(), 1 << 30));
+    config.faults = Some(disk.clone());
+    bench.daemon = Some(Daemon::try_start(config).unwrap());
+    bench.save_alone("old", 1, &patterned(MIB, 1));
+    let old = format!("{}/old", bench.url);
+    bench.place_at(&old, "").wait(Level::Uploaded).unwrap();
+    let copy = bench.staged().remove(0);
+    *disk.0.lock().unwrap() = Some(copy.clone());
+    bench.save_alone("new", 2, &patterned(MIB, 2));
+    assert!(!copy.exists());
+    assert!(bench.load("new").unwrap() == patterned(MIB, 2));
+    assert!(bench.load("old").unwrap() == patterned(MIB, 1));
 }
 
 /// A connection by hand.

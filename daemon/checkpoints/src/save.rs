@@ -116,8 +116,14 @@ impl Saving {
         self.make_room(start + padded).await?;
         // A disk that others fill has less room than the tier may use.
         while let Err(error) = self.file.write(start, span()?).await {
-            if error.kind() != ErrorKind::Full || !self.inner.free().await {
+            if error.kind() != ErrorKind::Full {
                 return Err(error);
+            }
+            if !self.inner.free().await {
+                return Err(error.advise(
+                    "free space on the tier's disk, or lower the tier's capacity below what others \
+                     leave there",
+                ));
             }
         }
         match self.blocks().insert(number, (len, crc)) {
