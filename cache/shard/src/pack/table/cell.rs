@@ -191,3 +191,60 @@ fn unfit() -> Error {
     Error::new(ErrorKind::Invalid, "a column has a type that cannot become a field")
         .advise("times, decimals and maps are not read: leave the column out by --field COLUMN=")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parquet::basic::TimeUnit;
+
+    use super::*;
+
+    fn column(kind: Physical, logical: Option<LogicalType>) -> Type {
+        Type::primitive_type_builder("c", kind).with_logical_type(logical).build().unwrap()
+    }
+
+    fn group(names: &[&str]) -> Type {
+        let member = |name: &&str| {
+            Arc::new(Type::primitive_type_builder(name, Physical::BYTE_ARRAY).build().unwrap())
+        };
+        let members = names.iter().map(member).collect();
+        Type::group_type_builder("c").with_fields(members).build().unwrap()
+    }
+
+    #[test]
+    fn class_of_a_column_follows_from_its_type() {
+        for (column, class) in [
+            (column(Physical::BYTE_ARRAY, None), Class::File),
+            (column(Physical::BYTE_ARRAY, Some(LogicalType::String)), Class::Text),
+            (column(Physical::INT64, None), Class::Integer),
+            (column(Physical::BOOLEAN, None), Class::Integer),
+            (column(Physical::FLOAT, None), Class::Real),
+            (group(&["path", "bytes"]), Class::File),
+            (group(&["bytes", "path", "more"]), Class::Json),
+        ] {
+            assert_eq!(class_of(&column).unwrap(), class, "{column:?}");
+        }
+        let time = LogicalType::timestamp(true, TimeUnit::MILLIS);
+        for column in
+            [column(Physical::INT64, Some(time)), column(Physical::INT32, Some(LogicalType::Date))]
+        {
+            let error = class_of(&column).unwrap_err();
+            assert_eq!((error.kind(), error.place("column")), (ErrorKind::Invalid, Some("c")));
+        }
+    }
+
+    #[test]
+    fn ending_of_a_path_is_short_and_plain() {
+        for (path, ending) in [
+            ("a/b.flac", Some("flac")),
+            ("noext", None),
+            ("a.b/c", None),
+            ("trailing.", None),
+            ("x.a b", None),
+            ("x.abcdefgh", None),
+        ] {
+            assert_eq!(ending_of(path), ending, "{path}");
+        }
+    }
+}
