@@ -97,8 +97,9 @@ def s3_server(folder: Path) -> Iterator[dict[str, str]]:
             sys.exit("the S3 server did not start")
         yield {**KEYS, "AWS_ENDPOINT_URL": first_line.removeprefix("listening on ").strip()}
     finally:
-        server.terminate()
-        server.wait()
+        # Waits for it, and closes its pipes.
+        with server:
+            server.terminate()
 
 
 @contextmanager

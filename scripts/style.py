@@ -157,6 +157,9 @@ def _is_test(path: str) -> bool:
     return path.startswith("tests/") or "/tests/" in path or path.endswith("/tests.rs")
 
 
+# Index of the documentation for machines, by https://llmstxt.org.
+INDEX = "llms.txt"
+
 MEASURES = {".rs": rust, ".py": python, ".md": markdown}
 
 
@@ -174,7 +177,7 @@ def measure(root: Path) -> Figures:
     for path in tracked(root):
         if rule := MEASURES.get(Path(path).suffix):
             rule(path, (root / path).read_text(), figures)
-        if path.endswith(".md"):
+        if path.endswith(".md") or Path(path).name == INDEX:
             links(root, path, figures)
     return figures
 

@@ -8,7 +8,10 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Commands;
-use forebay_shard::pack::{Input, Limits, Packed, Packing, Plan, check_pattern, is_list};
+use forebay_shard::pack::{
+    Columns, Input, Limits, Packed, Packing, Plan, check_pattern, is_list, is_mds, is_parquet,
+    is_table,
+};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
@@ -17,26 +20,37 @@ use super::{Done, Failure, Output, bar_style, print, print_json};
 /// Interval of a spinner's frames.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Make WebDataset shards of even size, and their manifest, from a folder, a list or other shards.
+/// Make WebDataset shards of even size, and their manifest, from a folder, a list, tables, MDS, or
+/// other shards.
 ///
 /// Run the same command again after it was stopped, by whatever: shards that are whole are kept,
 /// the rest is written. Nothing is ever overwritten.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// A folder, a list (.csv, .tsv, .jsonl, .parquet), or shards: paths with braces (`{000..099}`)
-    /// and globs.
+    /// A folder, a list (.csv, .tsv, .jsonl, .parquet), Parquet files of samples, a folder of
+    /// Mosaic Streaming (MDS), or shards: paths with braces (`{000..099}`) and globs.
     ///
     /// In a folder, files that share a path up to the first dot of their name become one sample:
     /// `cat/001.jpg` and `cat/001.cls` are the fields `jpg` and `cls` of sample `cat/001`. Samples
     /// come in the order of their keys. A file that fits no sample is an error; notes of operating
-    /// systems (.DS_Store, ._*, Thumbs.db) are left out.
+    /// systems (.DS_Store, ._*, Thumbs.db) are left out. With --classes, a folder of each class as
+    /// torchvision's ImageFolder reads it.
     ///
     /// In a list, each row becomes a sample, in the order of the rows, and the header describes the
     /// columns: `key` holds keys (without it, rows are numbered from 000000000); `cls=` holds the
     /// field `cls` itself; `jpg` names files that hold the field `jpg`, relative to the list's
     /// folder or --root. An empty cell is no field. Commas, semicolons or tabs separate the cells
     /// of a .csv; a line of a .jsonl is an object whose names are those of columns.
+    ///
+    /// Parquet files hold the samples themselves if Hugging Face's `datasets` wrote them, or if
+    /// they have nested columns, are several, or come with --field or --key. Each row becomes a
+    /// sample: columns {bytes, path} become files (`jpg`, `png`, by their first bytes), integers
+    /// `cls`, other numbers `float`, text `txt`, lists and structs `json`. Where several columns
+    /// have one ending, the column's name comes in front: `title.txt`, `caption.txt`.
+    ///
+    /// In a folder of MDS, with its index.json, columns are named in the same way; arrays and raw
+    /// images become `npy`, pickles stay as they are.
     ///
     /// From shards, each sample is taken as it is, in their order. Members without a sample, which
     /// loaders skip, are left out; a sample that loaders would report as bad is an error.
@@ -66,6 +80,18 @@ pub(super) struct Arguments {
     /// Seed of --shuffle.
     #[arg(long, requires = "shuffle", default_value_t = 0)]
     seed: u64,
+    /// In a folder of folders, take each one's name for the class of its files: field `cls` holds
+    /// the class's number, and `out.classes.json` the names in their order.
+    #[arg(long)]
+    classes: bool,
+    /// Name the field that a column becomes, as in --field image=jpg; --field image= leaves the
+    /// column out. For Parquet files and MDS.
+    #[arg(long, value_name = "COLUMN=NAME", value_parser = field)]
+    field: Vec<(String, Option<String>)>,
+    /// The column that holds keys, in Parquet files and MDS. Unset: samples are numbered from
+    /// 000000000.
+    #[arg(long, value_name = "COLUMN")]
+    key: Option<String>,
     /// The folder from which a list's paths count. Unset: the list's own.
     #[arg(long, value_name = "FOLDER")]
     root: Option<PathBuf>,
@@ -97,6 +123,9 @@ pub(super) struct Arguments {
 const EXAMPLES: &str = "\
 Examples:
   forebay pack photos/ -o 'train/photos-{:06d}.tar' --bytes 1GB
+  forebay pack imagenet/train/ -o 'train-{:06d}.tar' --classes --shuffle
+  forebay pack 'food101/data/train-*.parquet' -o 'train-{:06d}.tar'
+  forebay pack mds/train/ -o 'train-{:06d}.tar' --field image=jpg --field label=cls
   forebay pack train.csv --root photos/ -o 'train-{:06d}.tar' --shuffle
       where train.csv holds     key,jpg,cls=
                                 n01/17,n01/17.jpeg,0
@@ -111,6 +140,8 @@ struct Document<'a> {
     dry_run: bool,
     manifest: &'a Path,
     hash: &'a str,
+    /// The file with the names of classes, if there are any.
+    classes: Option<PathBuf>,
     samples: u64,
     bytes: u64,
     /// Shards that were there already.
@@ -133,6 +164,12 @@ impl<'a> From<&'a Packed> for Shard<'a> {
 
 fn pattern(text: &str) -> Result<String> {
     check_pattern(text).map(|()| text.to_owned())
+}
+
+fn field(text: &str) -> Result<(String, Option<String>), String> {
+    let (column, name) = text.split_once('=').ok_or("write COLUMN=NAME, or COLUMN= for none")?;
+    let name = (!name.is_empty()).then(|| name.to_owned());
+    Ok((column.to_owned(), name))
 }
 
 fn size(text: &str) -> Result<ByteSize, String> {
@@ -174,31 +211,58 @@ fn limits(arguments: &Arguments) -> Limits {
 }
 
 fn input(arguments: &Arguments) -> Done<Input> {
+    let columns =
+        Columns { fields: arguments.field.iter().cloned().collect(), key: arguments.key.clone() };
     let input = match arguments.inputs.as_slice() {
-        [one] if Path::new(one).is_dir() => Input::Folder(one.into()),
-        [one] if is_list(one.as_ref()) => {
-            Input::List { path: one.into(), root: arguments.root.clone() }
+        [one] if Path::new(one).is_dir() => match arguments.classes {
+            true => Input::ClassFolder(one.into()),
+            false if is_mds(one.as_ref()) => Input::Mds { path: one.into(), columns },
+            false => Input::Folder(one.into()),
+        },
+        [one] if is_list(one.as_ref()) && (one_file(one) || !is_parquet(one.as_ref())) => {
+            let path = Path::new(one);
+            let chosen = !columns.is_default() && is_parquet(path);
+            match chosen || is_parquet(path) && is_table(path)? {
+                true => Input::Tables { paths: vec![path.into()], columns },
+                false => Input::List { path: path.into(), root: arguments.root.clone() },
+            }
+        }
+        all if all.iter().all(|one| is_parquet(one.as_ref())) => {
+            Input::Tables { paths: files(all)?, columns }
         }
         all => Input::Tars {
-            paths: tars(all)?,
+            paths: files(all)?,
             prefix_keys: arguments.prefix_keys,
             sort: arguments.sort,
         },
     };
+    misplaced(arguments, &input).map_or(Ok(input), Err)
+}
+
+/// Returns true for a path that is a file as it stands, and no pattern.
+fn one_file(path: &str) -> bool {
+    Path::new(path).is_file()
+}
+
+/// The error for an option that does not apply to the input.
+fn misplaced(arguments: &Arguments, input: &Input) -> Option<Failure> {
     let (list, tars) = (matches!(input, Input::List { .. }), matches!(input, Input::Tars { .. }));
+    let folder = matches!(input, Input::ClassFolder(_));
+    let table = matches!(input, Input::Mds { .. } | Input::Tables { .. });
     let misplaced = [
         (arguments.root.is_some() && !list, "--root applies to a list"),
         (arguments.prefix_keys && !tars, "--prefix-keys applies to shards"),
         (arguments.sort && !tars, "--sort applies to shards; a folder's samples are sorted"),
+        (arguments.classes && !folder, "--classes applies to a folder"),
+        (!arguments.field.is_empty() && !table, "--field applies to Parquet files and MDS"),
+        (arguments.key.is_some() && !table, "--key applies to Parquet files and MDS"),
     ];
-    match misplaced.iter().find(|(misplaced, _)| *misplaced) {
-        Some((_, what)) => Err(Failure::Usage(Error::new(ErrorKind::Invalid, *what))),
-        None => Ok(input),
-    }
+    let (_, what) = misplaced.iter().find(|(misplaced, _)| *misplaced)?;
+    Some(Failure::Usage(Error::new(ErrorKind::Invalid, *what)))
 }
 
-/// The shards that the command line names: files of this machine.
-fn tars(inputs: &[String]) -> Done<Vec<PathBuf>> {
+/// The shards or tables that the command line names: files of this machine.
+fn files(inputs: &[String]) -> Done<Vec<PathBuf>> {
     let elsewhere = |url: &str| {
         Error::new(ErrorKind::Invalid, "only shards that are files can be packed again")
             .at("url", url)
@@ -207,7 +271,7 @@ fn tars(inputs: &[String]) -> Done<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for input in inputs {
         let alone = Path::new(input);
-        if alone.is_dir() || is_list(alone) {
+        if alone.is_dir() || (is_list(alone) && !is_parquet(alone)) {
             let error = Error::new(ErrorKind::Invalid, "a folder or a list must be the only input");
             return Err(Failure::Usage(error.at("input", input)));
         }
@@ -243,6 +307,7 @@ fn tell(arguments: &Arguments, plan: &Plan, kept: usize) -> Result<()> {
             dry_run: arguments.dry_run,
             manifest: plan.manifest_path(),
             hash: manifest.hash(),
+            classes: plan.classes_path(),
             samples,
             bytes,
             kept,
@@ -256,6 +321,10 @@ fn tell(arguments: &Arguments, plan: &Plan, kept: usize) -> Result<()> {
     }
     let would = if arguments.dry_run { " would be written" } else { "" };
     let kept = if kept > 0 { format!(", {kept} of them there before") } else { String::new() };
+    if let Some(path) = plan.classes_path() {
+        let count: usize = plan.classes().values().map(Vec::len).sum();
+        print(&format!("{}: the names of {count} classes", path.display()))?;
+    }
     let (path, shards) = (plan.manifest_path().display(), manifest.shards().len());
     print(&format!("{path}: {shards} shards, {samples} samples, {}{would}{kept}", size(bytes)))
 }

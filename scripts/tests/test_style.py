@@ -57,6 +57,7 @@ def test_clean_tree_passes(check):
         ("test_a_dot_py", f"def test_{'a' * 61}():\n    pass\n", "test_a.py:1"),
         ("lib_dot_rs", "fn f() {}\n" * 701, "lib.rs: 701"),
         ("page_dot_md", "[a](missing.md)\n", "page.md:1"),
+        ("llms_dot_txt", "# A\n\n- [a](missing.md): a page\n", "llms.txt:3"),
         ("page_dot_md", "# Here\n\n[a](#there)\n", "page.md:3"),
         ("docs__page_dot_md", "In `cache/src/gone.rs`.\n", "docs/page.md:1"),
     ],
@@ -69,6 +70,7 @@ def test_clean_tree_passes(check):
         "long name in Python",
         "long file",
         "missing file",
+        "missing file in the index for machines",
         "missing heading",
         "missing source file",
     ],
@@ -84,3 +86,12 @@ def test_tests_and_tables_may_be_long(check):
     module = "#[cfg(test)]\nmod tests {\n" + "    fn f() {}\n" * 701 + "}\n"
     done = check(page_dot_md=table, lib_dot_rs=module, tests__long_dot_rs="fn f() {}\n" * 701)
     assert done.returncode == 0, done.stdout
+
+
+def test_index_for_machines_names_every_page():
+    root = STYLE.parents[1]
+    index = (root / "llms.txt").read_text()
+    assert index.startswith("# Forebay\n\n> ")
+    for page in sorted(root.glob("docs/**/*.md")):
+        name = str(page.relative_to(root))
+        assert name.startswith("docs/decisions/") or f"]({name})" in index, name

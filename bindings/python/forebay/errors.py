@@ -1,7 +1,8 @@
 """Errors, one class per action of the caller.
 
 The kinds are those of the native side, by the same names. Each text says what happened, where
-(``url``, ``key``, ``offset`` ...) and what to do next.
+(``url``, ``key``, ``offset`` ...) and what to do next. A class has the built-in one of its meaning
+as a second base, so that code written for files, and handlers written for webdataset, catch it.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ class ForebayError(Exception):
             cls.kind = cls.__name__
 
 
-class NotFound(ForebayError):
+class NotFound(ForebayError, FileNotFoundError):
     """The name does not exist: fix the name."""
 
 
-class PermissionDenied(ForebayError):
+class PermissionDenied(ForebayError, PermissionError):
     """Access is denied: fix credentials, modes or access rules."""
 
 
-class Unavailable(ForebayError):
+class Unavailable(ForebayError, OSError):
     """Retries or the timeout ran out: try again later, or mend the endpoint."""
 
 
@@ -62,7 +63,7 @@ class Corrupt(ForebayError):
     """Bytes are wrong: the origin's copy needs repair."""
 
 
-class BadSample(ForebayError):
+class BadSample(ForebayError, ValueError):
     """One sample cannot be used; the rest of its shard is good. See ``on_error``."""
 
 

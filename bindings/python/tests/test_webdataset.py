@@ -696,9 +696,6 @@ def test_missing_module_is_an_error_not_a_bad_sample(
 @pytest.mark.parametrize(
     ("option", "value", "way"),
     [
-        ("cache_dir", "/tmp/c", "FOREBAY_CACHE"),
-        ("cache_size", 10**9, "FOREBAY_CAPACITY"),
-        ("url_to_name", str, "no two URLs share a name"),
         ("select_files", bool, r"\.select"),
         ("rename_files", str, r"\.rename"),
         ("mode", "unlink", "resampled"),
@@ -723,6 +720,35 @@ def test_unsupported_argument_is_rejected_with_advice(
 
 
 @pytest.mark.parametrize(
+    ("option", "value", "way"),
+    [
+        ("cache_dir", "/tmp/c", "FOREBAY_CACHE"),
+        ("cache_size", 10**9, "FOREBAY_CAPACITY"),
+        ("url_to_name", str, "no two URLs share a name"),
+    ],
+)
+def test_argument_about_a_cache_warns_and_changes_nothing(
+    option: str, value: Any, way: str, urls: list[str]
+) -> None:
+    with pytest.warns(UserWarning, match=way) as told:
+        dataset = WebDataset(urls, **{option: value})
+    # The warning is about the caller's line.
+    assert [warning.filename for warning in told] == [__file__]
+    assert keys(dataset) == KEYS
+
+
+@pytest.mark.parametrize(
+    ("variable", "way"), [("WDS_CACHE", "FOREBAY_CACHE"), ("WDS_CACHE_SIZE", "FOREBAY_CAPACITY")]
+)
+def test_variable_about_a_cache_warns(
+    variable: str, way: str, urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "1000")
+    with pytest.warns(UserWarning, match=way):
+        assert keys(WebDataset(urls)) == KEYS
+
+
+@pytest.mark.parametrize(
     "given",
     [[], {}, {"datasets": []}, "set.yaml", 3, [3], [b"x"], "", "a{0..", iter(())],
     ids=repr,
@@ -735,8 +761,6 @@ def test_urls_without_shards_are_rejected(given: Any) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "way"),
     [
-        ("WDS_CACHE", "/tmp", "FOREBAY_CACHE"),
-        ("WDS_CACHE_SIZE", "1000", "FOREBAY_CAPACITY"),
         ("USE_AIS_FOR", "s3", "AWS_ENDPOINT_URL_S3"),
         ("WDS_SEED", "x", "seed="),
         ("WDS_SECURE", "yes", "0 or 1"),

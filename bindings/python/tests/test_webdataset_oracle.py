@@ -513,6 +513,63 @@ def test_chain_yields_the_samples_of_webdataset(
     assert theirs or "none" in name
 
 
+# What a handler asks for: `isinstance(error, KeyError)`.
+CAUGHT = (ValueError, KeyError, FileNotFoundError, OSError, tarfile.ReadError)
+
+FAULTS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "missing shard": lambda lib, ds, h: lib.WebDataset(
+        ["/nowhere/0.tar"], handler=h, shardshuffle=False, empty_check=False
+    ),
+    "cut within a member": lambda lib, ds, h: read(lib, f"{HOSTILE}/truncated-in-member.tar", h),
+    "field twice": lambda lib, ds, h: read(lib, f"{HOSTILE}/duplicate-field.tar", h),
+    "select raises": lambda lib, ds, h: ds.select(fails(9)),
+    "map, own error": lambda lib, ds, h: ds.map(fails(9), handler=h),
+    "rename_keys, missing": CHAINS["rename_keys, missing"],
+    "rename_keys, twice": CHAINS["rename_keys, twice"],
+    "extract_keys, missing": CHAINS["extract_keys, missing"],
+    "extract_keys, twice": CHAINS["extract_keys, twice"],
+    "to_tuple, missing": CHAINS["to_tuple, missing"],
+    "to_tuple, told": CHAINS["to_tuple, missing, told"],
+    "to_tuple, none is an error": CHAINS["to_tuple, none is an error"],
+    "map_dict, missing": CHAINS["map_dict, told"],
+    "rename, missing": CHAINS["rename, told"],
+    "several ranks": lambda lib, ds, h: lib.WebDataset("x.tar", handler=h, shardshuffle=False),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_errors_are_caught_by_the_classes_of_webdataset(
+    name: str, numbered: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "several ranks":
+        monkeypatch.setenv("RANK", "0")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+
+    def errors(library: Any) -> list[Exception]:
+        found: list[Exception] = []
+
+        def handler(error: Exception) -> bool:
+            found.append(error)
+            return True
+
+        try:
+            list(FAULTS[name](library, read(library, numbered, handler), handler))
+        except Exception as error:
+            found.append(error)
+        return found
+
+    mine, theirs = errors(ours), errors(webdataset)
+    # Of a cut member the handler of webdataset hears twice.
+    assert 0 < len(mine) <= len(theirs)
+    for own, other in zip(mine, theirs, strict=False):
+        wanted = [kind for kind in CAUGHT if isinstance(other, kind)]
+        assert wanted, "webdataset raises something else"
+        assert [kind for kind in wanted if not isinstance(own, kind)] == []
+        # A text, not its representation.
+        assert str(own)[0] not in "'\""
+        assert str(pickle.loads(pickle.dumps(own))) == str(own)
+
+
 def test_error_is_raised_after_the_samples_before_it(numbered: list[str]) -> None:
     for library in (ours, webdataset):
         samples = iter(read(library, numbered, library.reraise_exception).map(fails(9)))

@@ -1,4 +1,4 @@
-//! Shards from what lies in files: a folder, a list, or tars that exist already.
+//! Shards from what lies in files: a folder, a list, tables, shards of MDS, or tars that exist.
 //!
 //! The same input makes the same bytes, however many threads write them and however often
 //! they were stopped. Headers carry no time, owner or mode of the source, and a shard gets its name
@@ -6,7 +6,8 @@
 //!
 //! | part | answers |
 //! |---|---|
-//! | `folder`, `list`, `tars` | which samples are there, and where do their bytes lie? |
+//! | `folder`, `list`, `mds`, `table`, `tars` | which samples are there, and where do their bytes lie? |
+//! | `columns` | which field does a column of a table become? |
 //! | `balance` | where does one shard end and the next begin? |
 //! | `plan` | which sample goes into which shard, and is it the plan of last time? |
 //! | `record` | whose are the shards that lie there? |
@@ -14,25 +15,43 @@
 
 mod archive;
 mod balance;
+mod columns;
 mod folder;
 mod list;
+mod mds;
+mod origin;
 mod parallel;
 mod pattern;
 mod plan;
 mod record;
 mod sample;
 mod shard;
+mod table;
 mod tars;
 mod work;
 
 use std::path::Path;
 
 pub use balance::Limits;
+pub use columns::Columns;
 pub use pattern::check_pattern;
 pub use plan::{Input, Packed, Packing, Plan};
+pub use table::is_table;
 
 /// Returns true if `path` is a list of samples, by its name.
 #[must_use]
 pub fn is_list(path: &Path) -> bool {
     list::is_list(path)
+}
+
+/// Returns true if `path` is a Parquet file, by its name.
+#[must_use]
+pub fn is_parquet(path: &Path) -> bool {
+    list::is_parquet(path)
+}
+
+/// Returns true if a folder has an index as Mosaic Streaming writes it.
+#[must_use]
+pub fn is_mds(folder: &Path) -> bool {
+    mds::is_folder(folder)
 }

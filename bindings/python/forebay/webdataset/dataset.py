@@ -1,12 +1,14 @@
 """`WebDataset`: the samples of shards, as dicts of bytes, and the chain that begins with them.
 
-An argument of webdataset's is honoured, or rejected with the alternative here.
+An argument of webdataset's is honoured, or rejected with the alternative here. Those that change no
+sample are answered by a warning.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -25,11 +27,19 @@ _TIMEOUT = 300.0
 
 _SHARDS_MAX = 2**31 - 1
 
-# Unsupported arguments, their default values, and the alternative.
-_REFUSED: dict[str, tuple[Any, str]] = {
+# From a warning in the constructor to its caller: the decorator's frame lies between.
+_CALLER = 3
+
+# Arguments about webdataset's own cache, their default values, and the alternative. Samples are
+# the same without them.
+_NEEDLESS: dict[str, tuple[Any, str]] = {
     "cache_dir": (None, "the daemon caches; give the directory as FOREBAY_CACHE"),
     "cache_size": (-1, "the daemon caches; give the size as FOREBAY_CAPACITY, as in 200GiB"),
     "url_to_name": (None, "the daemon caches, and no two URLs share a name there; leave it out"),
+}
+
+# Unsupported arguments, their default values, and the alternative.
+_REFUSED: dict[str, tuple[Any, str]] = {
     "select_files": (None, "members are grouped in the daemon; choose by .select or .to_tuple"),
     "rename_files": (None, "members are grouped in the daemon; rename by .rename or .rename_keys"),
 }
@@ -62,7 +72,9 @@ class WebDataset(Pipeline):
         True plays the shards again and again, as `repeat` does.
     shardshuffle : bool or int, optional
         Shards in the buffer that they are drawn from; True means 100. Another order each epoch.
-    cache_size, cache_dir, url_to_name, select_files, rename_files
+    cache_size, cache_dir, url_to_name
+        No effect, with a warning: the daemon caches.
+    select_files, rename_files
         Rejected, with the alternative.
     detshuffle : bool
         Every order is a function of the seed here.
@@ -116,6 +128,9 @@ class WebDataset(Pipeline):
         for name, (default, advice) in _REFUSED.items():
             if given[name] != default:
                 raise Invalid(f"{name}={given[name]!r}: {advice}", {"option": name})
+        for name, (default, advice) in _NEEDLESS.items():
+            if given[name] != default:
+                warnings.warn(f"{name}={given[name]!r} has no effect: {advice}", stacklevel=_CALLER)
         super().__init__(seed)
         if mode not in (None, "resampled"):
             raise Invalid(

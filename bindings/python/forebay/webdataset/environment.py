@@ -1,13 +1,14 @@
 """webdataset's environment variables, and their treatment here.
 
 A variable that would change the bytes read, or the code run, is honoured or rejected by name,
-never ignored.
+never ignored; one that only places a cache is answered by a warning.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import warnings
 from urllib.parse import urlsplit
 
 from forebay.errors import Invalid
@@ -15,13 +16,16 @@ from forebay.errors import Invalid
 # Depth to which a variable's value may name further variables.
 _NESTED = 10
 
-# Variables about webdataset's own cache or gateway, and the alternative here.
-_REFUSED = {
+# Variables about webdataset's own cache, and the alternative here.
+_NEEDLESS = {
     "WDS_CACHE": (
-        "the daemon caches, for all jobs of the node at once; unset it and give the directory as "
-        "FOREBAY_CACHE"
+        "the daemon caches, for all jobs of the node at once; give the directory as FOREBAY_CACHE"
     ),
-    "WDS_CACHE_SIZE": "unset it and give the size as FOREBAY_CAPACITY, as in 200GiB",
+    "WDS_CACHE_SIZE": "give the size as FOREBAY_CAPACITY, as in 200GiB",
+}
+
+# Variables about webdataset's gateway, and the alternative here.
+_REFUSED = {
     "USE_AIS_FOR": (
         "AIStore's own protocol is not supported; unset it and name its S3 address as "
         "AWS_ENDPOINT_URL_S3"
@@ -30,13 +34,16 @@ _REFUSED = {
 
 
 def check() -> None:
-    """Reject variables that have another name here.
+    """Reject variables that have another name here, and warn of those without effect.
 
     Raises
     ------
     Invalid
         Naming the variable and ours.
     """
+    for name, advice in _NEEDLESS.items():
+        if os.environ.get(name):
+            warnings.warn(f"{name} has no effect: {advice}", stacklevel=2)
     for name, advice in _REFUSED.items():
         if os.environ.get(name):
             raise Invalid(f"{name} is set: {advice}", {"variable": name})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -59,6 +60,10 @@ class Reading:
     job: str | None
     # Start of relative paths: the current folder when the data set was made.
     folder: str | None
+
+
+class BrokenShard(Corrupt, tarfile.ReadError):
+    """A shard whose bytes are wrong, as a handler gets it."""
 
 
 class _Raised(Exception):
@@ -225,7 +230,7 @@ class _Part:
         self._end = len(self._urls)
         if fault is None:
             return
-        if self._reading.handler(fault):
+        if self._reading.handler(_told(fault)):
             _log.warning("skipped: %s", fault)
         else:
             self.stopped = True
@@ -235,10 +240,19 @@ class _Part:
         if "key" in error.places:
             self._bad = error
         try:
-            self.stopped = not self._reading.handler(_advised(error))
+            self.stopped = not self._reading.handler(_told(_advised(error)))
         except BaseException as raised:
             raise _Raised(raised) from None
         return "stop" if self.stopped else "skip"
+
+
+def _told(error: ForebayError) -> ForebayError:
+    """Return the error in a class that webdataset's handlers know, too."""
+    if type(error) is not Corrupt:
+        return error
+    told = BrokenShard(str(error), error.places)
+    told.__cause__ = error.__cause__
+    return told
 
 
 def _advised(error: ForebayError) -> ForebayError:

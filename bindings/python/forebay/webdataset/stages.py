@@ -92,9 +92,18 @@ def _each(source: Stream, function: Function, handler: Handler) -> Stream:
         yield result
 
 
-def _lacking(wanted: Any, sample: Mapping[str, Any]) -> BadSample:
+class MissingField(BadSample, KeyError):
+    """A sample without a field that a function is for."""
+
+    # KeyError would show the text in quotes.
+    __str__ = Exception.__str__
+
+
+def _lacking(
+    wanted: Any, sample: Mapping[str, Any], kind: type[BadSample] = BadSample
+) -> BadSample:
     key, url = (str(sample.get(name)) for name in ("__key__", "__url__"))
-    return BadSample(
+    return kind(
         f"the sample has no {wanted!r}, but {', '.join(map(str, sample))} (key={key}, url={url})",
         {"key": key, "url": url},
     )
@@ -299,7 +308,7 @@ class MapDict(Stage):
         mapped = dict(_of_dicts("map_dict", sample))
         for name, function in self.functions.items():
             if name not in mapped:
-                raise _lacking(name, sample)
+                raise _lacking(name, sample, MissingField)
             mapped[name] = function(mapped[name])
         return mapped
 

@@ -18,12 +18,21 @@ const MAX_DEPTH: usize = 64;
 /// mistake.
 const SHARD: &str = "tar";
 
+/// The same for a Parquet file.
+const TABLE: &str = "parquet";
+
+/// Files in a folder that `datasets` saved.
+const SAVED: [&str; 2] = ["dataset_info.json", "dataset_dict.json"];
+
 /// Files that operating systems write into any folder, in lower case.
 const NOTES: [&str; 4] = [".ds_store", "thumbs.db", "desktop.ini", ".directory"];
 
 /// First characters of the files in which macOS keeps attributes of others, `._0001.jpg` of
 /// `0001.jpg`.
 const ATTRIBUTES: &str = "._";
+
+/// Field of a class's number.
+pub(super) const CLASS: &str = "cls";
 
 struct Found {
     name: String,
@@ -41,10 +50,7 @@ struct Found {
 pub(super) fn samples(folder: &Path) -> Result<Vec<Sample>> {
     let mut files = Vec::new();
     walk(folder, "", 0, &mut files)?;
-    if !files.is_empty() && files.iter().all(|found| place(&found.name).1 == SHARD) {
-        return Err(unfit("the folder holds shards, not samples' files", folder)
-            .advise("name the shards to pack them again, as in 'folder/*.tar'"));
-    }
+    refuse_others(folder, &files)?;
     files.sort_by(|a, b| place(&a.name).cmp(&place(&b.name)));
     let mut samples = Vec::new();
     for sample in files.chunk_by(|a, b| place(&a.name).0 == place(&b.name).0) {
@@ -61,6 +67,60 @@ pub(super) fn samples(folder: &Path) -> Result<Vec<Sample>> {
         samples.push(made.map_err(|error| error.at("path", sample[0].path.display()))?);
     }
     Ok(samples)
+}
+
+/// Refuses folders of other formats, whose files would be taken for fields.
+fn refuse_others(folder: &Path, files: &[Found]) -> Result<()> {
+    let all =
+        |field: &str| !files.is_empty() && files.iter().all(|found| place(&found.name).1 == field);
+    if all(SHARD) {
+        return Err(unfit("the folder holds shards, not samples' files", folder)
+            .advise("name the shards to pack them again, as in 'folder/*.tar'"));
+    }
+    if all(TABLE) {
+        return Err(unfit("the folder holds Parquet files, not samples' files", folder)
+            .advise("name the files of one split, as in 'folder/train-*.parquet'"));
+    }
+    if SAVED.iter().any(|name| files.iter().any(|found| found.name == *name)) {
+        return Err(unfit("the folder is one that datasets saved, in Arrow's format", folder)
+            .advise("write Parquet files by dataset.to_parquet, and name those"));
+    }
+    Ok(())
+}
+
+/// As [`samples`], of a folder of folders, each a class: a sample gets a field `cls` with the
+/// number of its class in the order of names, as torchvision's `ImageFolder` counts them.
+///
+/// # Errors
+/// As [`samples`]; `Invalid` for a file that lies in no class's folder.
+pub(super) fn classified(folder: &Path) -> Result<(Vec<Sample>, Vec<String>)> {
+    let found = samples(folder)?;
+    let mut classes = Vec::new();
+    for sample in &found {
+        let Some((class, _)) = sample.key().split_once('/') else {
+            return Err(unfit("a file lies in no class's folder", &folder.join(sample.key()))
+                .advise("with --classes, files lie in folders named as their classes"));
+        };
+        if classes.last().is_none_or(|last| last != class) {
+            classes.push(class.to_owned());
+        }
+    }
+    // Keys are sorted with their slashes, and `a-b/` comes before `a/`.
+    classes.sort_unstable();
+    classes.dedup();
+    let number = |sample: &Sample| {
+        let class = sample.key().split_once('/').map_or("", |(class, _)| class);
+        classes.partition_point(|known| known.as_str() < class)
+    };
+    let labelled = found.into_iter().map(|sample| {
+        let text = number(&sample).to_string();
+        let key = sample.key().to_owned();
+        sample.with(CLASS, text.len() as u64, Content::Text(text.into())).map_err(|error| {
+            error.at("key", key).advise("with --classes, the folder's name is the class")
+        })
+    });
+    let labelled = labelled.collect::<Result<_>>()?;
+    Ok((labelled, classes))
 }
 
 /// Key and field, which every collected name has.

@@ -29,6 +29,11 @@ pub(super) fn is_list(path: &Path) -> bool {
     Kind::of(path).is_some()
 }
 
+/// Returns true if `path` is a Parquet file, by its name.
+pub(super) fn is_parquet(path: &Path) -> bool {
+    matches!(Kind::of(path), Some(Kind::Parquet))
+}
+
 enum Kind {
     Csv,
     Tsv,

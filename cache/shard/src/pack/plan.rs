@@ -3,7 +3,7 @@
 //! The plan gives each shard's length to the byte, and the written file is checked against it. Two
 //! plans that would write anything differently have different hashes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZero;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,11 @@ use sha2::{Digest, Sha256};
 
 use super::archive::END_BYTES;
 use super::balance::{Limits, divide, too_large};
+use super::columns::Columns;
+use super::origin::Origin;
 use super::pattern::Pattern;
 use super::sample::{Content, Sample};
-use super::tars::{self, Tar};
-use super::{folder, list};
+use super::{folder, list, mds, table, tars};
 use crate::expand::{Commands, expand_list};
 use crate::manifest::{Manifest, ManifestShard};
 
@@ -25,6 +26,23 @@ use crate::manifest::{Manifest, ManifestShard};
 pub enum Input {
     /// A folder: every file below it is a field of the sample that its name says.
     Folder(PathBuf),
+    /// A folder of folders, each of which is a class: as `Folder`, and a field `cls` with the
+    /// number of the sample's class, in the order of names.
+    ClassFolder(PathBuf),
+    /// A folder that Mosaic Streaming wrote.
+    Mds {
+        /// The folder.
+        path: PathBuf,
+        /// Options of its columns.
+        columns: Columns,
+    },
+    /// Parquet files that hold the samples: every row is one.
+    Tables {
+        /// The files, in the order of their rows.
+        paths: Vec<PathBuf>,
+        /// Options of their columns.
+        columns: Columns,
+    },
     /// A list, CSV or Parquet: every row is a sample.
     List {
         /// The list.
@@ -74,13 +92,18 @@ pub struct Packed {
 /// Result of planning. Make one with [`Packing::plan`], and carry it out with [`Plan::pack`].
 #[derive(Debug)]
 pub struct Plan {
-    pub(super) tars: Vec<Tar>,
+    /// Files of many samples.
+    pub(super) origins: Vec<Origin>,
+    /// Columns of tables that are read.
+    pub(super) columns: Vec<String>,
     pub(super) samples: Vec<Sample>,
     /// Each with its samples.
     pub(super) shards: Vec<(Packed, Range<usize>)>,
     pub(super) pattern: Pattern,
     pub(super) manifest: Manifest,
     pub(super) manifest_path: PathBuf,
+    /// Names of classes by field, numbered from 0.
+    pub(super) classes: BTreeMap<String, Vec<String>>,
     pub(super) hash: String,
     pub(super) threads: NonZero<usize>,
 }
@@ -94,35 +117,69 @@ impl Packing {
     /// would not read whole; what the file system says.
     pub fn plan(&self) -> Result<Plan> {
         let pattern = Pattern::parse(&self.pattern)?;
-        let (tars, mut samples) = self.gather(&pattern)?;
+        let Gathered { origins, mut samples, columns, classes } = self.gather(&pattern)?;
         if samples.is_empty() {
             return Err(Error::new(ErrorKind::NotFound, "there are no samples to pack"));
         }
-        self.refuse_a_key_twice(&samples, &tars)?;
+        self.refuse_a_key_twice(&samples, &origins)?;
         if let Some(seed) = self.shuffle {
+            if !columns.is_empty() {
+                let what = "the rows of Parquet files are packed in their order";
+                return Err(Error::new(ErrorKind::Invalid, what)
+                    .advise("pack without --shuffle, and then the shards with it"));
+            }
             shuffle(seed, &mut samples);
         }
         let shards = self.divide(&pattern, &samples)?;
         let manifest = manifest(&shards)?;
         let manifest_path = self.manifest.clone().unwrap_or_else(|| pattern.manifest());
-        let hash = hash(&tars, &samples, &shards);
+        let hash = hash(&origins, &samples, &shards, &classes);
+        let classes_path = classes_path(&manifest_path);
         for (shard, _) in &shards {
-            if shard.path == manifest_path {
+            if shard.path == manifest_path || shard.path == classes_path {
                 let error = Error::new(ErrorKind::Invalid, "the manifest has a shard's name");
                 return Err(error.at("path", manifest_path.display()));
             }
         }
         let threads = self.threads;
-        Ok(Plan { tars, samples, shards, pattern, manifest, manifest_path, hash, threads })
+        Ok(Plan {
+            origins,
+            columns,
+            samples,
+            shards,
+            pattern,
+            manifest,
+            manifest_path,
+            classes,
+            hash,
+            threads,
+        })
     }
 
-    fn gather(&self, pattern: &Pattern) -> Result<(Vec<Tar>, Vec<Sample>)> {
+    fn gather(&self, pattern: &Pattern) -> Result<Gathered> {
+        let mut gathered = Gathered::default();
         match &self.input {
             Input::Folder(path) => {
                 refuse_within(path, pattern)?;
-                Ok((Vec::new(), folder::samples(path)?))
+                gathered.samples = folder::samples(path)?;
             }
-            Input::List { path, root } => Ok((Vec::new(), list::samples(path, root.as_deref())?)),
+            Input::ClassFolder(path) => {
+                refuse_within(path, pattern)?;
+                let (samples, classes) = folder::classified(path)?;
+                gathered.samples = samples;
+                gathered.classes.insert(folder::CLASS.to_owned(), classes);
+            }
+            Input::List { path, root } => gathered.samples = list::samples(path, root.as_deref())?,
+            Input::Mds { path, columns } => {
+                refuse_within(path, pattern)?;
+                (gathered.origins, gathered.samples) = mds::samples(path, columns)?;
+            }
+            Input::Tables { paths, columns } => {
+                let (origins, samples, tables) = table::samples(paths, columns, self.threads)?;
+                gathered.classes = tables.classes;
+                (gathered.origins, gathered.samples) = (origins, samples);
+                gathered.columns = tables.columns;
+            }
             Input::Tars { paths, prefix_keys, sort } => {
                 for path in paths {
                     if pattern.names(path) {
@@ -132,13 +189,15 @@ impl Packing {
                             .advise("choose other names by -o, or another folder"));
                     }
                 }
-                tars::samples(paths, *prefix_keys, *sort, self.threads)
+                (gathered.origins, gathered.samples) =
+                    tars::samples(paths, *prefix_keys, *sort, self.threads)?;
             }
         }
+        Ok(gathered)
     }
 
     /// Two samples of one key that come to lie side by side would be read as one.
-    fn refuse_a_key_twice(&self, samples: &[Sample], tars: &[Tar]) -> Result<()> {
+    fn refuse_a_key_twice(&self, samples: &[Sample], tars: &[Origin]) -> Result<()> {
         let mut seen = HashMap::with_capacity(samples.len());
         for (at, sample) in samples.iter().enumerate() {
             let Some(first) = seen.insert(sample.key(), at) else { continue };
@@ -201,6 +260,18 @@ impl Plan {
         &self.manifest_path
     }
 
+    /// Names of classes by field, numbered from 0.
+    #[must_use]
+    pub fn classes(&self) -> &BTreeMap<String, Vec<String>> {
+        &self.classes
+    }
+
+    /// Path of the file with the names of classes, if there are any.
+    #[must_use]
+    pub fn classes_path(&self) -> Option<PathBuf> {
+        (!self.classes.is_empty()).then(|| classes_path(&self.manifest_path))
+    }
+
     /// Bytes of all shards.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -208,21 +279,35 @@ impl Plan {
     }
 }
 
+/// Samples of an input, and what they come from.
+#[derive(Default)]
+struct Gathered {
+    origins: Vec<Origin>,
+    columns: Vec<String>,
+    samples: Vec<Sample>,
+    classes: BTreeMap<String, Vec<String>>,
+}
+
+/// Returns the path of the names of classes: `out.classes.json` beside `out.json`.
+fn classes_path(manifest: &Path) -> PathBuf {
+    manifest.with_extension("classes.json")
+}
+
 /// Returns the number of the tar that a sample was taken from, if it was.
 fn tar_of(sample: &Sample) -> Option<u32> {
     match sample.fields().first()?.content {
-        Content::Piece { tar, .. } => Some(tar),
-        Content::File(..) | Content::Text(_) => None,
+        Content::Piece { file, .. } => Some(file),
+        _ => None,
     }
 }
 
 /// The tar and the offset of a sample that was taken from one.
-fn place(sample: &Sample, tars: &[Tar]) -> Option<String> {
+fn place(sample: &Sample, tars: &[Origin]) -> Option<String> {
     match sample.fields().first()?.content {
-        Content::Piece { tar, offset } => {
-            Some(format!("{} at {offset}", tars.get(tar as usize)?.path.display()))
+        Content::Piece { file, offset } => {
+            Some(format!("{} at {offset}", tars.get(file as usize)?.path.display()))
         }
-        Content::File(..) | Content::Text(_) => None,
+        _ => None,
     }
 }
 
@@ -278,16 +363,24 @@ fn manifest(shards: &[(Packed, Range<usize>)]) -> Result<Manifest> {
 
 /// Covers whatever decides a shard's name or bytes; of files, how long they are and when they were
 /// written.
-fn hash(tars: &[Tar], samples: &[Sample], shards: &[(Packed, Range<usize>)]) -> String {
+fn hash(
+    origins: &[Origin],
+    samples: &[Sample],
+    shards: &[(Packed, Range<usize>)],
+    classes: &BTreeMap<String, Vec<String>>,
+) -> String {
     let mut sha = Sha256::new();
     let mut put = |bytes: &[u8]| {
         sha.update((bytes.len() as u64).to_le_bytes());
         sha.update(bytes);
     };
     put(b"forebay pack 1");
-    for tar in tars {
-        put(&tar.len.to_le_bytes());
-        put(&tar.stamp.bytes());
+    for origin in origins {
+        put(&origin.len.to_le_bytes());
+        put(&origin.stamp.bytes());
+    }
+    for name in classes.iter().flat_map(|(field, names)| std::iter::once(field).chain(names)) {
+        put(name.as_bytes());
     }
     for (shard, held) in shards {
         put(shard.path.file_name().unwrap_or_default().as_encoded_bytes());
@@ -298,9 +391,19 @@ fn hash(tars: &[Tar], samples: &[Sample], shards: &[(Packed, Range<usize>)]) -> 
             match &field.content {
                 Content::File(_, stamp) => put(&stamp.bytes()),
                 Content::Text(text) => put(text.as_bytes()),
-                Content::Piece { tar, offset } => {
-                    put(&tar.to_le_bytes());
+                Content::Piece { file, offset } => {
+                    put(&file.to_le_bytes());
                     put(&offset.to_le_bytes());
+                }
+                Content::Headed { head, file, offset } => {
+                    put(head);
+                    put(&file.to_le_bytes());
+                    put(&offset.to_le_bytes());
+                }
+                Content::Cell { file, row, column } => {
+                    put(&file.to_le_bytes());
+                    put(&row.to_le_bytes());
+                    put(&column.to_le_bytes());
                 }
             }
         }

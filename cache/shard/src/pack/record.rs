@@ -59,8 +59,10 @@ fn judge_against(plan: &Plan, path: &Path, found: Option<&Document>) -> Result<b
     // No shard of another plan may remain, even if it had more of them.
     let count = (plan.shards.len() as u64).max(found.map_or(0, |found| found.shards));
     let names = (0..count).map(|number| plan.pattern.path(number));
-    let Some(taken) =
-        names.chain([plan.manifest_path.clone()]).find(|path| path.symlink_metadata().is_ok())
+    let Some(taken) = names
+        .chain([plan.manifest_path.clone()])
+        .chain(plan.classes_path())
+        .find(|path| path.symlink_metadata().is_ok())
     else {
         return Ok(false);
     };

@@ -18,8 +18,12 @@ pub(super) enum Content {
     File(Box<Path>, Stamp),
     /// The bytes themselves.
     Text(Box<str>),
-    /// A part of a tar, by its place among the inputs.
-    Piece { tar: u32, offset: u64 },
+    /// A part of a file, by its place among the inputs.
+    Piece { file: u32, offset: u64 },
+    /// Bytes of a new header, and a part of a file behind it.
+    Headed { head: Box<[u8]>, file: u32, offset: u64 },
+    /// A cell of a table, by its place among the inputs and its row from 0.
+    Cell { file: u32, row: u64, column: u32 },
 }
 
 /// Modification time of a file: a write during packing must be detected.
@@ -94,6 +98,20 @@ impl Sample {
             return Err(invalid("a sample has no field", key));
         }
         Ok(Self(fields.into()))
+    }
+
+    /// The sample with one more field.
+    ///
+    /// # Errors
+    /// As [`Sample::new`].
+    pub(super) fn with(self, field: &str, len: u64, content: Content) -> Result<Self> {
+        let key = self.key().to_owned();
+        let start = key.len() + 1;
+        let mut fields = self.0.into_vec();
+        let names: Vec<Box<str>> = fields.iter().map(|field| field.name.clone()).collect();
+        let old = fields.drain(..).zip(&names);
+        let parts = old.map(|(old, name)| (&name[start..], old.len, old.content));
+        Self::new(&key, parts.chain([(field, len, content)]))
     }
 
     pub(super) fn key(&self) -> &str {

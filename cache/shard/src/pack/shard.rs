@@ -13,10 +13,11 @@ use std::sync::atomic::Ordering;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 
 use super::archive;
+use super::origin::{Section, changed, open_unchanged};
 use super::parallel::{Stop, given_up};
 use super::plan::{Packed, Plan};
 use super::sample::{Content, Field};
-use super::tars::{Section, changed, open_unchanged};
+use super::table::Cursor;
 
 /// Bytes read and written at once: each thread has twice as many. Large enough for a parallel file
 /// system, small beside a shard.
@@ -54,8 +55,15 @@ pub(super) fn write(
     let partial = Partial(partial(path));
     let file = File::create(&partial.0).doing("create the shard").map_err(at(path))?;
     let to = BufWriter::with_capacity(BUFFER_BYTES, file);
-    let mut writing =
-        Writing { plan, progress, stop, to, buffer: vec![0; BUFFER_BYTES], open: None };
+    let mut writing = Writing {
+        plan,
+        progress,
+        stop,
+        to,
+        buffer: vec![0; BUFFER_BYTES],
+        open: None,
+        table: None,
+    };
     for sample in &plan.samples[samples.clone()] {
         for field in sample.fields() {
             writing.field(path, field)?;
@@ -80,8 +88,10 @@ struct Writing<'a> {
     stop: &'a Stop,
     to: BufWriter<File>,
     buffer: Vec<u8>,
-    /// The tar that was read last.
+    /// The file that was read last.
     open: Option<(u32, File)>,
+    /// Place in the table that was read last.
+    table: Option<Cursor>,
 }
 
 impl Writing<'_> {
@@ -96,19 +106,47 @@ impl Writing<'_> {
                 let copied = from.and_then(|file| self.copy(shard, *len, file));
                 copied.map_err(at(path))?;
             }
-            Content::Piece { tar, offset } => {
-                let source = &self.plan.tars[*tar as usize];
-                let file = match self.open.take() {
-                    Some((open, file)) if open == *tar => file,
-                    _ => source.open().map_err(at(&source.path))?,
-                };
-                let copied = self.copy(shard, *len, Section { file: &file, offset: *offset });
-                copied.map_err(|error| at(&source.path)(error).at("offset", offset))?;
-                self.open = Some((*tar, file));
+            Content::Piece { file, offset } => self.section(shard, *len, *file, *offset)?,
+            Content::Headed { head, file, offset } => {
+                let head_len = head.len() as u64;
+                self.copy(shard, head_len, &head[..])?;
+                self.section(shard, len - head_len, *file, *offset)?;
             }
+            Content::Cell { file, row, column } => self.cell(shard, *len, *file, *row, *column)?,
         }
         archive::pad(&mut self.to, *len).doing("write the shard").map_err(at(shard))?;
         (self.progress)(archive::member_bytes(name, *len) - len);
+        Ok(())
+    }
+
+    /// Copies a part of an input.
+    fn section(&mut self, shard: &Path, len: u64, number: u32, offset: u64) -> Result<()> {
+        let source = &self.plan.origins[number as usize];
+        let file = match self.open.take() {
+            Some((open, file)) if open == number => file,
+            _ => source.open().map_err(at(&source.path))?,
+        };
+        let copied = self.copy(shard, len, Section { file: &file, offset });
+        copied.map_err(|error| at(&source.path)(error).at("offset", offset))?;
+        self.open = Some((number, file));
+        Ok(())
+    }
+
+    /// Copies a cell of a table.
+    fn cell(&mut self, shard: &Path, len: u64, file: u32, row: u64, column: u32) -> Result<()> {
+        let source = &self.plan.origins[file as usize];
+        let of_row = |error: Error| at(&source.path)(error).at("row", row + 1);
+        let mut table = match self.table.take() {
+            Some(table) if table.is_before(file, row) => table,
+            _ => Cursor::new(source, file, row, &self.plan.columns).map_err(of_row)?,
+        };
+        table.turn_to(row).map_err(of_row)?;
+        let bytes = table.bytes(column as usize).map_err(of_row)?;
+        if bytes.len() as u64 != len {
+            return Err(of_row(changed()));
+        }
+        self.copy(shard, len, &bytes[..])?;
+        self.table = Some(table);
         Ok(())
     }
 

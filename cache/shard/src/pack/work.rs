@@ -57,6 +57,7 @@ impl Plan {
         let written = each(missing.len(), self.threads, write).and_then(|_| {
             // The names must be on the disk before a manifest promises them.
             self.folders().try_for_each(sync_folder)?;
+            self.write_classes()?;
             self.write_manifest()
         });
         written.map_err(|error| stopped(error, done.load(Ordering::Relaxed), self.shards.len()))?;
@@ -100,22 +101,17 @@ impl Plan {
         Ok(())
     }
 
-    /// Replaces the manifest at once: readers see none, or all of it.
+    /// Writes the names of classes, if there are any.
+    fn write_classes(&self) -> Result<()> {
+        let Some(path) = self.classes_path() else { return Ok(()) };
+        let text = serde_json::to_string_pretty(&self.classes).map_err(|error| {
+            Error::new(ErrorKind::Invalid, format!("the classes are no JSON: {error}"))
+        })?;
+        replace(&path, &text, "write the classes")
+    }
+
     fn write_manifest(&self) -> Result<()> {
-        let path = self.manifest_path.as_path();
-        let partial = partial(path);
-        let text = self.manifest.to_json()?;
-        let write = || {
-            let mut file = File::create(&partial)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&partial, path)
-        };
-        if let Err(error) = write() {
-            drop(fs::remove_file(&partial));
-            return Err(at(path)(Error::from_io("write the manifest", &error)));
-        }
-        sync_folder(folder_of(path))
+        replace(&self.manifest_path, &self.manifest.to_json()?, "write the manifest")
     }
 
     /// The folders that are written into, each once if the shards are in one.
@@ -126,6 +122,22 @@ impl Plan {
         folders.dedup();
         folders.into_iter()
     }
+}
+
+/// Replaces a document at once: readers see none, or all of it.
+fn replace(path: &Path, text: &str, doing: &str) -> Result<()> {
+    let partial = partial(path);
+    let write = || {
+        let mut file = File::create(&partial)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&partial, path)
+    };
+    if let Err(error) = write() {
+        drop(fs::remove_file(&partial));
+        return Err(at(path)(Error::from_io(doing, &error)));
+    }
+    sync_folder(folder_of(path))
 }
 
 fn folder_of(path: &Path) -> &Path {

@@ -70,7 +70,8 @@ fn unfit(column: &str, row: usize) -> Error {
         .at("row", row)
         .advise(
             "keys and paths are text; a column of values is named with = behind it, as in cls=, and holds \
-             text or numbers; drop other columns",
+             text or numbers; drop other columns. A file whose columns hold the samples themselves \
+             is packed with --field, as in --field image=jpg",
         )
 }
 
