@@ -15,15 +15,23 @@ from pathlib import Path
 import pytest
 from bare_machine import Machine
 
-# Answers as systemctl does about a unit that is enabled, and notes what it was asked.
+# Answers as systemctl does about a unit that is enabled, makes the link of one that it is told to
+# enable, and notes what it was asked.
 RECORDER = """#!/bin/sh
 echo "$*" >>/tmp/asked
-case "$*" in *is-enabled*) echo enabled ;; *LoadState*) echo LoadState=loaded ;; esac
+wants=/etc/systemd/system/multi-user.target.wants
+case "$*" in
+*is-enabled*) echo enabled ;;
+*LoadState*) echo LoadState=loaded ;;
+*preset*forebayd.service*) mkdir -p $wants && ln -sf /lib/systemd/system/forebayd.service $wants ;;
+esac
 """
 
 # Starts the daemon as the unit does and takes its notices, as the service manager does.
 SERVICE = """
 import json, os, socket, subprocess
+if os.path.exists("/run/notify"):
+    os.unlink("/run/notify")
 notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 notices.bind("/run/notify")
 os.chmod("/run/notify", 0o777)
