@@ -20,7 +20,7 @@ SEED ?= 1
 
 python := .venv/bin/python
 # Folders that hold Python code, and those that hold Python tests.
-python_code := $(wildcard bindings/python cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/small benches/foresight benches/overhead benches/checkpoint deploy/tests examples scripts tests/python)
+python_code := $(wildcard bindings/python cli/bench/contest benches/rivals benches/install benches/link benches/gpu benches/fairness benches/cluster benches/small benches/foresight benches/overhead benches/checkpoint deploy/tests examples scripts tests/python)
 python_tests := $(wildcard bindings/python/tests tests/python examples/tests cli/bench/contest/tests benches/cluster/tests benches/gpu/tests deploy/tests scripts/tests)
 # Folder with half of the Python tests.
 largest := bindings/python/tests
@@ -60,7 +60,7 @@ run: setup ## Train one cold and one warm epoch, then print the starvation repor
 test: setup-tests check start-skips rust-test python-test list-skips ## Every check and every test
 
 # Tools of the tests of deploy/, for which there is `make deploy-test`.
-deploy_tools := helm,schemas,seccomp,runc,slurm,terraform,shellcheck
+deploy_tools := helm,schemas,seccomp,runc,slurm,terraform,shellcheck,packages
 # Requirements of tests that may be missing: a GPU, for which there is `make gpu-test`, a second
 # name of this machine in its hosts file, network namespaces, the contest's loaders and the tools of
 # deploy/, which setup does not install.
@@ -101,7 +101,7 @@ python-lint:
 	$(call heading,ruff and mypy)
 	@.venv/bin/ruff check $(python_code)
 	@.venv/bin/mypy
-	@.venv/bin/mypy --config-file scripts/mypy.ini examples cli/bench/contest benches/rivals benches/link benches/gpu benches/fairness benches/cluster benches/small benches/foresight benches/overhead benches/checkpoint
+	@.venv/bin/mypy --config-file scripts/mypy.ini examples cli/bench/contest benches/rivals benches/install benches/link benches/gpu benches/fairness benches/cluster benches/small benches/foresight benches/overhead benches/checkpoint
 
 .PHONY: style
 style:
@@ -146,7 +146,36 @@ python-test:
 .PHONY: deploy-test
 deploy-test: setup-tests setup-deploy ## Test the files of deploy/ with helm, Kubernetes' schemas, runc and Slurm
 	$(call heading,tests of deploy/)
-	@FOREBAY_TESTS_MAY_SKIP=root,terraform $(python) -m pytest deploy/tests
+	@FOREBAY_TESTS_MAY_SKIP=root,terraform,packages $(python) -m pytest deploy/tests
+
+.PHONY: setup-packages
+setup-packages: ## Install what tests of the packages need as well: a bare Debian, Podman, buildah
+	@scripts/setup-packages.sh
+
+# Files of TARGET, such as aarch64-unknown-linux-gnu; empty: of this machine.
+TARGET ?=
+
+.PHONY: wheel
+wheel: ## Build the wheel that is published, for glibc 2.28 and newer: TARGET=aarch64-unknown-linux-gnu
+	$(call heading,wheel)
+	@scripts/wheel.sh $(TARGET)
+
+.PHONY: sdist
+sdist: ## Build the source package, from which pip builds the wheel where Rust is
+	$(call heading,source package)
+	@scripts/wheel.sh --sdist
+
+.PHONY: deb
+deb: ## Build the Debian package: the daemon, the command line, the unit, the manual
+	$(call heading,Debian package)
+	@scripts/deb.sh $(TARGET)
+
+# The files of dist/ are built on purpose, by `make wheel deb`, not by whoever tests them.
+.PHONY: package-test
+package-test: setup-tests setup-packages ## Test wheel, Debian package and container image of dist/
+	$(call heading,tests of packages)
+	@FOREBAY_TESTS_MAY_SKIP=root $(python) -m pytest \
+		deploy/tests/test_wheel.py deploy/tests/test_debian.py deploy/tests/test_container.py
 
 .PHONY: torture
 torture: ## Kill daemon after daemon on one cache directory: ROUNDS=1000 SEED=1

@@ -17,7 +17,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli/bench/contest"))
 
 import daemons
-import make_photos
 import stage
 
 
@@ -40,11 +39,11 @@ def main() -> int:
         if arguments.urls:
             train += arguments.urls
         else:
-            folder = stage.shards(arguments.photos)
+            folder = stage.demo_shards(arguments.photos)
             urls = stage.shard_urls(folder)
             environment.update(stack.enter_context(stage.s3_server(folder)))
             manifest = stage.index(urls, folder, environment)
-            train += [urls, "--manifest", manifest, "--classes", str(make_photos.CLASSES)]
+            train += [urls, "--manifest", manifest, "--classes", str(stage.DEMO_CLASSES)]
             print(f"training on {urls} from {environment['AWS_ENDPOINT_URL']}", flush=True)
         cache = stack.enter_context(stage.private_cache())
         stack.enter_context(daemons.private_daemon(environment, cache))

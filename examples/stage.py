@@ -24,6 +24,8 @@ DATA = ROOT / ".data"
 RUN = ROOT / ".run"
 BUCKET = "photos"
 SAMPLES_PER_SHARD = 256
+# Classes of the photos of `forebay demo`.
+DEMO_CLASSES = 10
 KEYS = {
     "AWS_ACCESS_KEY_ID": "example",
     "AWS_SECRET_ACCESS_KEY": "example-secret",
@@ -55,6 +57,24 @@ def shards(count: int) -> Path:
         ]
         subprocess.run(command, check=True)
         print(f"{count} photos, {size / 1e6:.0f} MB, in {folder}")
+        packed.rename(folder)
+    return folder
+
+
+def demo_shards(count: int) -> Path:
+    """Return a folder as of `shards`, with the photos of `forebay demo`: none needs NumPy.
+
+    Benchmarks keep those of `shards`, on which earlier figures were measured.
+    """
+    folder = DATA / f"demo-{count}"
+    if folder.is_dir():
+        return folder
+    DATA.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=DATA) as aside:
+        packed = Path(aside, "packed")
+        packed.mkdir()
+        make = [FOREBAY, "demo", "--shards-only", packed / BUCKET, "--photos", str(count)]
+        subprocess.run(make, check=True)
         packed.rename(folder)
     return folder
 

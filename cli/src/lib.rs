@@ -12,6 +12,7 @@ mod cost;
 mod credentials;
 mod daemon;
 mod dataset;
+mod demo;
 mod doctor;
 mod explain;
 mod fsck;
@@ -61,6 +62,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Daemon(daemon::Arguments),
+    Demo(demo::Arguments),
     #[command(hide = true)]
     Reader(reader::Arguments),
     #[command(hide = true)]
@@ -315,6 +317,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
     };
     let done = match arguments.verb {
         Verb::Daemon(arguments) => daemon::run(&arguments, launcher),
+        Verb::Demo(arguments) => demo::run(&arguments, launcher),
         Verb::Reader(arguments) => reader::run(&arguments),
         Verb::Credentials(arguments) => credentials::run(&arguments),
         Verb::Status(arguments) => status::run(&arguments),

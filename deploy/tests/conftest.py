@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".tools"
+MACHINE = os.uname().machine
+# Machines that packages are made for, as Debian calls them.
+DEBIAN_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def tool(requirement: str, path: str) -> Path:
@@ -53,6 +57,40 @@ def forebay() -> str:
     if found is None:
         pytest.skip("needs forebay: make setup")
     return found
+
+
+@pytest.fixture(scope="session")
+def debian() -> Path:
+    """Return a folder with the base of Debian 12 and Python, and nothing else."""
+    return prepared("debian")
+
+
+@pytest.fixture(scope="session")
+def package() -> Path:
+    """Return the Debian package of this checkout for this machine."""
+    return built(f"forebay_*_{DEBIAN_NAMES[MACHINE]}.deb", "make deb")
+
+
+@pytest.fixture(scope="session")
+def wheel() -> Path:
+    """Return the wheel of this checkout for this machine."""
+    return built(f"forebay-*-manylinux_2_28_{MACHINE}.whl", "make wheel")
+
+
+def prepared(path: str) -> Path:
+    """Return what only `make package-test` prepares, as it is large."""
+    found = TOOLS / path
+    if not found.exists():
+        pytest.skip("needs packages: make package-test")
+    return found
+
+
+def built(pattern: str, command: str) -> Path:
+    """Return the newest file in dist/ of a name like that."""
+    found = sorted((ROOT / "dist").glob(pattern), key=lambda path: path.stat().st_mtime)
+    if not found:
+        pytest.skip(f"needs packages: {command}")
+    return found[-1]
 
 
 @pytest.fixture(scope="session")

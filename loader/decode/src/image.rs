@@ -6,6 +6,7 @@
 //! are checked before anything is allocated.
 
 mod deep;
+mod encode;
 mod exif;
 mod finish;
 mod jpeg;
@@ -27,6 +28,7 @@ use crate::routes::Reason;
 use crate::spec::{ImageSpec, Interpolation, Layout, Mode, Quality};
 
 use deep::Deep;
+pub use encode::encode_jpeg;
 pub(crate) use exif::Orientation;
 use finish::Finish;
 pub(crate) use jpeg::{MAGIC as JPEG_MAGIC, ends_after_its_scan};

