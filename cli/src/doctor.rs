@@ -17,6 +17,7 @@ mod descriptors;
 mod direct;
 mod directory;
 mod disk;
+mod encryption;
 mod file_system;
 mod finding;
 mod http;
@@ -165,6 +166,7 @@ fn look(arguments: &Arguments, launcher: &Launcher) -> Result<Vec<Finding>> {
             space::check(&plan, *at, facts, &others),
             disk::check(&machine, &plan, *at, facts),
         ];
+        of_tier.extend(encryption::check(&machine, &plan, *at, tier));
         of_tier.extend(mount_unit::check(&plan, *at, facts, unit.as_ref()));
         of_tier.extend(tried(&trial, facts, arguments.probe));
         found.extend(of_tier.into_iter().map(|finding| finding.of(&tier.name)));

@@ -111,6 +111,7 @@ impl BareStoreConfig {
                     engine,
                     files,
                     require_mount: false,
+                    encryption: None,
                 }
             });
             TierConfig { name, class, capacity, watermarks, disk }

@@ -207,7 +207,7 @@ impl Bench {
             let Region { name, ending, found, .. } = &regions[*number];
             flip(&self.file(ending), *at);
             let what = format!("{name}, byte {at} of {ending}");
-            let checkup = fsck(&self.cache, false, |_, _| {}).unwrap();
+            let checkup = fsck(&self.cache, false, None, |_, _| {}).unwrap();
             let kinds: Vec<_> = checkup.faults.iter().map(|fault| fault.kind).collect();
             let (fills, corruptions, scrubbed) = self.read();
             match found {

@@ -200,7 +200,7 @@ fn cuts(seed: u64) -> Told {
     told.resumed += counters.resumed_bytes;
     told.corrupt += counters.corruptions;
     daemon.stop();
-    let checkup = fsck(&bench.cache(), false, |_, _| {}).unwrap();
+    let checkup = fsck(&bench.cache(), false, None, |_, _| {}).unwrap();
     assert_eq!(checkup.faults, [], "an orderly end leaves nothing behind");
     told
 }

@@ -325,7 +325,7 @@ impl Bench {
 
     /// Checks the directory without a daemon: leftovers at most, and complete shards.
     fn assert_rest(&self, after: &str) {
-        let checkup = fsck(&self.cache(), false, |_, _| {}).unwrap();
+        let checkup = fsck(&self.cache(), false, None, |_, _| {}).unwrap();
         let mut wrong = checkup.faults.iter().filter(|fault| fault.kind != FaultKind::Leftover);
         assert_eq!(wrong.next(), None, "after {after}");
         for (data, (url, _)) in CacheContents::of(&self.cache()).whole {
@@ -398,7 +398,7 @@ fn killed_daemons_lose_neither_bytes_nor_jobs() {
         // The last one finds all in order, and ends in order.
         let (daemon, _) = NodeProcess::start(ACTOR, &bench.setup(None));
         assert!(daemon.stop().success());
-        assert_eq!(fsck(&bench.cache(), false, |_, _| {}).unwrap().faults, []);
+        assert_eq!(fsck(&bench.cache(), false, None, |_, _| {}).unwrap().faults, []);
     });
 }
 

@@ -199,7 +199,7 @@ fn foreign_files_are_left_alone_and_counted() {
         assert!((fs::read(&data).unwrap(), fs::read(&sidecar).unwrap()) == before);
         assert!(shards.join("thesis.tex").exists());
     }
-    let checkup = fsck(bench.disk.path(), true, |_, _| {}).unwrap();
+    let checkup = fsck(bench.disk.path(), true, None, |_, _| {}).unwrap();
     let mut kinds: Vec<_> = checkup.faults.iter().map(|fault| fault.kind).collect();
     kinds.sort_by_key(|kind| format!("{kind:?}"));
     assert_eq!(kinds, [FaultKind::Foreign, FaultKind::Foreign, FaultKind::Newer]);
@@ -242,7 +242,7 @@ fn fsck_reports_and_repairs_faults() {
     bench.play(&daemon);
     assert_eq!(daemon.node().store().counters().fills, 2);
     let elsewhere = tempfile::tempdir().unwrap();
-    let error = fsck(elsewhere.path(), false, |_, _| {}).unwrap_err();
+    let error = fsck(elsewhere.path(), false, None, |_, _| {}).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0, "nothing was made there");
 }

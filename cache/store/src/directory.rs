@@ -1,7 +1,8 @@
 //! Cache directory of a tier: names, the lock, the commit, and recovery at a start.
 //!
 //! ```text
-//!   FORMAT                       "forebay 1": the layout of this directory
+//!   FORMAT                       "forebay 1": the layout of this directory; "forebay 1 encrypted"
+//!   KEY                          salt and check value of an encrypted directory's key (`key.rs`)
 //!   PINS                         pins set by admins at run time
 //!   RECENCY                      order in which shards were last used; a hint
 //!   WEAR                         rest of the daily write allowance; a hint
@@ -20,6 +21,7 @@
 //! the sidecar first, so that no sidecar outlives its data.
 
 mod indexes;
+mod key;
 mod pins;
 mod recency;
 mod shared_sync;
@@ -41,8 +43,11 @@ use forebay_shard::{Origin, Partial, Sidecar};
 use rustix::fs::{FlockOperation, flock};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
+use crate::encryption::TierCipher;
 use crate::files::{Extent, Files};
 
+pub(crate) use key::Keys;
+use key::{KEY, KEY_ASIDE};
 use shared_sync::SharedSync;
 pub(crate) use staged::{FoundStaged, check_staged_id};
 pub(crate) use survey::{Finding, Found};
@@ -64,6 +69,10 @@ const FORMAT_ASIDE: &str = "FORMAT.new";
 
 /// Content of `FORMAT` for the layout this build reads and writes.
 const FORMAT: &str = "forebay 1\n";
+
+/// The same, with encrypted files. Releases that know no encryption reject it: they would take the
+/// files for damaged ones, and remove them.
+const FORMAT_ENCRYPTED: &str = "forebay 1 encrypted\n";
 
 /// Hexadecimal digits of a name's 128-bit hash.
 const HASH_DIGITS: usize = 32;
@@ -161,25 +170,28 @@ pub(crate) struct Directory {
     syncs: SharedSync,
     /// Bytes of the indexes of shards that are not stored here, or more; none before the first.
     index_bytes: Mutex<Option<u64>>,
+    /// Ciphers of its files, if they are encrypted.
+    ciphers: Option<TierCipher>,
     _lock: File,
 }
 
 impl Directory {
     /// Opens `root`, and creates it if missing. Only one process at a time can hold it.
-    pub(crate) fn open(root: &Path, files: Arc<dyn Files>) -> Result<Self> {
+    pub(crate) fn open(root: &Path, files: Arc<dyn Files>, keys: &Keys) -> Result<Self> {
         let at = |error: Error| error.at("directory", root.display());
         let shards = root.join("shards");
         make_private(root).doing("create the cache directory").map_err(at)?;
         // Before the lock: a rejected directory is left as it was.
         occupant(root).map_err(at)?;
         let lock = lock(root).map_err(at)?;
-        check_format(root, &*files).map_err(at)?;
+        let ciphers = key::unlock(root, &*files, keys).map_err(at)?;
+        check_format(root, &*files, ciphers.is_some()).map_err(at)?;
         make_private(&shards).doing("create the shard directory").map_err(at)?;
         files.sync_directory(root).doing("sync a directory").map_err(at)?;
         let identity = files.identity(&shards).doing("stat the shard directory").map_err(at)?;
         let (root, newer, syncs) = (root.to_owned(), Mutex::default(), SharedSync::default());
         let index_bytes = Mutex::default();
-        Ok(Self { shards, root, newer, files, identity, syncs, index_bytes, _lock: lock })
+        Ok(Self { shards, root, newer, files, identity, syncs, index_bytes, ciphers, _lock: lock })
     }
 
     /// Rejects a directory that is not the opened one: the disk was unmounted, or another directory
@@ -209,11 +221,12 @@ impl Directory {
         extent.map_err(|error| error.at("directory", self.root.display()))
     }
 
-    /// Cuts off the padding that O_DIRECT needs after a shard's last byte.
+    /// Cuts off the padding that O_DIRECT needs after a shard's last byte. Whole blocks stay of an
+    /// encrypted shard.
     pub(crate) fn trim(&self, name: &ShardName, len: u64) -> Result<()> {
-        let cut =
-            self.files.truncate(&self.data(name), len).doing("truncate a shard to its length");
-        cut.map_err(|error| error.at("path", self.data(name).display()))
+        let (path, len) = (self.data(name), self.stored_len(len));
+        let cut = self.files.truncate(&path, len).doing("truncate a shard to its length");
+        cut.map_err(|error| error.at("path", path.display()))
     }
 
     /// Name under which a shard is stored here.
@@ -247,7 +260,7 @@ impl Directory {
     /// Reads a whole sidecar. After any error the copy cannot be used.
     pub(crate) fn read_sidecar(&self, name: &ShardName) -> Result<Sidecar> {
         let path = self.sidecar(name);
-        let bytes = fs::read(&path).doing("read a sidecar")?;
+        let bytes = self.read_sealed(&path)?;
         Sidecar::decode(&bytes).map_err(|error| error.at("path", path.display()))
     }
 
@@ -306,14 +319,16 @@ impl Directory {
     /// Reads the record of an unfinished shard.
     pub(crate) fn read_partial(&self, name: &ShardName) -> Result<Partial> {
         let path = self.partial(name);
-        let bytes = fs::read(&path).doing("read the record of an unfinished shard")?;
+        let bytes = self.read_sealed(&path)?;
         Partial::decode(&bytes).map_err(|error| error.at("path", path.display()))
     }
 
-    /// Writes a file, whole and durable or not at all.
+    /// Writes a file, whole and durable or not at all. In an encrypted directory it is encrypted
+    /// under its final name.
     fn put(&self, path: &Path, aside: &Path, bytes: &[u8]) -> Result<()> {
         self.check_identity()?;
-        let files = &self.files;
+        let sealed = self.sealed(path, bytes)?;
+        let (files, bytes) = (&self.files, sealed.as_deref().unwrap_or(bytes));
         let written = files.write(aside, bytes).and_then(|()| files.rename(aside, path));
         if written.is_err() {
             // On a full disk every file counts. A leftover is removed at the next start.
@@ -356,6 +371,12 @@ pub(crate) fn is_cache(root: &Path) -> bool {
     root.join("FORMAT").exists()
 }
 
+/// Returns true if `root` holds a cache whose files are encrypted.
+#[must_use]
+pub fn is_encrypted(root: &Path) -> bool {
+    root.join(KEY).exists()
+}
+
 fn make_private(path: &Path) -> std::io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
@@ -384,21 +405,25 @@ fn lock(root: &Path) -> Result<File> {
     Ok(lock)
 }
 
-/// Rejects a directory with other content: eviction deletes files.
-fn check_format(root: &Path, files: &dyn Files) -> Result<()> {
-    match occupant(root)? {
-        Occupant::Cache => Ok(()),
-        Occupant::Nobody => {
-            // Written aside and renamed: a torn FORMAT file would block every later start.
-            let aside = root.join(FORMAT_ASIDE);
-            // Synced before anything else is created here: without it that would look foreign.
-            files
-                .write(&aside, FORMAT.as_bytes())
-                .and_then(|()| files.rename(&aside, &root.join("FORMAT")))
-                .and_then(|()| files.sync_directory(root))
-                .doing("write the cache directory's format")
-        }
+/// Rejects a directory with other content: eviction deletes files. Names the format of a new one,
+/// and of one that is encrypted from now on.
+fn check_format(root: &Path, files: &dyn Files, is_encrypted: bool) -> Result<()> {
+    let format = if is_encrypted { FORMAT_ENCRYPTED } else { FORMAT };
+    let is_named = occupant(root)? == Occupant::Cache
+        && fs::read_to_string(root.join("FORMAT")).is_ok_and(|text| text == format);
+    match is_named {
+        true => Ok(()),
+        false => write_format(root, files, format).doing("write the cache directory's format"),
     }
+}
+
+/// Writes the format aside and renames it: a torn FORMAT file would block every later start.
+/// Synced before anything else is created here: without it that would look foreign.
+fn write_format(root: &Path, files: &dyn Files, format: &str) -> std::io::Result<()> {
+    let aside = root.join(FORMAT_ASIDE);
+    files.write(&aside, format.as_bytes())?;
+    files.rename(&aside, &root.join("FORMAT"))?;
+    files.sync_directory(root)
 }
 
 /// Content of a directory that is to hold a cache.
@@ -417,7 +442,7 @@ pub enum Occupant {
 /// reject it as well. Errors of reading it.
 pub fn occupant(root: &Path) -> Result<Occupant> {
     match fs::read_to_string(root.join("FORMAT")) {
-        Ok(text) if text == FORMAT => Ok(Occupant::Cache),
+        Ok(text) if [FORMAT, FORMAT_ENCRYPTED].contains(&&*text) => Ok(Occupant::Cache),
         Ok(text) => {
             Err(Error::new(ErrorKind::Invalid, "the cache directory has an unknown format")
                 .at("found", text.trim())
@@ -427,8 +452,9 @@ pub fn occupant(root: &Path) -> Result<Occupant> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let mut others = fs::read_dir(root).doing("list the cache directory")?;
             let foreign = others.find(|entry| {
-                let ours =
-                    |name: &str| ["LOCK", FORMAT_ASIDE, DAEMON, "lost+found"].contains(&name);
+                let ours = |name: &str| {
+                    ["LOCK", FORMAT_ASIDE, KEY, KEY_ASIDE, DAEMON, "lost+found"].contains(&name)
+                };
                 entry.as_ref().map_or(true, |entry| !entry.file_name().to_str().is_some_and(ours))
             });
             if let Some(foreign) = foreign {

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use forebay_error::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-use crate::directory::{Directory, Finding};
+use crate::directory::{Directory, Finding, Keys};
+use crate::encryption::Secret;
 use crate::files::LocalFiles;
 
 /// Kind of a fault.
@@ -62,18 +63,24 @@ impl Checkup {
 }
 
 /// Checks the cache directory `root`. Calls `progress` with the number of checked files and of all
-/// files.
+/// files. `secret`: that of an encrypted directory.
 ///
 /// # Errors
-/// `NotFound` if there is no cache; `Invalid` if a daemon uses it; errors of listing it or of
-/// removing a file.
-pub fn fsck(root: &Path, repair: bool, mut progress: impl FnMut(u64, u64)) -> Result<Checkup> {
+/// `NotFound` if there is no cache; `Invalid` if a daemon uses it, or if it has another key; errors
+/// of listing it or of removing a file.
+pub fn fsck(
+    root: &Path,
+    repair: bool,
+    secret: Option<Secret>,
+    mut progress: impl FnMut(u64, u64),
+) -> Result<Checkup> {
     if !root.join("FORMAT").exists() {
         return Err(Error::new(ErrorKind::NotFound, "the directory holds no Forebay cache")
             .at("directory", root.display())
             .advise("name a directory from the daemon's configuration"));
     }
-    let directory = Directory::open(root, Arc::new(LocalFiles))?;
+    let keys = Keys { secret: secret.map(Arc::new), is_check: true };
+    let directory = Directory::open(root, Arc::new(LocalFiles), &keys)?;
     let findings = directory.survey()?;
     let total = findings.len() as u64;
     let mut checkup = Checkup::default();

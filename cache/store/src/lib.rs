@@ -14,6 +14,7 @@
 //!          ├─ Ledger, Journal ── costs and events           ledger.rs, journal.rs
 //!          └─ Shares ── limits of data sets and tenants     shares.rs, budget.rs
 //!   Directory ── names, lock, commit, recovery              directory.rs
+//!     ├─ Secret, TierCipher ── keys, ciphers of files       encryption.rs
 //!     └─ Files ── calls that change a directory             files.rs
 //! ```
 //! Each layer imports only layers below it. Rule above all: no byte leaves a [`Placed`] without a
@@ -28,6 +29,7 @@ mod counters;
 mod dataset;
 mod device;
 mod directory;
+mod encryption;
 mod files;
 mod fill;
 mod forecast;
@@ -54,7 +56,8 @@ mod traffic;
 pub use checkpoint_rule::CheckpointRule;
 pub use counters::{Counters, Holding, Holdings, ThroughCounters};
 pub use dataset::{Cache, Dataset};
-pub use directory::{Occupant, ShardName, occupant};
+pub use directory::{Occupant, ShardName, is_encrypted, occupant};
+pub use encryption::{ENCRYPTION_BYTES, Encryption, KEY_FILE_BYTES, KeyKind, Secret};
 pub use files::{Extent, Files, LocalFiles};
 pub use fill::{Fills, FirstBatchWait, gave_way};
 pub use forebay_policy::Evict;

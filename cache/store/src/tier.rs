@@ -53,6 +53,7 @@ use crate::clock;
 use crate::counters::{Counters, Tally};
 use crate::device;
 use crate::directory::{Directory, ShardName};
+use crate::encryption::{KeyKind, KeySource};
 use crate::files::Files;
 use crate::mounts::MountRequirement;
 use crate::repeats::Repeats;
@@ -159,6 +160,10 @@ struct Disk {
     /// Parts that the kernel writes: the frames of a disk that does not answer leave the fills of
     /// others theirs.
     writes: Arc<Semaphore>,
+    /// Source of the key, if the files are encrypted,
+    key: Option<KeySource>,
+    /// and memory to encrypt in.
+    bounce: Option<Arena>,
 }
 
 /// Report on a tier.
@@ -174,6 +179,9 @@ pub struct TierReport {
     /// Kernel name of its block device, such as `nvme0n1p1`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
+    /// Kind of its key, if its files are encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<KeyKind>,
     /// Mode set by the admin.
     pub mode: Mode,
     /// Condition of its device.
@@ -341,6 +349,7 @@ impl Tier {
             class: self.0.class,
             path,
             device: self.device().map(str::to_owned),
+            encryption: self.disk().and_then(|disk| disk.key.as_ref()).map(KeySource::kind),
             mode: self.mode(),
             condition,
             why,

@@ -204,7 +204,8 @@ impl Engine {
         self.seat(opened.map_err(|error| interrupted("adopt a file", &error))??).await
     }
 
-    /// Reads from `offset` until `into` is full or the file ends.
+    /// Reads from `offset` until `into` is full or the file ends. An encrypted file's bytes are
+    /// decrypted in place by the task that awaits them.
     ///
     /// Offset, span start and span length must meet the file's alignment; else the operation is
     /// done at once with `Invalid`.
@@ -212,25 +213,52 @@ impl Engine {
         self.submit(Direction::Read, file.clone(), offset, Memory::Span(into))
     }
 
-    /// Writes all of `from` at `offset`. The same alignment holds as for [`Engine::read`].
-    pub fn write(&self, file: &DiskFile, offset: u64, from: Span) -> Operation {
+    /// Writes all of `from` at `offset`. The same alignment holds as for [`Engine::read`]. For an
+    /// encrypted file the bytes are encrypted in place, and come back encrypted.
+    pub fn write(&self, file: &DiskFile, offset: u64, mut from: Span) -> Operation {
+        if let Some(cipher) = file.cipher()
+            && let Err(error) = cipher.encrypt(offset, &mut from)
+        {
+            return Operation::failed(from, file.blame(error, offset));
+        }
         self.submit(Direction::Write, file.clone(), offset, Memory::Span(from))
     }
 
+    /// Encrypts `from` into `memory`, of the same length, and writes that at `offset` of an
+    /// encrypted file: for bytes that others read meanwhile.
+    pub fn write_encrypted(
+        &self,
+        file: &DiskFile,
+        offset: u64,
+        from: &[u8],
+        mut memory: Span,
+    ) -> Operation {
+        let encrypted = match file.cipher() {
+            Some(cipher) => cipher.encrypt_into(offset, from, &mut memory),
+            None => Err(Error::new(ErrorKind::Invalid, "the file is not encrypted")),
+        };
+        match encrypted {
+            Ok(()) => self.submit(Direction::Write, file.clone(), offset, Memory::Span(memory)),
+            Err(error) => Operation::failed(memory, file.blame(error, offset)),
+        }
+    }
+
     /// Writes all of `from` at `offset` while others read it; the same alignment holds. The caller
-    /// has the bytes already: no span comes back.
+    /// has the bytes already: no span comes back. An encrypted file rejects it: the bytes would
+    /// change.
     pub fn write_frozen(&self, file: &DiskFile, offset: u64, from: Frozen) -> Operation {
         self.submit(Direction::Write, file.clone(), offset, Memory::Frozen(from))
     }
 
     /// Writes a client's bytes at `offset`; the same alignment holds. The bytes may change
-    /// meanwhile: the file gets some of what the client wrote. No span comes back.
+    /// meanwhile: the file gets some of what the client wrote. No span comes back. An encrypted
+    /// file rejects it.
     pub fn write_lent(&self, file: &DiskFile, offset: u64, from: LentSpan) -> Operation {
         self.submit(Direction::Write, file.clone(), offset, Memory::Lent(from))
     }
 
     /// Reads into a client's memory from `offset` until it is full or the file ends; the same
-    /// alignment holds. No span comes back.
+    /// alignment holds. No span comes back. An encrypted file rejects it.
     pub fn read_lent(&self, file: &DiskFile, offset: u64, into: LentSpan) -> Operation {
         self.submit(Direction::Read, file.clone(), offset, Memory::Lent(into))
     }

@@ -13,6 +13,7 @@ use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::GRANULE;
+use crate::cipher::FileCipher;
 use crate::engine::Seat;
 
 /// Mode to open a file.
@@ -46,8 +47,14 @@ impl Default for Alignment {
 
 /// An open file. Clones share one descriptor, which closes when the last of them and the last
 /// operation on it are gone.
+///
+/// With a cipher, its bytes are encrypted on the disk: the engine encrypts before a write, and
+/// decrypts in place after a read.
 #[derive(Clone)]
-pub struct DiskFile(Arc<Inner>);
+pub struct DiskFile {
+    inner: Arc<Inner>,
+    cipher: Option<FileCipher>,
+}
 
 struct Inner {
     // The seat drops first: the ring is told to let go before the descriptor closes.
@@ -65,30 +72,49 @@ pub(crate) struct Opened {
 
 impl DiskFile {
     pub(crate) fn new(opened: Opened, seat: Seat) -> Self {
-        Self(Arc::new(Inner { seat, opened }))
+        Self { inner: Arc::new(Inner { seat, opened }), cipher: None }
+    }
+
+    /// The same file, whose bytes are encrypted on the disk. Its blocks are read and written whole.
+    #[must_use]
+    pub fn encrypted(self, cipher: FileCipher) -> Self {
+        Self { cipher: Some(cipher), ..self }
+    }
+
+    /// Returns true if its bytes are encrypted on the disk.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.cipher.is_some()
+    }
+
+    pub(crate) fn cipher(&self) -> Option<&FileCipher> {
+        self.cipher.as_ref()
     }
 
     /// Returns the alignment of offsets, lengths and memory.
     #[must_use]
     pub fn alignment(&self) -> Alignment {
-        self.0.opened.alignment
+        let Alignment { memory, offset } = self.inner.opened.alignment;
+        // Blocks of a cipher are whole.
+        let unit = if self.is_encrypted() { GRANULE } else { offset };
+        Alignment { memory, offset: offset.max(unit) }
     }
 
     /// False if the file goes through the page cache because its file system refused O_DIRECT (or
     /// because it was adopted without the flag).
     #[must_use]
     pub fn direct(&self) -> bool {
-        self.0.opened.direct
+        self.inner.opened.direct
     }
 
     /// The path it was opened by, or the one the kernel knew when it was adopted.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
-        self.0.opened.path.as_deref()
+        self.inner.opened.path.as_deref()
     }
 
     pub(crate) fn seat(&self) -> &Seat {
-        &self.0.seat
+        &self.inner.seat
     }
 
     /// `error` with the place it happened at.
@@ -103,7 +129,7 @@ impl DiskFile {
 
 impl AsFd for DiskFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.opened.fd.as_fd()
+        self.inner.opened.fd.as_fd()
     }
 }
 

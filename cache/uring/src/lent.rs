@@ -96,6 +96,35 @@ impl LentSpan {
         self.len == 0
     }
 
+    /// Copies the bytes out, by the kernel: a snapshot that the client changes no more.
+    ///
+    /// # Errors
+    /// Those of the system call; `UnexpectedEof` if `into` is longer than the range.
+    pub fn copy_to(&self, into: &mut [u8]) -> std::io::Result<()> {
+        if into.len() > self.len {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        let (mut at, mut left) = (self.offset as u64, into);
+        while !left.is_empty() {
+            match rustix::io::pread(self.region.fd(), &mut *left, at)? {
+                0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                read => (at, left) = (at + read as u64, &mut left[read..]),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies bytes in, by the kernel.
+    ///
+    /// # Errors
+    /// Those of the system call; `WriteZero` if `bytes` are more than the range holds.
+    pub fn fill(&self, bytes: &[u8]) -> std::io::Result<()> {
+        match bytes.len() > self.len {
+            true => Err(std::io::ErrorKind::WriteZero.into()),
+            false => LentRegion(self.region.clone()).fill(self.offset as u64, bytes),
+        }
+    }
+
     /// Start in its region, in bytes.
     pub(crate) fn offset(&self) -> usize {
         self.offset

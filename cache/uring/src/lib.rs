@@ -15,6 +15,7 @@
 //! | [`Frozen`] | the same range once nobody writes to it: read, and written out, at the same time |
 //! | [`LentRegion`] | memory that a client writes, and only the kernel reads |
 //! | [`DiskFile`] | a descriptor, its alignment, its place in the ring's file table |
+//! | [`FileCipher`] | key and tweak of a file whose bytes are encrypted on the disk |
 //! | [`Engine`] | the thread (or pool) that moves bytes between the two |
 //! | [`Faults`] | what tests let go wrong on the way |
 //!
@@ -32,6 +33,7 @@
 //! ```
 
 mod arena;
+mod cipher;
 mod engine;
 mod exec;
 mod file;
@@ -41,6 +43,7 @@ mod region;
 mod span;
 
 pub use arena::Arena;
+pub use cipher::{CIPHER_KEY_BYTES, CipherKey, FileCipher, MAC_BYTES, fill_random, mac};
 pub use engine::{
     Attempt, AttemptKind, Counters, Done, Durations, Engine, EngineChoice, EngineConfig,
     EngineKind, EngineReport, Fate, Faults, Operation, Read,

@@ -10,7 +10,7 @@ use forebay_config::embedded;
 use forebay_config::settings::NodeTier;
 use forebay_config::{Config, Places};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_store::{Class, FRAME_BYTES};
+use forebay_store::{Class, ENCRYPTION_BYTES, FRAME_BYTES};
 
 use super::finding::{Finding, listed, size};
 use crate::daemon::CONFIG;
@@ -133,7 +133,9 @@ impl Plan {
 
     /// Bytes of frames and tiers in memory, which leave the rest to slabs.
     pub(super) fn least(&self) -> u64 {
-        (FRAME_BYTES as u64).saturating_add(self.memory_tiers())
+        let encrypted = self.tiers.iter().filter(|tier| tier.encryption.is_some()).count();
+        let fixed = FRAME_BYTES + encrypted * ENCRYPTION_BYTES;
+        (fixed as u64).saturating_add(self.memory_tiers())
     }
 
     /// Tiers that have a directory, with their place among all.

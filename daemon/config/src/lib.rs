@@ -27,6 +27,7 @@ mod cluster;
 pub mod control_groups;
 mod diff;
 pub mod embedded;
+mod encryption;
 pub mod http;
 mod mistake;
 mod pem;
@@ -47,6 +48,7 @@ pub use accounts::Group;
 pub use checkpoint::{Checkpoint, Keep};
 pub use cluster::{Cluster, Members, Weight};
 pub use diff::{Change, diff};
+pub use encryption::Encryption;
 pub use mistake::{Mistake, Told};
 pub use pem::read_peer_tls;
 pub use prices::Prices;
@@ -256,6 +258,8 @@ pub struct Tier {
     /// True if `path` must not lie on the root's file system: without its disk the tier is down.
     #[serde(default)]
     pub require_mount: bool,
+    /// Encryption of its files; none: they lie there as they are.
+    pub encryption: Option<Encryption>,
 }
 
 fn nvme() -> Class {
@@ -303,6 +307,9 @@ impl Tier {
         if self.path.is_none() && (self.keep_free.is_some() || self.writes_per_day.is_some()) {
             return refuse("keep_free and writes_per_day apply to disks only");
         }
+        if let Some(encryption) = &self.encryption {
+            encryption.check(&self.name, self.path.as_deref())?;
+        }
         Ok(NodeTier {
             name: self.name.clone(),
             class: self.class,
@@ -312,6 +319,7 @@ impl Tier {
             watermarks: self.watermarks,
             writes_per_day: self.writes_per_day.map(|bytes| bytes.as_u64()),
             require_mount: self.require_mount,
+            encryption: self.encryption.as_ref().map(|encryption| encryption.0.clone()),
         })
     }
 }

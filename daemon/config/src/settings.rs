@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_source::{Limits, Rules};
-use forebay_store::{CheckpointRule, Class, Dataset, Files, KeepFree, Tenant, Watermarks};
+use forebay_store::{
+    CheckpointRule, Class, Dataset, Encryption, Files, KeepFree, Tenant, Watermarks,
+};
 use forebay_uring::{EngineChoice, Faults};
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +97,8 @@ pub struct NodeTier {
     pub writes_per_day: Option<u64>,
     /// True if its directory must not lie on the root's file system.
     pub require_mount: bool,
+    /// Encryption of its files.
+    pub encryption: Option<Encryption>,
 }
 
 impl NodeTier {
@@ -110,6 +114,7 @@ impl NodeTier {
             watermarks: None,
             writes_per_day: None,
             require_mount: false,
+            encryption: None,
         }
     }
 }

@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 use super::access::{AUDIT_KEEP, AUDIT_SIZE};
 use super::accounts::User;
 use super::{
-    Allow, Audit, Checkpoint, Cluster, Config, Dataset, Group, HttpTls, Keep, Listen, Quota, Rate,
-    Source, Tenant, Tier,
+    Allow, Audit, Checkpoint, Cluster, Config, Dataset, Encryption, Group, HttpTls, Keep, Listen,
+    Quota, Rate, Source, Tenant, Tier,
 };
 use crate::settings::{TenantLimits, UserLimits};
 
@@ -121,6 +121,7 @@ fn tier(tier: &Tier) -> Value {
         "watermarks": tier.watermarks.map(|marks| json!({ "low": marks.low, "high": marks.high })),
         "writes_per_day": maybe_size(tier.writes_per_day),
         "require_mount": Some(tier.require_mount).filter(|required| *required),
+        "encryption": tier.encryption.as_ref().map(Encryption::shown),
     }))
 }
 
@@ -286,6 +287,8 @@ mod tests {
              http_tls = { cert = '/c.pem', key = '/k.pem', client_ca = '/a.pem' }\n\
              [[tier]]\nname = 'nvme'\npath = '/mnt/nvme0'\ncapacity = '3TB'\nkeep_free = '5%'\n\
              watermarks = { low = 0.9, high = 0.95 }\nwrites_per_day = '10TB'\n\
+             encryption = { key_file = '/etc/forebay/nvme.key' }\n\
+             [[tier]]\nname = 'hdd'\npath = '/h'\ncapacity = '1GiB'\nencryption = 'ephemeral'\n\
              [[tier]]\nname = 'ram'\nclass = 'memory'\ncapacity = '1GiB'\n\
              [[source]]\nmatch = 's3://ml/'\nproxy = 'http://user:hunter2@proxy.example:3128'\n\
              bandwidth = '10Gbit/s'\nendpoint = 'https://store.example?token=hunter2'\n\

@@ -8,7 +8,9 @@ use forebay_config::settings::{NodeConfig, NodeTier};
 use forebay_engine::session::{Host, SlabMemory};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::{Readers, Sources, check_helper_process};
-use forebay_store::{Class, DiskConfig, FRAME_BYTES, Store, StoreConfig, TierConfig, rules_digest};
+use forebay_store::{
+    Class, DiskConfig, ENCRYPTION_BYTES, FRAME_BYTES, Store, StoreConfig, TierConfig, rules_digest,
+};
 use forebay_uring::{Arena, Engine, EngineConfig, Region};
 
 use crate::access::{Access, NodeGuard, Policy, Usage};
@@ -167,7 +169,8 @@ struct NodeMemory {
 impl NodeMemory {
     fn of(config: &NodeConfig) -> Self {
         let serving = if config.cluster.is_some() { SERVING_BYTES } else { 0 };
-        let fixed = FRAME_BYTES + RequestMemory::BYTES + serving;
+        let encrypted = config.tiers.iter().filter(|tier| tier.encryption.is_some()).count();
+        let fixed = FRAME_BYTES + RequestMemory::BYTES + serving + encrypted * ENCRYPTION_BYTES;
         Self { all: config.memory, fixed }
     }
 
@@ -199,6 +202,7 @@ fn open_tier(tier: NodeTier, config: &NodeConfig) -> Result<TierConfig> {
         watermarks,
         writes_per_day,
         require_mount,
+        encryption,
     } = tier;
     let disk = match path {
         None => None,
@@ -216,7 +220,15 @@ fn open_tier(tier: NodeTier, config: &NodeConfig) -> Result<TierConfig> {
             };
             tracing::info!(tier = name, engine = ?engine.kind(), "started an I/O engine");
             let files = config.files.clone();
-            Some(DiskConfig { path, keep_free, writes_per_day, engine, files, require_mount })
+            Some(DiskConfig {
+                path,
+                keep_free,
+                writes_per_day,
+                engine,
+                files,
+                require_mount,
+                encryption,
+            })
         }
     };
     Ok(TierConfig { name, class, capacity, watermarks, disk })

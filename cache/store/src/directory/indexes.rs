@@ -39,8 +39,9 @@ impl Directory {
     /// Loads the saved index of a shard that is not stored here.
     pub(crate) fn load_index(&self, name: &ShardName) -> Option<Sidecar> {
         let path = self.index(name);
-        let bytes = fs::read(&path).ok()?;
-        let sidecar = Sidecar::decode(&bytes);
+        // Most shards have none.
+        let read = path.exists().then(|| self.read_sealed(&path))?;
+        let sidecar = read.and_then(|bytes| Sidecar::decode(&bytes));
         if let Err(error) = &sidecar {
             tracing::warn!(path = %path.display(), %error, "an index is rebuilt");
         }

@@ -65,9 +65,10 @@ impl Directory {
             .map_err(|error| error.at("path", folder.display()))
     }
 
-    /// Cuts a staged file to its length.
+    /// Cuts a staged file to its length; whole blocks stay of an encrypted one.
     pub(crate) fn trim_staged(&self, id: &str, len: u64) -> Result<()> {
         let path = self.staged(id);
+        let len = self.stored_len(len);
         let cut = self.files.truncate(&path, len).doing("truncate a checkpoint's file");
         cut.map_err(|error| error.at("path", path.display()))
     }
@@ -81,8 +82,7 @@ impl Directory {
     /// Reads the record of a staged file.
     pub(crate) fn read_record(&self, id: &str) -> Result<Vec<u8>> {
         let path = self.staged_record(id);
-        let read = fs::read(&path).doing("read the record of a checkpoint's file");
-        read.map_err(|error| error.at("path", path.display()))
+        self.read_sealed(&path).map_err(|error| error.at("path", path.display()))
     }
 
     /// Removes a staged file, its record first. Missing files are no error.
@@ -142,13 +142,14 @@ mod tests {
 
     use forebay_error::ErrorKind;
 
+    use super::super::Keys;
     use super::*;
     use crate::files::LocalFiles;
 
     const ID: &str = "00112233445566778899aabbccddeeff";
 
     fn open(root: &std::path::Path) -> Directory {
-        Directory::open(root, Arc::new(LocalFiles)).unwrap()
+        Directory::open(root, Arc::new(LocalFiles), &Keys::default()).unwrap()
     }
 
     #[test]

@@ -43,6 +43,9 @@ pub(crate) enum Finding {
     Foreign { file: String },
 }
 
+// The head of an encrypted sidecar is a block of the cipher.
+const _: () = assert!(HEAD_BYTES == forebay_uring::GRANULE, "a head is one block");
+
 /// First bytes of a sidecar.
 enum SidecarHead {
     Ours(Head, SystemTime),
@@ -140,7 +143,8 @@ impl Directory {
             (Ok(SidecarHead::Ours(..)), None) => broken("its data is missing"),
             (Ok(SidecarHead::Ours(head, written)), Some(len)) => {
                 let right = ShardName::new(&head.origin);
-                if len == head.len && (*name == right || *name == right.alternate()) {
+                let is_whole = len == self.stored_len(head.len);
+                if is_whole && (*name == right || *name == right.alternate()) {
                     let object = object_key(&head.origin);
                     let (name, url, tenant) = (name.clone(), head.origin.url, head.tenant);
                     return Finding::Whole(Found {
@@ -148,7 +152,7 @@ impl Directory {
                         object,
                         url,
                         tenant,
-                        bytes: len,
+                        bytes: head.len,
                         written,
                     });
                 }
@@ -173,10 +177,12 @@ impl Directory {
     }
 
     fn sidecar_head(&self, name: &ShardName) -> Result<SidecarHead> {
-        let mut file = File::open(self.sidecar(name)).doing("open a sidecar")?;
+        let path = self.sidecar(name);
+        let mut file = File::open(&path).doing("open a sidecar")?;
         let written = file.metadata().and_then(|meta| meta.modified()).doing("stat a sidecar")?;
         let mut bytes = vec![0; HEAD_BYTES];
         file.read_exact(&mut bytes).doing("read a sidecar's head")?;
+        self.unseal_head(&path, &mut bytes)?;
         match Head::is_newer(&bytes) {
             true => Ok(SidecarHead::Newer),
             false => Ok(SidecarHead::Ours(Head::decode(&bytes)?, written)),

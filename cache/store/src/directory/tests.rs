@@ -29,7 +29,7 @@ pub(super) fn sidecar(origin: &Origin, len: u64) -> Sidecar {
 
 pub(super) fn open() -> (TempDir, Directory) {
     let root = TempDir::new().unwrap();
-    let directory = Directory::open(root.path(), Arc::new(LocalFiles)).unwrap();
+    let directory = Directory::open(root.path(), Arc::new(LocalFiles), &Keys::default()).unwrap();
     (root, directory)
 }
 
@@ -111,12 +111,12 @@ fn names_tell_endpoint_url_and_version_apart() {
 #[test]
 fn only_one_daemon_opens_a_directory() {
     let (root, directory) = open();
-    let error = Directory::open(root.path(), Arc::new(LocalFiles)).unwrap_err();
+    let error = Directory::open(root.path(), Arc::new(LocalFiles), &Keys::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     let pid = std::process::id().to_string();
     assert_eq!(error.place("pid"), Some(pid.as_str()));
     drop(directory);
-    Directory::open(root.path(), Arc::new(LocalFiles)).unwrap();
+    Directory::open(root.path(), Arc::new(LocalFiles), &Keys::default()).unwrap();
 }
 
 #[test]
@@ -125,11 +125,11 @@ fn foreign_directory_is_rejected_and_kept() {
     assert_eq!(occupant(root.path()).unwrap(), Occupant::Nobody);
     let precious = root.path().join("thesis.tex");
     fs::write(&precious, b"chapter 1").unwrap();
-    let error = Directory::open(root.path(), Arc::new(LocalFiles)).unwrap_err();
+    let error = Directory::open(root.path(), Arc::new(LocalFiles), &Keys::default()).unwrap_err();
     assert_eq!((error.kind(), error.place("found")), (ErrorKind::Invalid, Some("thesis.tex")));
     assert_eq!(fs::read(&precious).unwrap(), b"chapter 1");
     fs::remove_file(&precious).unwrap();
-    drop(Directory::open(root.path(), Arc::new(LocalFiles)).unwrap());
+    drop(Directory::open(root.path(), Arc::new(LocalFiles), &Keys::default()).unwrap());
     assert_eq!(occupant(root.path()).unwrap(), Occupant::Cache);
     fs::write(root.path().join("FORMAT"), "forebay 2\n").unwrap();
     let error = occupant(root.path()).unwrap_err();
@@ -191,7 +191,7 @@ impl Files for RecordedFiles {
 fn sidecar_appears_last_and_goes_first() {
     let root = TempDir::new().unwrap();
     let files = Arc::new(RecordedFiles::default());
-    let directory = Directory::open(root.path(), files.clone()).unwrap();
+    let directory = Directory::open(root.path(), files.clone(), &Keys::default()).unwrap();
     files.take();
     let recorded = record(&directory, "/d/0.tar");
     files.take();
@@ -345,7 +345,7 @@ fn damaged_index_is_no_index() {
 fn rejected_directory_is_left_as_it_was() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("notes.txt"), "of others").unwrap();
-    let error = Directory::open(root.path(), Arc::new(LocalFiles)).unwrap_err();
+    let error = Directory::open(root.path(), Arc::new(LocalFiles), &Keys::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert_eq!(error.place("found"), Some("notes.txt"), "{error}");
     let left: Vec<_> = fs::read_dir(root.path()).unwrap().map(|e| e.unwrap().file_name()).collect();

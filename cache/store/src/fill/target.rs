@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_error::{Doing, Result};
-use forebay_uring::{DiskFile, Engine, Frozen};
+use forebay_uring::{Arena, DiskFile, Engine, Frozen};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -31,6 +31,8 @@ pub(crate) struct DiskTarget {
     pub(crate) name: ShardName,
     /// Permits of the disk to write a part.
     pub(crate) writes: Arc<Semaphore>,
+    /// Memory to encrypt parts in, on an encrypted tier: the frames themselves are read meanwhile.
+    pub(crate) bounce: Option<Arena>,
     /// Checksums of the parts that an earlier fill left here.
     pub(crate) here: Vec<Option<u32>>,
 }
@@ -54,13 +56,23 @@ impl DiskTarget {
     ) -> impl Future<Output = Result<usize>> + Send + use<> {
         let (engine, file, writes) = (self.engine.clone(), self.file.clone(), self.writes.clone());
         // A task holds the permit until the kernel is done with the frame, even if nobody waits.
-        let begin = move |permit: OwnedSemaphorePermit| {
-            let writing = engine.write_frozen(&file, offset, bytes);
-            tokio::spawn(async move {
-                let done = writing.await;
+        let bounce = self.bounce.clone();
+        let begin = move |permit: OwnedSemaphorePermit| match bounce {
+            None => {
+                let writing = engine.write_frozen(&file, offset, bytes);
+                tokio::spawn(async move {
+                    let done = writing.await;
+                    drop(permit);
+                    done.result
+                })
+            }
+            Some(bounce) => tokio::spawn(async move {
+                let memory = bounce.lease(bytes.len()).await?;
+                // Takes a millisecond: less than a switch to another thread is worth.
+                let done = engine.write_encrypted(&file, offset, &bytes, memory).await;
                 drop(permit);
                 done.result
-            })
+            }),
         };
         let begun = match writes.clone().try_acquire_owned() {
             Ok(permit) => Ok(begin(permit)),

@@ -28,7 +28,7 @@ impl Fixture {
     }
 
     fn open(&self) -> Directory {
-        Directory::open(self.root.path(), Arc::new(LocalFiles)).unwrap()
+        Directory::open(self.root.path(), Arc::new(LocalFiles), &Keys::default()).unwrap()
     }
 
     fn origin(number: usize) -> Origin {
@@ -108,7 +108,7 @@ impl Fixture {
 
     /// Checks the cache, and sorts its faults: leftovers come in no order.
     fn check(&self, repair: bool) -> Checkup {
-        let mut found = fsck(self.root.path(), repair, |_, _| {}).unwrap();
+        let mut found = fsck(self.root.path(), repair, None, |_, _| {}).unwrap();
         found.faults.sort_by(|one, other| one.file.cmp(&other.file));
         found
     }
@@ -157,7 +157,7 @@ const THINGS: [Thing; 9] = [
 fn directory_without_a_cache_stays_as_it_is() {
     let root = TempDir::new().unwrap();
     for path in [root.path().to_owned(), root.path().join("missing")] {
-        let error = fsck(&path, true, |_, _| {}).unwrap_err();
+        let error = fsck(&path, true, None, |_, _| {}).unwrap_err();
         let directory = path.display().to_string();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert_eq!(error.place("directory"), Some(directory.as_str()));
@@ -169,7 +169,7 @@ fn directory_without_a_cache_stays_as_it_is() {
 fn directory_of_a_running_daemon_is_rejected() {
     let of = Fixture::new();
     let directory = of.open();
-    let error = fsck(of.root.path(), false, |_, _| {}).unwrap_err();
+    let error = fsck(of.root.path(), false, None, |_, _| {}).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     drop(directory);
     assert_eq!(of.check(false), Checkup::default());
@@ -216,7 +216,7 @@ fn progress_counts_up_to_the_number_of_findings() {
         of.put(number, thing);
     }
     let mut told = Vec::new();
-    fsck(of.root.path(), false, |done, total| told.push((done, total))).unwrap();
+    fsck(of.root.path(), false, None, |done, total| told.push((done, total))).unwrap();
     let total = THINGS.len() as u64;
     assert_eq!(told, (1..=total).map(|done| (done, total)).collect::<Vec<_>>());
 }

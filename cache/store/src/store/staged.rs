@@ -51,8 +51,10 @@ impl Store {
             }
         }
         Err(failed.unwrap_or_else(|| {
-            Error::new(ErrorKind::Unavailable, "no disk tier takes checkpoints now")
-                .advise("look at `forebay tier ls`; checkpoints need a tier with a path")
+            Error::new(ErrorKind::Unavailable, "no disk tier takes checkpoints now").advise(
+                "look at `forebay tier ls`; checkpoints need a tier with a path and a key that \
+                     lasts, if it is encrypted",
+            )
         }))
     }
 

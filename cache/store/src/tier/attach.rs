@@ -65,7 +65,7 @@ impl Tier {
                     return Err(Error::new(ErrorKind::Invalid, what).at("tier", &config.name));
                 }
                 let wear = disk.writes_per_day.map(|bytes| Wear::new(bytes, clock::now()));
-                let disk = Disk::new(disk, state);
+                let disk = Disk::new(disk, state).await?;
                 // A configuration that cannot hold is an error; anything else may pass.
                 let size = match disk.open(Attach::AtStart).await {
                     Ok(opened) => {

@@ -192,6 +192,7 @@ impl Tier {
             directory: directory.clone(),
             name: wanted.name.clone(),
             writes: disk.writes.clone(),
+            bounce: disk.bounce.clone(),
             here,
         };
         if let Some((room, file, here)) = self.resume(disk, wanted).await? {
@@ -201,8 +202,8 @@ impl Tier {
         for attempt in 1.. {
             let room = self.make_room(wanted, urgency, patient).await?;
             let path = directory.data(&wanted.name);
-            let create = disk.engine.open(&path, Open::Create { len: wanted.len });
-            let created = device::answer(create).await.and_then(|created| created);
+            let len = directory.stored_len(wanted.len);
+            let created = directory.open_file(&disk.engine, &path, Open::Create { len }).await;
             let error = match created {
                 Ok(file) => return Ok((room, target(file, Vec::new()))),
                 Err(error) => error,
@@ -305,8 +306,9 @@ impl Tier {
         if (&partial.origin, partial.len) != (&wanted.origin, wanted.len) {
             return Err(Error::new(ErrorKind::Corrupt, "the record names another shard"));
         }
-        let path = self.directory()?.data(&wanted.name);
-        let file = device::answer(disk.engine.open(&path, Open::Update)).await??;
+        let directory = self.directory()?;
+        let path = directory.data(&wanted.name);
+        let file = directory.open_file(&disk.engine, &path, Open::Update).await?;
         Ok((file, partial.blocks))
     }
 }

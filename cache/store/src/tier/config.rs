@@ -7,6 +7,7 @@ use forebay_uring::Engine;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::encryption::Encryption;
 use crate::files::Files;
 
 /// Class of storage, fastest first.
@@ -63,6 +64,8 @@ pub struct DiskConfig {
     pub files: Arc<dyn Files>,
     /// True if the directory must not lie on the root's file system.
     pub require_mount: bool,
+    /// Encryption of the files; none: they lie there as they are.
+    pub encryption: Option<Encryption>,
 }
 
 /// Part of a file system left to others.

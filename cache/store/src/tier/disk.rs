@@ -7,11 +7,13 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_uring::{Arena, Engine, Region};
 use tokio::sync::Semaphore;
 
 use super::{Disk, DiskConfig};
 use crate::device;
-use crate::directory::{Directory, is_cache};
+use crate::directory::{Directory, Keys, is_cache};
+use crate::encryption::{ENCRYPTION_BYTES, KeySource};
 use crate::files::Extent;
 use crate::mounts::MountRequirement;
 use crate::pins::{Pinned, read_pins};
@@ -40,11 +42,20 @@ pub(super) struct OpenedDirectory {
 }
 
 impl Disk {
-    pub(super) fn new(config: DiskConfig, state: Option<&Path>) -> Self {
-        let DiskConfig { path, engine, files, require_mount, .. } = config;
+    /// The disk, before its directory is open.
+    ///
+    /// # Errors
+    /// If there is no memory to encrypt in, or no random bytes.
+    pub(super) async fn new(config: DiskConfig, state: Option<&Path>) -> Result<Self> {
+        let DiskConfig { path, engine, files, require_mount, encryption, .. } = config;
+        let key = encryption.as_ref().map(KeySource::of).transpose()?;
+        let bounce = match &key {
+            Some(_) => Some(memory_to_encrypt(&engine).await?),
+            None => None,
+        };
         let state = state.map(Path::to_owned);
         let closed = Error::new(ErrorKind::Closed, "the tier is not attached");
-        Self {
+        Ok(Self {
             mount: MountRequirement { path, is_required: require_mount, state },
             device: OnceLock::new(),
             engine,
@@ -53,7 +64,9 @@ impl Disk {
             looking: Arc::new(Semaphore::new(1)),
             probing: Arc::new(Semaphore::new(1)),
             writes: Arc::new(Semaphore::new(WINDOW)),
-        }
+            key,
+            bounce,
+        })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -69,10 +82,10 @@ impl Disk {
     /// Opens the directory.
     ///
     /// # Errors
-    /// If it is not where it was; those of [`Directory::open`]; `Corrupt` if its pins cannot be
-    /// read; `Unavailable` if the disk does not answer.
+    /// If it is not where it was; those of [`Directory::open`] and of its key; `Corrupt` if its
+    /// pins cannot be read; `Unavailable` if the disk does not answer.
     pub(super) async fn open(&self, how: Attach) -> Result<OpenedDirectory> {
-        let (mount, files) = (self.mount.clone(), self.files.clone());
+        let (mount, files, key) = (self.mount.clone(), self.files.clone(), self.key.clone());
         let opened = self.look(move || {
             if how != Attach::Anywhere {
                 mount.check()?;
@@ -82,7 +95,10 @@ impl Disk {
                     .at("directory", mount.path.display())
                     .advise("mount its device, or restart the daemon to create a new cache"));
             }
-            let directory = Directory::open(&mount.path, files)?;
+            // Read anew each time: an admin may have put the right key there.
+            let secret = key.as_ref().map(KeySource::secret).transpose()?;
+            let keys = Keys { secret, is_check: false };
+            let directory = Directory::open(&mount.path, files, &keys)?;
             let extent = directory.extent()?;
             let pinned = read_pins(&mount.path)?;
             if let Err(error) = mount.note() {
@@ -116,6 +132,15 @@ impl Disk {
         let called = device::answer(called).await.map_err(|_| silent())?;
         called.map_err(|_| shutting_down())?
     }
+}
+
+/// Memory of the kind that the engine takes fastest.
+async fn memory_to_encrypt(engine: &Engine) -> Result<Arena> {
+    let made = || Region::create("forebay-encryption", ENCRYPTION_BYTES);
+    let region = tokio::task::spawn_blocking(made).await.map_err(|_| shutting_down())??;
+    // Without it the kernel pins the pages of each write.
+    let _is_registered = engine.attach(&region).await?;
+    Ok(Arena::new(region))
 }
 
 /// Kernel name of the block device under a directory; none if there is none, as under a network

@@ -17,7 +17,6 @@ use super::wanted::{Absent, Wanted};
 use super::{Medium, Tier};
 use crate::budget::Space;
 use crate::clock;
-use crate::device;
 use crate::directory::ShardName;
 use crate::identity::Head;
 use crate::parts::Parts;
@@ -103,8 +102,9 @@ impl Tier {
         if sidecar.origin != wanted.origin || !is_as_long {
             return Err(Error::new(ErrorKind::Corrupt, "the sidecar names another shard"));
         }
-        let path = self.directory()?.data(&wanted.name);
-        let file = device::answer(disk.engine.open(&path, Open::Read)).await??;
+        let directory = self.directory()?;
+        let path = directory.data(&wanted.name);
+        let file = directory.open_file(&disk.engine, &path, Open::Read).await?;
         let body = Body::Disk { engine: disk.engine.clone(), file };
         let growth = Growth::whole(sidecar.index, sidecar.len);
         if sidecar.compressed_len.is_some() {
@@ -213,8 +213,9 @@ impl Tier {
         let Medium::Disk(disk) = &self.0.medium else {
             return Err(Error::new(ErrorKind::NotFound, "the shard left the memory"));
         };
-        let path = self.directory()?.data(name);
-        let file = device::answer(disk.engine.open(&path, Open::Read)).await??;
+        let directory = self.directory()?;
+        let path = directory.data(name);
+        let file = directory.open_file(&disk.engine, &path, Open::Read).await?;
         let version = facts.origin.version.clone();
         let wanted = Wanted {
             name: name.clone(),

@@ -8,7 +8,7 @@ use std::sync::Weak;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
 use forebay_shard::{BLOCK_BYTES, Sidecar};
-use forebay_uring::{DiskFile, Engine, Open};
+use forebay_uring::{DiskFile, Engine, GRANULE, Open};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -111,8 +111,9 @@ impl Tier {
         let of = name.clone();
         let sidecar = self.on_disk(move |directory| directory.read_sidecar(&of)).await?;
         let Some(engine) = self.engine() else { return Ok(()) };
-        let path = self.directory()?.data(name);
-        let file = device::answer(engine.open(&path, Open::Read)).await??;
+        let directory = self.directory()?;
+        let path = directory.data(name);
+        let file = directory.open_file(engine, &path, Open::Read).await?;
         for (block, offset) in (0..).zip((0..sidecar.len).step_by(BLOCK_BYTES as usize)) {
             self.check_block((engine, &file), &sidecar, block, offset).await?;
         }
@@ -130,10 +131,14 @@ impl Tier {
         let frame = self.0.shared.frames.lease(BLOCK_BYTES as usize).await?;
         let done = device::answer(engine.read(file, offset, frame)).await?;
         let wrong = |what: &str| Err(Error::new(ErrorKind::Corrupt, what).at("offset", offset));
+        // A read to the end of the file returns no padding but that of a cipher's last block.
+        let stored = match file.is_encrypted() {
+            true => wanted.next_multiple_of(GRANULE),
+            false => wanted,
+        };
         match done.result? {
-            // A read to the end of the file returns no padding.
-            read if read != wanted => wrong("the length of the copy differs from its sidecar"),
-            read if crc32c(&done.span[..read]) != sidecar.blocks[block] => {
+            read if read != stored => wrong("the length of the copy differs from its sidecar"),
+            _ if crc32c(&done.span[..wanted]) != sidecar.blocks[block] => {
                 wrong("a block differs from the bytes of the origin")
             }
             _ => Ok(()),

@@ -7,8 +7,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{MutexGuard, PoisonError};
 
-use forebay_error::{Error, ErrorKind, Result};
-use forebay_uring::{DiskFile, LentSpan, Open, Span};
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_uring::{Arena, DiskFile, Done, LentSpan, Open, Span};
 
 use super::request::RoomRequest;
 use super::{Disk, Tier};
@@ -16,15 +16,21 @@ use crate::budget::Space;
 use crate::clock;
 use crate::device;
 use crate::directory::{FoundStaged, check_staged_id};
+use crate::encryption::KeyKind;
 use crate::shares::NOBODY;
 
 /// Room of staged files by name.
 pub(crate) type StagedRoom = HashMap<String, Space>;
 
 impl Tier {
-    /// Returns true if a file may be staged here.
+    /// Returns true if a file may be staged here. A staged file outlives the daemon, and a key that
+    /// is ephemeral does not.
     pub(crate) fn may_stage(&self) -> bool {
-        self.disk().is_some() && self.is_writable()
+        let is_lasting = |disk: &Disk| match &disk.key {
+            Some(key) => key.kind() != KeyKind::Ephemeral,
+            None => true,
+        };
+        self.disk().is_some_and(is_lasting) && self.is_writable()
     }
 
     fn staged_room(&self) -> MutexGuard<'_, StagedRoom> {
@@ -128,9 +134,10 @@ impl Tier {
         }
         let created = async {
             self.on_disk(|directory| directory.prepare_staging()).await?;
-            let path = self.directory()?.staged(id);
-            let create = disk.engine.open(&path, Open::Create { len: bytes });
-            self.answered(create.await)
+            let directory = self.directory()?;
+            let path = directory.staged(id);
+            let create = Open::Create { len: directory.stored_len(bytes) };
+            self.answered(directory.open_file(&disk.engine, &path, create).await)
         };
         let created = created.await;
         if created.is_err() {
@@ -163,7 +170,10 @@ impl Tier {
     ) -> Result<()> {
         let disk = self.device_of_staged()?;
         let bytes = from.len() as u64;
-        let wrote = device::answer(disk.engine.write_lent(file, at, from)).await;
+        let wrote = match &disk.bounce {
+            Some(bounce) => Self::write_encrypted((disk, bounce), file, at, &from).await,
+            None => device::answer(disk.engine.write_lent(file, at, from)).await,
+        };
         self.answered(wrote.and_then(|done| done.result))?;
         self.count_staged(bytes);
         Ok(())
@@ -207,8 +217,26 @@ impl Tier {
         len: usize,
     ) -> Result<()> {
         let disk = self.device_of_staged()?;
-        let read = device::answer(disk.engine.read_lent(file, at, into)).await;
-        self.whole(at, len, read.and_then(|done| done.result))
+        let Some(bounce) = &disk.bounce else {
+            let read = device::answer(disk.engine.read_lent(file, at, into)).await;
+            return self.whole(at, len, read.and_then(|done| done.result));
+        };
+        // The client must never see, nor change, bytes that are being decrypted.
+        let memory = device::answer(bounce.lease(into.len())).await??;
+        let memory = self.read_staged(file, at, memory, len).await?;
+        into.fill(&memory[..len]).doing("fill lent memory")
+    }
+
+    /// Encrypts a snapshot of a client's bytes, and writes that.
+    async fn write_encrypted(
+        (disk, bounce): (&Disk, &Arena),
+        file: &DiskFile,
+        at: u64,
+        from: &LentSpan,
+    ) -> Result<Done> {
+        let mut memory = device::answer(bounce.lease(from.len())).await??;
+        from.copy_to(&mut memory).doing("read lent memory")?;
+        device::answer(disk.engine.write(file, at, memory)).await
     }
 
     /// Reads the first `len` bytes of a span.
@@ -297,9 +325,9 @@ impl Tier {
     pub(crate) async fn open_staged(&self, id: &str) -> Result<DiskFile> {
         check_staged_id(id)?;
         let disk = self.device_of_staged()?;
-        let path = self.directory()?.staged(id);
-        let opened = device::answer(disk.engine.open(&path, Open::Read)).await;
-        self.answered(opened.and_then(|opened| opened))
+        let directory = self.directory()?;
+        let path = directory.staged(id);
+        self.answered(directory.open_file(&disk.engine, &path, Open::Read).await)
     }
 
     /// Removes a file and frees its room.

@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::counters::{Counting, add};
 use super::fault::{AttemptKind, Watch};
 use super::operation::Done;
+use crate::cipher::FileCipher;
 use crate::file::DiskFile;
 use crate::span::Memory;
 
@@ -149,6 +150,14 @@ impl Transfer {
             permit,
             watch,
         })
+    }
+
+    /// The cipher of a read, with the offset of its first byte.
+    pub(super) fn decryption(&self) -> Option<(FileCipher, u64)> {
+        match self.direction {
+            Direction::Read => self.file.cipher().map(|cipher| (cipher.clone(), self.offset)),
+            Direction::Write => None,
+        }
     }
 
     /// Makes it ready to fly.
@@ -330,6 +339,10 @@ fn check(file: &DiskFile, offset: u64, memory: &Memory) -> Result<()> {
     } else {
         None
     };
+    if file.is_encrypted() && !matches!(memory, Memory::Span(_)) {
+        let what = "an encrypted file needs memory that only the operation uses";
+        return Err(file.blame(Error::new(ErrorKind::Invalid, what), offset));
+    }
     match wrong {
         None => Ok(()),
         Some((what, value, unit)) => Err(file

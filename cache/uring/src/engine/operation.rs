@@ -8,13 +8,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use forebay_error::Result;
+use forebay_error::{Error, Result};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, oneshot};
 
 use super::fault::{self, Faults};
 use super::flight::{Flight, Transfer};
 use super::queue::Order;
 use super::shared::Shared;
+use crate::GRANULE;
+use crate::cipher::FileCipher;
 use crate::file::DiskFile;
 use crate::span::Span;
 
@@ -35,8 +37,8 @@ pub struct Done {
     /// The span that was lent to the operation. Empty for frozen and lent memory, and if the
     /// engine's thread died, which `result` then says.
     pub span: Span,
-    /// Bytes moved: less than the span's length only for a read that met the file's end. After an
-    /// error the span's bytes are unspecified.
+    /// Bytes moved: less than the span's length only for a read that met the file's end. Of an
+    /// encrypted file only whole blocks count. After an error the span's bytes are unspecified.
     pub result: Result<usize>,
 }
 
@@ -57,7 +59,12 @@ enum OperationState {
     /// In line for a permit.
     Waiting(Box<Waiting>),
     /// Handed over. The stub is an empty piece of the span, for the answer if the engine dies.
-    Flying { answer: oneshot::Receiver<Done>, stub: Option<Span> },
+    Flying {
+        answer: oneshot::Receiver<Done>,
+        stub: Option<Span>,
+        /// For bytes that are encrypted, with the offset of the first.
+        decryption: Option<(FileCipher, u64)>,
+    },
 }
 
 struct Waiting {
@@ -68,6 +75,11 @@ struct Waiting {
 }
 
 impl Operation {
+    /// An operation that ends before it begins.
+    pub(super) fn failed(span: Span, error: Error) -> Self {
+        Self(OperationState::Ready(Some(Done { span, result: Err(error) })))
+    }
+
     /// An operation over what [`Transfer::new`] made. If a permit is free the order to queue is put
     /// into `ready`.
     pub(super) fn prepare(
@@ -98,9 +110,19 @@ impl Operation {
 /// Splits a transfer into the flight for the engine and the state of who awaits it.
 fn board(mut transfer: Transfer, permit: OwnedSemaphorePermit) -> (OperationState, Flight) {
     let stub = Some(transfer.memory.stub());
+    let decryption = transfer.decryption();
     let (reply, answer) = oneshot::channel();
     transfer.board(reply, permit);
-    (OperationState::Flying { answer, stub }, Flight::Transfer(transfer))
+    (OperationState::Flying { answer, stub, decryption }, Flight::Transfer(transfer))
+}
+
+/// Decrypts the whole blocks that were read; a rest of one cannot be read.
+fn decrypt(mut done: Done, decryption: Option<(FileCipher, u64)>) -> Done {
+    if let (Some((cipher, offset)), Ok(read)) = (decryption, &done.result) {
+        let whole = read / GRANULE * GRANULE;
+        done.result = cipher.decrypt(offset, &mut done.span[..whole]).map(|()| whole);
+    }
+    done
 }
 
 impl Future for Operation {
@@ -131,14 +153,15 @@ impl Future for Operation {
                         }
                     }
                 }
-                OperationState::Flying { answer, stub } => {
+                OperationState::Flying { answer, stub, decryption } => {
                     let answer = ready!(Pin::new(answer).poll(context));
                     let stub = stub.take().expect("an operation resolves once");
+                    let decryption = decryption.take();
                     self.0 = OperationState::Ready(None);
-                    return Poll::Ready(
-                        answer
-                            .unwrap_or_else(|_| Done { span: stub, result: Err(super::closed()) }),
-                    );
+                    let done = answer
+                        .unwrap_or_else(|_| Done { span: stub, result: Err(super::closed()) });
+                    // Here, so that the caller's next pass finds the bytes in its CPU's cache.
+                    return Poll::Ready(decrypt(done, decryption));
                 }
             }
         }

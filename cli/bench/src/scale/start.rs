@@ -87,6 +87,7 @@ async fn open(cache: &Path, reader: Vec<OsString>) -> Result<Store> {
         engine,
         files: Arc::new(LocalFiles),
         require_mount: false,
+        encryption: None,
     };
     let (name, class) = ("scale".to_owned(), Class::Nvme);
     let tier = TierConfig { name, class, capacity, watermarks: None, disk: Some(disk) };

@@ -65,6 +65,7 @@ fn tier(condition: Condition, mode: Mode, counters: Counters) -> TierReport {
         class: Class::Nvme,
         path: None,
         device: None,
+        encryption: None,
         mode,
         condition,
         why: None,

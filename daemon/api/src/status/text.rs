@@ -10,7 +10,7 @@ use forebay_error::{printable, printable_char};
 use forebay_peers::ClusterReport;
 use forebay_source::LinkReport;
 use forebay_store::{
-    Cache, Condition, Expected, ForecastReport, ForeseenJob, Holding, Refusal, TierReport,
+    Cache, Condition, Expected, ForecastReport, ForeseenJob, Holding, KeyKind, Refusal, TierReport,
 };
 use forebay_uring::{EngineKind, EngineReport};
 use serde::Serialize;
@@ -92,6 +92,11 @@ impl fmt::Display for TierLines<'_> {
         }
         if let Some(device) = &tier.device {
             write!(f, " on {}", printable(device))?;
+        }
+        match tier.encryption {
+            Some(KeyKind::KeyFile) => write!(f, ", encrypted")?,
+            Some(KeyKind::Ephemeral) => write!(f, ", encrypted with an ephemeral key")?,
+            None => {}
         }
         if tier.condition != Condition::Normal {
             let why = tier.why.as_deref().map_or_else(|| "?".to_owned(), printable);

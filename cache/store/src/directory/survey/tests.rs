@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::directory::tests::{make_newer, open, origin, sidecar, store};
-use crate::directory::{HASH_DIGITS, object_key};
+use crate::directory::{HASH_DIGITS, Keys, object_key};
 use crate::files::{Extent, Files, LocalFiles};
 
 /// A finding, by its kind and its file.
@@ -297,7 +297,7 @@ impl Files for StuckFiles {
 #[test]
 fn recovery_serves_shards_beside_files_that_stay() {
     let root = TempDir::new().unwrap();
-    let directory = Directory::open(root.path(), Arc::new(StuckFiles)).unwrap();
+    let directory = Directory::open(root.path(), Arc::new(StuckFiles), &Keys::default()).unwrap();
     let whole = store(&directory, "/d/0.tar", 10, 10);
     let broken = store(&directory, "/d/1.tar", 9, 10);
     let leftover = ShardName::new(&origin("/d/2.tar", "v1"));
