@@ -73,8 +73,8 @@ def demo_shards(count: int) -> Path:
     with tempfile.TemporaryDirectory(dir=DATA) as aside:
         packed = Path(aside, "packed")
         packed.mkdir()
-        make = [FOREBAY, "demo", "--shards-only", packed / BUCKET, "--photos", str(count)]
-        subprocess.run(make, check=True)
+        make: list[str | Path] = [FOREBAY, "demo", "--shards-only", packed / BUCKET]
+        subprocess.run([*make, "--photos", str(count)], check=True)
         packed.rename(folder)
     return folder
 
