@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use forebay_source::{Limits, Source, Sources};
 use forebay_store::{
-    Class, Dataset, DiskConfig, Encryption, FRAME_BYTES, Files, KeepFree, LocalFiles, PART_BYTES,
-    Store, StoreConfig, TierConfig,
+    Class, Dataset, DiskConfig, FRAME_BYTES, Files, KeepFree, LocalFiles, PART_BYTES, Store,
+    StoreConfig, TierConfig,
 };
 use forebay_uring::{Arena, Engine, EngineConfig, Region};
 
@@ -28,21 +28,7 @@ pub(crate) async fn open_from(cache: &Path, memory: Arc<dyn Source>) -> Store {
     on_disk(cache, Some(memory), Vec::new()).await
 }
 
-/// The same, with files that are encrypted.
-pub(crate) async fn open_encrypted(cache: &Path, encryption: Option<Encryption>) -> Store {
-    on_encrypted_disk(cache, None, Vec::new(), encryption).await
-}
-
 async fn on_disk(cache: &Path, memory: Option<Arc<dyn Source>>, datasets: Vec<Dataset>) -> Store {
-    on_encrypted_disk(cache, memory, datasets, None).await
-}
-
-async fn on_encrypted_disk(
-    cache: &Path,
-    memory: Option<Arc<dyn Source>>,
-    datasets: Vec<Dataset>,
-    encryption: Option<Encryption>,
-) -> Store {
     std::fs::create_dir_all(cache).unwrap();
     let capacity = LocalFiles.extent(cache).unwrap().total;
     let engine = engine();
@@ -53,7 +39,7 @@ async fn on_encrypted_disk(
         engine: engine.clone(),
         files: Arc::new(LocalFiles),
         require_mount: false,
-        encryption,
+        encryption: None,
     };
     store(engine, Class::Nvme, capacity, Some(disk), memory, datasets).await
 }
