@@ -604,6 +604,9 @@ fn shards_are_evicted_by_pattern_and_by_data_set() {
         .assert_problem(503, "Unavailable");
 }
 
+/// Content of a tier's key file.
+const KEY: &[u8; 32] = b"a-secret-key-of-thirty-two-bytes";
+
 /// A bundle has what is there, and says what is not; it is for its owner alone, and never replaces
 /// a file.
 #[test]
@@ -614,7 +617,14 @@ fn support_bundle_holds_its_files_and_no_secrets() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bundle.tar");
     let config = folder.path().join("forebay.toml");
-    let tier = "[[tier]]\nname = 'n'\npath = '/mnt/n'\ncapacity = '1GiB'\n";
+    // The key of a tier, as doctor reads it.
+    let key = folder.path().join("n.key");
+    std::fs::write(&key, KEY).unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o400)).unwrap();
+    let tier = format!(
+        "[[tier]]\nname = 'n'\npath = '/mnt/n'\ncapacity = '1GiB'\n\
+         encryption = {{ key_file = {key:?} }}\n"
+    );
     std::fs::write(&config, format!("{tier}[leases]\nredis = 'redis://u:secret@h:1'\n")).unwrap();
     // In place of systemd's, which few machines that test have.
     let journal = folder.path().join("journalctl");
@@ -642,6 +652,7 @@ fn support_bundle_holds_its_files_and_no_secrets() {
         "{told}"
     );
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let digits: String = KEY.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut names = Vec::new();
     let mut bundle = tar::Archive::new(std::fs::File::open(&file).unwrap());
     for entry in bundle.entries().unwrap() {
@@ -649,7 +660,7 @@ fn support_bundle_holds_its_files_and_no_secrets() {
         let name = entry.path().unwrap().display().to_string();
         let mut text = String::new();
         entry.read_to_string(&mut text).unwrap();
-        assert!(!text.contains("secret"), "{name}");
+        assert!(!text.contains("secret") && !text.contains(&digits), "{name}");
         if name.ends_with("status.json") {
             let status: Value = serde_json::from_str(&text).unwrap();
             assert_eq!(status["tiers"][0]["name"], "nvme");

@@ -140,7 +140,7 @@ struct TierInner {
 }
 
 enum Medium {
-    Disk(Disk),
+    Disk(Box<Disk>),
     Memory(Arena),
 }
 

@@ -1,5 +1,7 @@
 //! Encrypted files: noise on the disk, plain bytes in memory, on each engine.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
 mod engines;
 
 use std::fs;

@@ -63,8 +63,8 @@ mod tests {
     fn of(cpuinfo: &str, encryption: &str) -> Option<Finding> {
         let text = format!("[[tier]]\nname = 'a'\npath = '/m'\ncapacity = '1GiB'\n{encryption}");
         let (plan, _folder) = test_plan(&text);
-        let machine = Recorded::new().proc("cpuinfo", cpuinfo).machine;
-        check(&machine, &plan, 0, &plan.tiers[0])
+        let recorded = Recorded::new().proc("cpuinfo", cpuinfo);
+        check(&recorded.machine, &plan, 0, &plan.tiers[0])
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Tier {
                         limits.absent()
                     }
                 };
-                (size, Medium::Disk(disk), wear.map(Mutex::new))
+                (size, Medium::Disk(Box::new(disk)), wear.map(Mutex::new))
             }
         };
         let tier = Self(Arc::new(TierInner {
