@@ -103,3 +103,35 @@ await_build() {
 install_python() {
     "$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar on -r "$1"
 }
+
+# Tools of tests, each in a folder of its own with a stamp that says which version it is.
+readonly TOOLS=.tools
+has_tool() { [ "$(cat "$TOOLS/$1/.stamp" 2>/dev/null)" = "$2" ]; }
+remember_tool() { printf '%s\n' "$2" >"$TOOLS/$1/.stamp"; }
+
+# Installs packages from PyPI, as one tool, into an environment of its own.
+python_tool() {
+    local name=$1
+    shift
+    has_tool "$name" "$*" && return
+    step "$*"
+    rm -rf "${TOOLS:?}/$name"
+    "$python" -m venv "$TOOLS/$name"
+    "$TOOLS/$name/bin/python" -m pip install --disable-pip-version-check --quiet "$@"
+    remember_tool "$name" "$*"
+}
+
+# Downloads a Debian package and unpacks it into the folder `package` of a tool, without installing it.
+unpack_package() {
+    local folder=$TOOLS/$1/package name=$2
+    command -v apt-get >/dev/null || fail "this system has no apt-get" \
+        "put $1, a part of $name, into $TOOLS/$1," \
+        "write '$3' into $TOOLS/$1/.stamp, then run setup again"
+    rm -rf "${TOOLS:?}/$1"
+    mkdir -p "$folder"
+    download() { (cd "$folder" && apt-get download -q "$name"); }
+    # Downloading needs no root, but a list of packages, which a fresh machine may lack.
+    download || { [ "$(id -u)" -ne 0 ] || apt-get update -q; download; } ||
+        fail "$name cannot be downloaded" "as root: apt-get update, then run setup again"
+    dpkg-deb -x "$folder/$name"_*.deb "$folder"
+}

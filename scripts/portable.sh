@@ -5,7 +5,7 @@
 # Debian 10, RHEL 8, Ubuntu 18.10 and everything newer.
 # shellcheck disable=SC2034 # Used by those that source this.
 readonly GLIBC=2.28
-readonly PORTABLE=.tools/portable
+readonly PORTABLE=$TOOLS/portable
 # zig itself, in a Python package, and what calls it for cargo; pyelftools reads what was built.
 readonly PORTABLE_PACKAGES=(maturin==1.16.0 cargo-zigbuild==0.24.1 ziglang==0.17.1 pyelftools==0.33)
 
@@ -28,14 +28,9 @@ set_up_portable() {
     command -v cc >/dev/null || missing+=(build-essential)
     "$python" -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
     install_packages "${missing[@]}"
-    if [ "$(cat "$PORTABLE/.stamp" 2>/dev/null)" != "${PORTABLE_PACKAGES[*]}" ]; then
-        step "${PORTABLE_PACKAGES[*]} into $PORTABLE  (90 MB to download, 420 MB on disk)"
-        rm -rf "$PORTABLE"
-        "$python" -m venv "$PORTABLE"
-        "$PORTABLE/bin/python" -m pip install --disable-pip-version-check --quiet \
-            "${PORTABLE_PACKAGES[@]}"
-        printf '%s\n' "${PORTABLE_PACKAGES[*]}" >"$PORTABLE/.stamp"
-    fi
+    has_tool portable "${PORTABLE_PACKAGES[*]}" ||
+        say "what builds for other machines comes into $PORTABLE  (90 MB to download, 420 MB on disk)"
+    python_tool portable "${PORTABLE_PACKAGES[@]}"
     PATH="$PWD/$PORTABLE/bin:$PATH"
     [ -d "$(rustc --print target-libdir --target "$target")" ] || {
         step "Rust's standard library for $target"

