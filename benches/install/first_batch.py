@@ -17,6 +17,7 @@ import re
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,6 +26,9 @@ from typing import Any
 from bare_machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benches/rivals"))
+
+import machine  # noqa: E402
 
 # Shards that take the place of those in the README, and photos in them.
 PHOTOS = 256
@@ -68,21 +72,21 @@ def play(base: Path, wheel: Path, numpy: str) -> dict[str, Any]:
     """Return the figures of one round."""
     folder = Path(tempfile.mkdtemp(prefix="forebay-install-"))
     try:
-        machine = Machine(base, folder / "machine")
-        environment = connect(machine)
-        there = machine.put(wheel, "/wheels")
-        (machine.root / "ten_lines.py").write_text(ten_lines())
+        bare = Machine(base, folder / "machine")
+        environment = connect(bare)
+        there = bare.put(wheel, "/wheels")
+        (bare.root / "ten_lines.py").write_text(ten_lines())
         figures: dict[str, Any] = {}
-        figures["venv_s"], _ = timed(machine, "python3 -m venv /env", environment)
+        figures["venv_s"], _ = timed(bare, "python3 -m venv /env", environment)
         install = f"/env/bin/python -m pip install --quiet {there} '{numpy}'"
-        figures["install_s"], _ = timed(machine, install, environment)
+        figures["install_s"], _ = timed(bare, install, environment)
         # The data are there before anybody trains; this time is not counted.
         make = f"/env/bin/forebay demo --shards-only /data --photos {PHOTOS}"
-        figures["data_s"], _ = timed(machine, make, {})
-        figures["first_batch_s"], told = timed(machine, "/env/bin/python /ten_lines.py", {})
+        figures["data_s"], _ = timed(bare, make, {})
+        figures["first_batch_s"], told = timed(bare, "/env/bin/python /ten_lines.py", {})
         figures["batch"] = told.strip()
         figures["total_s"] = sum(figures[key] for key in ("venv_s", "install_s", "first_batch_s"))
-        figures["demo_s"], _ = timed(machine, "/env/bin/forebay demo", {})
+        figures["demo_s"], _ = timed(bare, "/env/bin/forebay demo", {})
         return figures
     finally:
         subprocess.run(["rm", "-rf", "--one-file-system", folder], check=True)
@@ -90,12 +94,9 @@ def play(base: Path, wheel: Path, numpy: str) -> dict[str, Any]:
 
 def facts(wheel: Path) -> dict[str, Any]:
     """Return what the figures depend on."""
-    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     return {
         "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "cpu": model[1] if model else os.uname().machine,
-        "cores": os.cpu_count(),
-        "kernel": os.uname().release,
+        **machine.describe(ROOT),
         "wheel": wheel.name,
         "wheel_bytes": wheel.stat().st_size,
     }
