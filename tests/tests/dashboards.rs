@@ -254,15 +254,15 @@ impl Scraped {
         Answer::to(socket, ("GET", "/metrics"), "host: localhost\r\n", "").body
     }
 
-    /// Scrapes the daemon after so many trainers reported their progress and every fetch ended: a
-    /// fetch counts once its shard is committed, and trainers read shards that still arrive.
-    fn scrape(&mut self, trainers: usize) {
+    /// Scrapes the daemon after so many trainers reported their progress and so many fetches
+    /// ended: a fetch counts once its shard is committed, and trainers read shards that still
+    /// arrive.
+    fn scrape(&mut self, trainers: usize, shards: usize) {
+        let fetched = format!("forebay_shard_fetch_seconds_count {shards}");
         eventually("trainers report their progress and fetches end", || {
             let answer = self.ask();
-            let is_still = |name: &str| answer.lines().any(|line| line == format!("{name} 0"));
             answer.matches("forebay_consumer_samples_total{").count() == trainers
-                && is_still("forebay_fills_running")
-                && is_still("forebay_fills_waiting")
+                && answer.lines().any(|line| line == fetched)
         });
         self.scrapes.push(self.ask());
     }
@@ -388,8 +388,8 @@ fn anonymous_metrics_are_shown_without_names() {
 #[test]
 fn idle_daemon_shows_healthy_panels() {
     let mut node = Scraped::new("");
-    node.scrape(0);
-    node.scrape(0);
+    node.scrape(0, 0);
+    node.scrape(0, 0);
     let said = [
         "Jobs",
         "From origins",
@@ -415,7 +415,7 @@ fn daemon_serving_files_fills_its_panels() {
     for epoch in 0..2 {
         let both = if epoch == 0 { &[&first][..] } else { &[&first, &second][..] };
         both.iter().for_each(|loader| drop(play(loader, epoch, 0).unwrap()));
-        node.scrape(both.len());
+        node.scrape(both.len(), 2 * both.len());
     }
     node.assert_shown(&[NO_TROUBLE, NO_GPUS, NO_ENDPOINTS, NO_QUOTAS].concat());
 }
@@ -440,10 +440,10 @@ fn busy_daemon_fills_every_panel() {
     ];
     let loaders = jobs.map(|open| node.loader(open));
     play(&loaders[0], 0, 0).unwrap();
-    node.scrape(1);
+    node.scrape(1, 2);
     for loader in &loaders {
         play(loader, 1, 0).unwrap();
     }
-    node.scrape(3);
+    node.scrape(3, 6);
     node.assert_shown(&[NO_TROUBLE, NO_GPUS].concat());
 }
