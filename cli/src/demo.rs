@@ -116,7 +116,7 @@ fn folder(arguments: &Arguments) -> Result<TempDir> {
 /// Makes the photos and their shards.
 async fn make(folder: &Path, packed: &Path, count: u64, stop: &Stop) -> Result<photos::Made> {
     let (loose, packed, stop) = (folder.join("loose"), packed.to_owned(), stop.clone());
-    let making = move || photos::shards((&loose, &packed), count, stop.flag());
+    let making = move || photos::shards((&loose, &packed), count, &|| stop.check());
     let made = tokio::task::spawn_blocking(making).await;
     made.map_err(|_| Error::new(ErrorKind::Closed, "the thread that makes photos panicked"))?
 }

@@ -31,6 +31,7 @@ mod top;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write;
+use std::num::NonZero;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -445,6 +446,12 @@ fn json_text(document: &impl Serialize) -> String {
 
 fn unexpected() -> Error {
     Error::new(ErrorKind::Invalid, "the daemon answered something else")
+}
+
+/// Cores of this machine: the threads of work that only computes. One is assumed where the system
+/// does not report them.
+fn cores() -> NonZero<usize> {
+    std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN)
 }
 
 /// Returns the style of a progress bar.

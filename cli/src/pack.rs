@@ -2,7 +2,6 @@
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -15,7 +14,7 @@ use forebay_shard::pack::{
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::{Done, Failure, Output, bar_style, print, print_json};
+use super::{Done, Failure, Output, bar_style, cores, print, print_json};
 
 /// Interval of a spinner's frames.
 const TICK: Duration = Duration::from_millis(100);
@@ -186,11 +185,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         limits: limits(arguments),
         shuffle: arguments.shuffle.then_some(arguments.seed),
         manifest: arguments.manifest.clone(),
-        // One core is assumed where the system does not report it.
-        threads: arguments
-            .jobs
-            .or_else(|| available_parallelism().ok())
-            .unwrap_or(NonZero::<usize>::MIN),
+        threads: arguments.jobs.unwrap_or_else(cores),
     };
     let spinner = ProgressBar::new_spinner().with_message("reading the input");
     spinner.enable_steady_tick(TICK);

@@ -108,7 +108,7 @@ impl Faults for CrowdedDisk {
     fn landed(&self, _attempt: &Attempt<'_>, _is_ok: bool) {}
 }
 
-/// What is in the store makes room on a disk that others fill.
+/// Local copies of stored files make room on a disk that others fill.
 #[test]
 fn copies_of_stored_files_go_for_a_save_on_a_full_disk() {
     let mut bench = SavingNode::to_folder();

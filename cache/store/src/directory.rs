@@ -417,12 +417,22 @@ fn check_format(root: &Path, files: &dyn Files, is_encrypted: bool) -> Result<()
     }
 }
 
-/// Writes the format aside and renames it: a torn FORMAT file would block every later start.
-/// Synced before anything else is created here: without it that would look foreign.
+/// Writes the format, before anything else is created here: without it that would look foreign.
 fn write_format(root: &Path, files: &dyn Files, format: &str) -> std::io::Result<()> {
-    let aside = root.join(FORMAT_ASIDE);
-    files.write(&aside, format.as_bytes())?;
-    files.rename(&aside, &root.join("FORMAT"))?;
+    replace(root, files, ("FORMAT", FORMAT_ASIDE), format)
+}
+
+/// Writes a file of the root aside, renames it, and makes that durable: a torn one would block
+/// every later start.
+fn replace(
+    root: &Path,
+    files: &dyn Files,
+    (name, aside): (&str, &str),
+    text: &str,
+) -> std::io::Result<()> {
+    let aside = root.join(aside);
+    files.write(&aside, text.as_bytes())?;
+    files.rename(&aside, &root.join(name))?;
     files.sync_directory(root)
 }
 

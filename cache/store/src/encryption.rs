@@ -86,7 +86,7 @@ impl Secret {
     /// [`KEY_FILE_BYTES`] bytes; errors of reading it.
     pub fn read(path: &Path) -> Result<Self> {
         let at = |error: Error| error.at("key_file", path.display());
-        let file = File::open(path).doing("open a key file").map_err(at)?;
+        let mut file = File::open(path).doing("open a key file").map_err(at)?;
         let found = file.metadata().doing("stat a key file").map_err(at)?;
         if !found.is_file() {
             return Err(at(Error::new(ErrorKind::Invalid, "the key file is not a plain file")));
@@ -100,17 +100,17 @@ impl Secret {
                 .at("uid", found.uid())
                 .advise("make the daemon's user its owner, and `chmod 400` it")));
         }
-        // One more than needed, so that a longer file is noticed, and never grown: a growing buffer
-        // would leave copies of the key behind.
-        let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_FILE_BYTES + 1));
-        let mut rest = file.take(KEY_FILE_BYTES as u64 + 1);
-        let mut chunk = Zeroizing::new([0; KEY_FILE_BYTES + 1]);
+        // One more than needed, so that a longer file is noticed, and in one place: a buffer that
+        // grows would leave copies of the key behind.
+        let mut buffer = Zeroizing::new([0; KEY_FILE_BYTES + 1]);
+        let mut len = 0;
         loop {
-            match rest.read(&mut chunk[..]).doing("read a key file").map_err(at)? {
+            match file.read(&mut buffer[len..]).doing("read a key file").map_err(at)? {
                 0 => break,
-                read => bytes.extend_from_slice(&chunk[..read]),
+                read => len += read,
             }
         }
+        let bytes = &buffer[..len];
         let advice = format!("create one: `openssl rand -out FILE {KEY_FILE_BYTES}`");
         if bytes.len() != KEY_FILE_BYTES {
             let what = format!("a key file holds {KEY_FILE_BYTES} bytes, no more and no less");
@@ -122,7 +122,7 @@ impl Secret {
             return Err(at(Error::new(ErrorKind::Invalid, what).advise(advice)));
         }
         let mut secret = Self { kind: KeyKind::KeyFile, bytes: Zeroizing::default() };
-        secret.bytes.copy_from_slice(&bytes);
+        secret.bytes.copy_from_slice(bytes);
         Ok(secret)
     }
 

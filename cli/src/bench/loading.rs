@@ -169,7 +169,7 @@ impl BenchJob {
 
 /// Decode threads unless it is said how many: one per core.
 pub(super) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    crate::cores().get()
 }
 
 /// A bar for work of which nobody knows how much there is.

@@ -3,9 +3,8 @@
 //! A file is about as large, and about as slow to decode, as a photograph of its size. The class
 //! shows in the colours, so that a model can learn it.
 
-use std::num::NonZero;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytesize::ByteSize;
 use forebay_decode::encode_jpeg;
@@ -13,7 +12,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::pack::{Input, Limits, Packing};
 use indicatif::ProgressBar;
 
-use crate::bar_style;
+use crate::{bar_style, cores};
 
 /// ImageNet's most common size …
 const SIZE: (u32, u32) = (500, 375);
@@ -56,14 +55,14 @@ pub(super) struct Made {
 }
 
 /// Makes `count` photos in `loose` on all cores and packs them into `train-NNNNNN.tar` in `packed`,
-/// unless `stopped` becomes true.
+/// unless `check` fails, which is asked before each one.
 ///
 /// # Errors
-/// `Closed` if it was stopped; else the error of writing a file.
+/// That of `check`; else the error of writing a file.
 pub(super) fn shards(
     (loose, packed): (&Path, &Path),
     count: u64,
-    stopped: &AtomicBool,
+    check: &(dyn Fn() -> Result<()> + Sync),
 ) -> Result<Made> {
     for folder in [loose, packed] {
         std::fs::create_dir_all(folder)
@@ -80,14 +79,12 @@ pub(super) fn shards(
                 if number >= count {
                     return Ok(());
                 }
-                if stopped.load(Ordering::Relaxed) {
-                    return Err(Error::new(ErrorKind::Closed, "a signal ended the demonstration"));
-                }
+                check()?;
                 write(loose, number)?;
                 bar.inc(1);
             }
         };
-        let threads: Vec<_> = (0..threads().get()).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..cores().get()).map(|_| scope.spawn(work)).collect();
         threads.into_iter().try_for_each(|thread| {
             let died = |_| Error::new(ErrorKind::Closed, "a thread that makes photos panicked");
             thread.join().map_err(died)?
@@ -102,7 +99,7 @@ pub(super) fn shards(
         shuffle: None,
         // It names them where they are now, which is not for long.
         manifest: Some(packed.with_extension("json")),
-        threads: threads(),
+        threads: cores(),
     };
     let plan = packing.plan()?;
     plan.pack(&|_| {})?;
@@ -114,11 +111,6 @@ impl std::fmt::Display for Made {
         let Self { shards, bytes } = self;
         write!(f, "{shards} shards, {}", ByteSize(*bytes).display().si())
     }
-}
-
-fn threads() -> NonZero<usize> {
-    // One core is assumed where the system does not report it.
-    std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN)
 }
 
 /// Writes a photo and its class.
@@ -226,6 +218,7 @@ fn colour(hue: f32, saturation: f32, value: f32) -> [f32; 3] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::stop::ended;
     use super::*;
 
     #[test]
@@ -257,8 +250,7 @@ mod tests {
     fn signal_ends_the_making() {
         let folder = tempfile::tempdir().unwrap();
         let places = (folder.path().join("loose"), folder.path().join("packed"));
-        let stopped = AtomicBool::new(true);
-        let made = shards((&places.0, &places.1), 8, &stopped);
+        let made = shards((&places.0, &places.1), 8, &|| Err(ended()));
         assert_eq!(made.err().map(|error| error.kind()), Some(ErrorKind::Closed));
     }
 }

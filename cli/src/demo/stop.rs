@@ -1,22 +1,13 @@
 //! SIGINT and SIGTERM: they end the demonstration, which removes what it made.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-
+use forebay_bench::interrupt::Interrupt;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Exit codes that shells expect after SIGINT and SIGTERM.
-const CODES: [u8; 2] = [130, 143];
-
-/// Word of the signals that came.
+/// Word of the signal that came first.
 #[derive(Clone)]
-pub(super) struct Stop {
-    came: watch::Receiver<bool>,
-    flag: Arc<AtomicBool>,
-    code: Arc<AtomicU8>,
-}
+pub(super) struct Stop(watch::Receiver<Option<Interrupt>>);
 
 impl Stop {
     /// From now on these signals end the demonstration, in place of the process.
@@ -27,38 +18,42 @@ impl Stop {
         let listen = |kind| signal(kind).doing("listen for signals");
         let mut interrupt = listen(SignalKind::interrupt())?;
         let mut terminate = listen(SignalKind::terminate())?;
-        let (told, came) = watch::channel(false);
-        let stop = Self { came, flag: Arc::default(), code: Arc::default() };
-        let (flag, code) = (stop.flag.clone(), stop.code.clone());
+        let (told, came) = watch::channel(None);
         drop(tokio::spawn(async move {
             let by = tokio::select! {
-                _ = interrupt.recv() => CODES[0],
-                _ = terminate.recv() => CODES[1],
+                _ = interrupt.recv() => Interrupt::Int,
+                _ = terminate.recv() => Interrupt::Term,
             };
-            code.store(by, Ordering::Relaxed);
-            flag.store(true, Ordering::Relaxed);
             // Nobody listens once the demonstration is over.
-            let _ = told.send(true);
+            let _ = told.send(Some(by));
         }));
-        Ok(stop)
+        Ok(Self(came))
     }
 
     /// Waits for a signal, and returns the error that it is.
     pub(super) async fn came(&mut self) -> Error {
-        if self.came.wait_for(|came| *came).await.is_err() {
+        if self.0.wait_for(Option::is_some).await.is_err() {
             // Whoever listened is gone, with the runtime.
             std::future::pending::<()>().await;
         }
-        Error::new(ErrorKind::Closed, "a signal ended the demonstration")
+        ended()
     }
 
-    /// True once a signal came.
-    pub(super) fn flag(&self) -> &AtomicBool {
-        &self.flag
+    /// Asked for between any two steps of work that does not wait.
+    ///
+    /// # Errors
+    /// `Closed` once a signal came.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.0.borrow().is_some() { Err(ended()) } else { Ok(()) }
     }
 
     /// Exit code of the signal that came, if one did.
     pub(super) fn code(&self) -> Option<u8> {
-        self.flag.load(Ordering::Relaxed).then(|| self.code.load(Ordering::Relaxed))
+        self.0.borrow().map(Interrupt::exit_code)
     }
+}
+
+/// Returns the error of work that a signal ended.
+pub(super) fn ended() -> Error {
+    Error::new(ErrorKind::Closed, "a signal ended the demonstration")
 }

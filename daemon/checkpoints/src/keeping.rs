@@ -95,7 +95,7 @@ impl Keeping {
 
 impl Inner {
     /// Keeps the second copy of a file of another node. Returns once it is durable.
-    pub(crate) async fn keep(&self, home: &str, request: KeepFile) -> Result<()> {
+    async fn keep_copy(&self, home: &str, request: KeepFile) -> Result<()> {
         self.resumed.wait().await;
         let record = Record::decode(request.record.as_bytes())?;
         let (id, url) = (record.id, checked_url(&request.url)?);
@@ -176,10 +176,7 @@ impl Inner {
         tasks: &Weak<Tasks>,
     ) {
         let ids = files.iter().map(|file| file.record().id.to_string()).collect();
-        let answers = match self.peers() {
-            Ok(peers) => peers.file_states(home, &FilesAsked { ids }).await,
-            Err(error) => Err(error),
-        };
+        let answers = async { self.peers()?.file_states(home, &FilesAsked { ids }).await }.await;
         let silent = self.keeping.silence(home, answers.is_ok(), Instant::now());
         if let Err(error) = &answers {
             tracing::debug!(home, %error, "the home of second copies does not answer");
@@ -204,15 +201,18 @@ impl Inner {
     async fn take_over(self: &Arc<Self>, file: &Tracked, tasks: &Weak<Tasks>) -> Result<()> {
         let record = file.record();
         let Some(tasks) = tasks.upgrade() else { return Err(shutting_down()) };
-        let Some(taken) = self.keeping.files.take(record.id) else { return Ok(()) };
         let own = Record { home: None, ..(*record).clone() };
-        if let Err(error) = taken.file.save_record(own.encode()?).await {
-            self.keeping.files.add(taken.file.clone(), (*record).clone(), taken.options());
+        let bytes = own.encode()?;
+        if !self.keeping.files.take(file).await {
+            return Ok(());
+        }
+        if let Err(error) = file.file.save_record(bytes).await {
+            self.keeping.files.add(file.file.clone(), (*record).clone(), file.options());
             return Err(error);
         }
         let (url, name, home) = (shown(&record.url), record.name.as_str(), record.home.as_deref());
         tracing::warn!(url, name, home, "this node brings the file of another one to the store");
-        let tracked = self.registry.add(taken.file.clone(), own, taken.options());
+        let tracked = self.registry.add(file.file.clone(), own, file.options());
         tasks.upload(self, tracked);
         Ok(())
     }
@@ -230,21 +230,18 @@ impl Inner {
     }
 }
 
-/// Answers of a node's checkpoints to other nodes.
-pub(crate) struct Answering(pub(crate) Weak<Inner>);
-
 #[async_trait]
-impl Replicas for Answering {
+impl Replicas for Inner {
     async fn keep(&self, home: &str, request: KeepFile) -> Result<()> {
-        self.0.upgrade().ok_or_else(shutting_down)?.keep(home, request).await
+        self.keep_copy(home, request).await
     }
 
     async fn read(&self, member: &str, asked: &FileBytes, into: Span) -> Result<Span> {
-        self.0.upgrade().ok_or_else(shutting_down)?.read_for(member, asked, into).await
+        self.read_for(member, asked, into).await
     }
 
-    fn states(&self, _member: &str, asked: &FilesAsked) -> Vec<FileState> {
-        self.0.upgrade().map(|inner| inner.states(asked)).unwrap_or_default()
+    fn states(&self, asked: &FilesAsked) -> Vec<FileState> {
+        self.states_of(asked)
     }
 }
 

@@ -47,7 +47,7 @@ pub use report::{CheckpointReport, CheckpointsReport};
 pub use save::{Saving, Writer};
 
 use counts::Counts;
-use keeping::{Answering, Keeping};
+use keeping::Keeping;
 use lanes::Lanes;
 use places::Places;
 use registry::{Registry, Tracked};
@@ -60,7 +60,6 @@ const RATES: NonZeroUsize = NonZeroUsize::new(64).expect("64 is not zero");
 pub struct Checkpoints {
     inner: Arc<Inner>,
     tasks: Arc<Tasks>,
-    answering: Arc<Answering>,
 }
 
 /// Tasks of uploads, ended on drop.
@@ -114,8 +113,7 @@ impl Checkpoints {
             places: Places::default(),
             resumed: SetOnce::new(),
         });
-        let answering = Arc::new(Answering(Arc::downgrade(&inner)));
-        let checkpoints = Self { inner, tasks: Arc::default(), answering };
+        let checkpoints = Self { inner, tasks: Arc::default() };
         let (inner, tasks) = (checkpoints.inner.clone(), Arc::downgrade(&checkpoints.tasks));
         checkpoints.tasks.spawn(async move {
             inner.resume(&tasks).await;
@@ -167,9 +165,8 @@ impl Checkpoints {
     /// Answers to other nodes about second copies.
     #[must_use]
     pub fn replicas(&self) -> Weak<dyn Replicas> {
-        // A plain coercion, which `Arc::downgrade` alone does not do.
-        let answering: Arc<dyn Replicas> = self.answering.clone();
-        Arc::downgrade(&answering)
+        let inner: Weak<Inner> = Arc::downgrade(&self.inner);
+        inner
     }
 
     /// Returns true while something is on its way to a store, and needs nobody's help.

@@ -149,11 +149,18 @@ impl Registry {
         self.removed.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
     }
 
-    /// Forgets a file, which stays on the tier. Returns it unless it was removed meanwhile.
-    pub(crate) fn take(&self, id: FileId) -> Option<Arc<Tracked>> {
-        let taken = self.lock().remove(&id);
+    /// Forgets a file, which stays on the tier: whoever has it removes or changes nothing of it by
+    /// this registry any more. Returns false if it was removed or forgotten before.
+    pub(crate) async fn take(&self, tracked: &Tracked) -> bool {
+        let mut is_removed = tracked.is_removed.lock().await;
+        if *is_removed {
+            return false;
+        }
+        *is_removed = true;
+        let id = tracked.lock().id;
+        self.lock().remove(&id);
         self.changed.send_replace(());
-        taken
+        true
     }
 
     /// Notes the node that keeps the second copy of a file, on the tier first.

@@ -84,7 +84,7 @@ impl Inner {
     }
 
     /// States of files for a node that keeps their copies.
-    pub(crate) fn states(&self, asked: &FilesAsked) -> Vec<FileState> {
+    pub(crate) fn states_of(&self, asked: &FilesAsked) -> Vec<FileState> {
         let state = |id: &String| {
             let Ok(id) = id.parse() else { return FileState::Unknown };
             match self.registry.get(id) {

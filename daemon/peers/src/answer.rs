@@ -127,7 +127,7 @@ impl Answers {
             (&Method::POST, HAS) => self.has(request, member).await,
             (&Method::POST, KEEP_FILE) => self.clone().keep_file(request, member).await,
             (&Method::POST, FILE_BYTES) => self.clone().file_bytes(request, member).await,
-            (&Method::POST, FILE_STATES) => self.file_states(request, member).await,
+            (&Method::POST, FILE_STATES) => self.file_states(request).await,
             _ => Err(Error::new(ErrorKind::Invalid, "unknown request of another node")
                 .at("path", &path)
                 .advise("upgrade the nodes of a cluster one release at a time")),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use async_trait::async_trait;
 use bytes::Bytes;
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_peers::message::{MAX_REQUEST, RANGE_HEAD, Reply};
+use forebay_peers::message::{RANGE_HEAD, Reply};
 use forebay_peers::replicas::{FileBytes, FileState, FilesAsked, KeepFile, MAX_KEEP_FILE};
 use forebay_shard::checksum::crc32c;
 use forebay_uring::Span;
@@ -32,8 +32,8 @@ pub trait Replicas: Send + Sync {
     /// `NotFound` for a file that this node has not, or that the member was not asked to keep.
     async fn read(&self, member: &str, asked: &FileBytes, into: Span) -> Result<Span>;
 
-    /// Returns the states of files for a member that keeps their second copies.
-    fn states(&self, member: &str, asked: &FilesAsked) -> Vec<FileState>;
+    /// Returns the states of files for the node that keeps their second copies.
+    fn states(&self, asked: &FilesAsked) -> Vec<FileState>;
 }
 
 impl Answers {
@@ -81,17 +81,11 @@ impl Answers {
         Ok(paced(self, vec![Bytes::from(head), Bytes::from_owner(bytes)]))
     }
 
-    pub(crate) async fn file_states(
-        &self,
-        request: Request<Incoming>,
-        member: &str,
-    ) -> Result<Response<Body>> {
+    pub(crate) async fn file_states(&self, request: Request<Incoming>) -> Result<Response<Body>> {
         let asked: FilesAsked = read(request).await?;
-        // A question of `MAX_REQUEST` bytes names no more files than an answer has room for.
-        const _: () = assert!(MAX_REQUEST <= 64 << 10, "answers are short documents");
         let replicas = self
             .replicas()
             .ok_or_else(|| Error::new(ErrorKind::Unavailable, "the node is starting: ask again"))?;
-        Ok(document(StatusCode::OK, &replicas.states(member, &asked)))
+        Ok(document(StatusCode::OK, &replicas.states(&asked)))
     }
 }

@@ -31,7 +31,7 @@ pub(super) use self::cursor::Cursor;
 /// Key of the document that `datasets` leaves in a Parquet file's metadata.
 const FEATURES: &str = "huggingface";
 
-/// What the samples of tables consist of.
+/// Columns and classes of the samples of tables.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     /// Columns that are read, in their order.
@@ -144,7 +144,8 @@ impl Layout {
     fn sample(&self, cursor: &mut Cursor, file: u32, row: u64, number: u64) -> Result<Sample> {
         cursor.turn_to(row)?;
         let mut key = None;
-        let mut parts = Vec::with_capacity(self.columns.len());
+        let mut names = Vec::with_capacity(self.columns.len());
+        let mut contents = Vec::with_capacity(self.columns.len());
         for (at, (column, name)) in self.columns.iter().zip(&self.names).enumerate() {
             let cell = cursor.cell(at).map_err(|error| error.at("column", column))?;
             match (name, cell) {
@@ -153,16 +154,15 @@ impl Layout {
                 }
                 (Some(_), None) => {}
                 (Some(name), Some(cell)) => {
-                    let field = name.field(cell.ending).into_owned();
+                    names.push(name.field(cell.ending).into_owned());
                     let content = Content::Cell { file, row, column: at as u32 };
-                    parts.push((field, cell.bytes.len() as u64, content));
+                    contents.push((cell.bytes.len() as u64, content));
                 }
             }
         }
         let key = key.unwrap_or_else(|| numbered_key(number));
-        let parts = parts.iter_mut().map(|(name, len, content)| {
-            (name.as_str(), *len, std::mem::replace(content, Content::Text("".into())))
-        });
+        let parts = names.iter().zip(contents);
+        let parts = parts.map(|(name, (len, content))| (name.as_str(), len, content));
         Sample::new(&key, parts)
     }
 

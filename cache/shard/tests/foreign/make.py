@@ -67,7 +67,7 @@ ENCODINGS = {
 
 
 def mds_fields(sample):
-    """What the fields of a sample should be."""
+    """Return the fields that a sample should have."""
     # float16 and float32 are exact here; repr is the shortest text that gives the same number.
     text = {name: str(sample[name]).encode() for name in sample}
     real = lambda value: (repr(value)[:-2] if value == int(value) else repr(value)).encode()

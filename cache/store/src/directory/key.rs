@@ -16,7 +16,9 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_uring::{DiskFile, Engine, FileCipher, GRANULE, Open, fill_random};
 use serde::{Deserialize, Serialize};
 
-use super::{Directory, FORMAT, FORMAT_ENCRYPTED, ShardName, check_staged_id, write_format};
+use super::{
+    Directory, FORMAT, FORMAT_ENCRYPTED, ShardName, check_staged_id, replace, write_format,
+};
 use crate::device;
 use crate::encryption::{KeyKind, Secret, TierCipher};
 use crate::files::Files;
@@ -129,12 +131,7 @@ pub(super) fn unlock(root: &Path, files: &dyn Files, keys: &Keys) -> Result<Opti
     };
     let record = KeyRecord::of(secret)?;
     let line = serde_json::to_string(&record).expect("texts have a form in JSON") + "\n";
-    let aside = root.join(KEY_ASIDE);
-    files
-        .write(&aside, line.as_bytes())
-        .and_then(|()| files.rename(&aside, &root.join(KEY)))
-        .and_then(|()| files.sync_directory(root))
-        .doing("write a key record")?;
+    replace(root, files, (KEY, KEY_ASIDE), &line).doing("write a key record")?;
     record.unlock(secret)
 }
 
@@ -242,16 +239,37 @@ impl Directory {
         }
     }
 
-    /// Opens a data file of the directory.
+    /// Opens the data of a shard.
     ///
     /// # Errors
     /// As [`Engine::open`]; `Unavailable` if the device does not answer.
-    pub(crate) async fn open_file(
+    pub(crate) async fn open_data(
         &self,
         engine: &Engine,
-        path: &Path,
+        name: &ShardName,
         open: Open,
     ) -> Result<DiskFile> {
+        self.open_file(engine, &self.data(name), open).await
+    }
+
+    /// Opens a staged file.
+    ///
+    /// # Errors
+    /// As [`Directory::open_data`].
+    pub(crate) async fn open_staged(
+        &self,
+        engine: &Engine,
+        id: &str,
+        open: Open,
+    ) -> Result<DiskFile> {
+        self.open_file(engine, &self.staged(id), open).await
+    }
+
+    async fn open_file(&self, engine: &Engine, path: &Path, open: Open) -> Result<DiskFile> {
+        let open = match open {
+            Open::Create { len } => Open::Create { len: self.stored_len(len) },
+            other => other,
+        };
         let cipher = self.cipher(path)?;
         let file = device::answer(engine.open(path, open)).await??;
         Ok(match cipher {

@@ -201,9 +201,8 @@ impl Tier {
         self.check_directory(&directory, wanted).await?;
         for attempt in 1.. {
             let room = self.make_room(wanted, urgency, patient).await?;
-            let path = directory.data(&wanted.name);
-            let len = directory.stored_len(wanted.len);
-            let created = directory.open_file(&disk.engine, &path, Open::Create { len }).await;
+            let create = Open::Create { len: wanted.len };
+            let created = directory.open_data(&disk.engine, &wanted.name, create).await;
             let error = match created {
                 Ok(file) => return Ok((room, target(file, Vec::new()))),
                 Err(error) => error,
@@ -306,9 +305,7 @@ impl Tier {
         if (&partial.origin, partial.len) != (&wanted.origin, wanted.len) {
             return Err(Error::new(ErrorKind::Corrupt, "the record names another shard"));
         }
-        let directory = self.directory()?;
-        let path = directory.data(&wanted.name);
-        let file = directory.open_file(&disk.engine, &path, Open::Update).await?;
+        let file = self.directory()?.open_data(&disk.engine, &wanted.name, Open::Update).await?;
         Ok((file, partial.blocks))
     }
 }

@@ -102,9 +102,7 @@ impl Tier {
         if sidecar.origin != wanted.origin || !is_as_long {
             return Err(Error::new(ErrorKind::Corrupt, "the sidecar names another shard"));
         }
-        let directory = self.directory()?;
-        let path = directory.data(&wanted.name);
-        let file = directory.open_file(&disk.engine, &path, Open::Read).await?;
+        let file = self.directory()?.open_data(&disk.engine, &wanted.name, Open::Read).await?;
         let body = Body::Disk { engine: disk.engine.clone(), file };
         let growth = Growth::whole(sidecar.index, sidecar.len);
         if sidecar.compressed_len.is_some() {
@@ -213,9 +211,7 @@ impl Tier {
         let Medium::Disk(disk) = &self.0.medium else {
             return Err(Error::new(ErrorKind::NotFound, "the shard left the memory"));
         };
-        let directory = self.directory()?;
-        let path = directory.data(name);
-        let file = directory.open_file(&disk.engine, &path, Open::Read).await?;
+        let file = self.directory()?.open_data(&disk.engine, name, Open::Read).await?;
         let version = facts.origin.version.clone();
         let wanted = Wanted {
             name: name.clone(),

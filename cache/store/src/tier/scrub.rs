@@ -8,7 +8,7 @@ use std::sync::Weak;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
 use forebay_shard::{BLOCK_BYTES, Sidecar};
-use forebay_uring::{DiskFile, Engine, GRANULE, Open};
+use forebay_uring::{DiskFile, Engine, Open};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -16,7 +16,7 @@ use super::Tier;
 use super::copy_errors::is_the_copys_fault;
 use crate::budget::Space;
 use crate::device;
-use crate::directory::ShardName;
+use crate::directory::{Directory, ShardName};
 
 /// A shard with wrong bytes at rest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -112,33 +112,32 @@ impl Tier {
         let sidecar = self.on_disk(move |directory| directory.read_sidecar(&of)).await?;
         let Some(engine) = self.engine() else { return Ok(()) };
         let directory = self.directory()?;
-        let path = directory.data(name);
-        let file = directory.open_file(engine, &path, Open::Read).await?;
+        let file = directory.open_data(engine, name, Open::Read).await?;
         for (block, offset) in (0..).zip((0..sidecar.len).step_by(BLOCK_BYTES as usize)) {
-            self.check_block((engine, &file), &sidecar, block, offset).await?;
+            self.check_block(&directory, (engine, &file), &sidecar, block, offset).await?;
         }
         Ok(())
     }
 
     async fn check_block(
         &self,
+        directory: &Directory,
         (engine, file): (&Engine, &DiskFile),
         sidecar: &Sidecar,
         block: usize,
         offset: u64,
     ) -> Result<()> {
-        let wanted = (sidecar.len - offset).min(BLOCK_BYTES) as usize;
+        let wanted = (sidecar.len - offset).min(BLOCK_BYTES);
         let frame = self.0.shared.frames.lease(BLOCK_BYTES as usize).await?;
         let done = device::answer(engine.read(file, offset, frame)).await?;
         let wrong = |what: &str| Err(Error::new(ErrorKind::Corrupt, what).at("offset", offset));
         // A read to the end of the file returns no padding but that of a cipher's last block.
-        let stored = match file.is_encrypted() {
-            true => wanted.next_multiple_of(GRANULE),
-            false => wanted,
-        };
+        let stored = directory.stored_len(wanted);
         match done.result? {
-            read if read != stored => wrong("the length of the copy differs from its sidecar"),
-            _ if crc32c(&done.span[..wanted]) != sidecar.blocks[block] => {
+            read if read as u64 != stored => {
+                wrong("the length of the copy differs from its sidecar")
+            }
+            _ if crc32c(&done.span[..wanted as usize]) != sidecar.blocks[block] => {
                 wrong("a block differs from the bytes of the origin")
             }
             _ => Ok(()),

@@ -134,10 +134,8 @@ impl Tier {
         }
         let created = async {
             self.on_disk(|directory| directory.prepare_staging()).await?;
-            let directory = self.directory()?;
-            let path = directory.staged(id);
-            let create = Open::Create { len: directory.stored_len(bytes) };
-            self.answered(directory.open_file(&disk.engine, &path, create).await)
+            let create = Open::Create { len: bytes };
+            self.answered(self.directory()?.open_staged(&disk.engine, id, create).await)
         };
         let created = created.await;
         if created.is_err() {
@@ -174,9 +172,7 @@ impl Tier {
             Some(bounce) => Self::write_encrypted((disk, bounce), file, at, &from).await,
             None => device::answer(disk.engine.write_lent(file, at, from)).await,
         };
-        self.answered(wrote.and_then(|done| done.result))?;
-        self.count_staged(bytes);
-        Ok(())
+        self.note_staged(wrote, bytes)
     }
 
     /// Writes the daemon's own bytes. `at`: offset in the file.
@@ -192,17 +188,18 @@ impl Tier {
         let disk = self.device_of_staged()?;
         let bytes = from.len() as u64;
         let wrote = device::answer(disk.engine.write(file, at, from)).await;
-        self.answered(wrote.and_then(|done| done.result))?;
-        self.count_staged(bytes);
-        Ok(())
+        self.note_staged(wrote, bytes)
     }
 
-    fn count_staged(&self, bytes: u64) {
+    /// Counts a write of a staged file, or notes its failure.
+    fn note_staged(&self, wrote: Result<Done>, bytes: u64) -> Result<()> {
+        self.answered(wrote.and_then(|done| done.result))?;
         self.0.tally.written_bytes.add(bytes);
         if let Some(mut wear) = self.wear() {
             // Counted, never a reason to reject a checkpoint.
             wear.spend(bytes, clock::now());
         }
+        Ok(())
     }
 
     /// Reads into a client's memory.
@@ -325,9 +322,7 @@ impl Tier {
     pub(crate) async fn open_staged(&self, id: &str) -> Result<DiskFile> {
         check_staged_id(id)?;
         let disk = self.device_of_staged()?;
-        let directory = self.directory()?;
-        let path = directory.staged(id);
-        self.answered(directory.open_file(&disk.engine, &path, Open::Read).await)
+        self.answered(self.directory()?.open_staged(&disk.engine, id, Open::Read).await)
     }
 
     /// Removes a file and frees its room.

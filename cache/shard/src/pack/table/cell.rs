@@ -88,14 +88,14 @@ pub(super) fn cell(field: &Field) -> Result<Option<Cell<'_>>> {
             Ok(Some(Cell { ending: Class::Text.ending(), bytes: Cow::Borrowed(text.as_bytes()) }))
         }
         Field::Bool(value) => text(Class::Integer, u8::from(*value).to_string()),
-        Field::Byte(value) => text(Class::Integer, value.to_string()),
-        Field::Short(value) => text(Class::Integer, value.to_string()),
-        Field::Int(value) => text(Class::Integer, value.to_string()),
-        Field::Long(value) => text(Class::Integer, value.to_string()),
-        Field::UByte(value) => text(Class::Integer, value.to_string()),
-        Field::UShort(value) => text(Class::Integer, value.to_string()),
-        Field::UInt(value) => text(Class::Integer, value.to_string()),
-        Field::ULong(value) => text(Class::Integer, value.to_string()),
+        Field::Byte(_)
+        | Field::Short(_)
+        | Field::Int(_)
+        | Field::Long(_)
+        | Field::UByte(_)
+        | Field::UShort(_)
+        | Field::UInt(_)
+        | Field::ULong(_) => text(Class::Integer, json(field)?.to_string()),
         Field::Float16(value) => text(Class::Real, value.to_string()),
         Field::Float(value) => text(Class::Real, value.to_string()),
         Field::Double(value) => text(Class::Real, value.to_string()),
