@@ -168,7 +168,7 @@ impl BenchJob {
 }
 
 /// Decode threads unless it is said how many: one per core.
-pub(super) fn cores() -> usize {
+pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
