@@ -11,18 +11,15 @@
 
 mod tier;
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use clap::Parser;
-use forebay_error::Result;
-use forebay_source::{Binding, Options, RangeRead, Rank, Source, Stat};
+use forebay_source::Options;
 use forebay_store::{PART_BYTES, Urgency};
-use forebay_uring::Span;
+use forebay_testkit::InMemory;
 
 /// Writes fio has under way: as many as a fill has parts.
 const DEPTH: usize = 6;
@@ -49,8 +46,8 @@ async fn main() {
     let arguments = Arguments::parse();
     let mut shard = Vec::with_capacity(arguments.mib << 20);
     forebay_benches::make_shard(&mut shard, arguments.mib << 20);
-    let shard = Arc::new(InMemory(shard));
-    let bytes = shard.0.len() as u64;
+    let shard = Arc::new(InMemory::new(shard));
+    let bytes = shard.bytes().len() as u64;
     let mut ratios = Vec::new();
     for round in 0..arguments.rounds {
         let folder =
@@ -69,45 +66,6 @@ async fn main() {
     }
     ratios.sort_by(f64::total_cmp);
     println!("fill of fio's write, median of {}: {:.2}", ratios.len(), ratios[ratios.len() / 2]);
-}
-
-/// An origin as fast as memory.
-struct InMemory(Vec<u8>);
-
-#[async_trait]
-impl Source for InMemory {
-    async fn stat(&self, _url: &str) -> Result<Stat> {
-        let len = self.0.len() as u64;
-        Ok(Stat::new(len, "1".to_owned(), Binding::Strong))
-    }
-
-    async fn range_read<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a Stat,
-        range: Range<u64>,
-        _: &'a Rank,
-    ) -> Result<Box<dyn RangeRead + 'a>> {
-        let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
-        Ok(Box::new(Slice(&self.0[range])))
-    }
-
-    fn endpoint(&self) -> &str {
-        "memory"
-    }
-}
-
-/// Consecutive bytes of it.
-struct Slice<'a>(&'a [u8]);
-
-#[async_trait]
-impl RangeRead for Slice<'_> {
-    async fn fill(&mut self, mut into: Span) -> Result<Span> {
-        let (next, rest) = self.0.split_at(self.0.len().min(into.len()));
-        into[..next.len()].copy_from_slice(next);
-        self.0 = rest;
-        Ok(into)
-    }
 }
 
 /// From nothing to a committed shard.

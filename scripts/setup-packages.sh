@@ -25,8 +25,9 @@ missing_packages() {
 }
 # Prints the mirror that this machine takes its own packages from; debootstrap's default otherwise.
 mirror() {
-    sed -n -E 's/^URIs: *([^ ]*debian\/?)( .*)?$/\1/p; s/^deb (\[[^]]*\] )?([^ ]*debian\/?) .*/\2/p' \
-        /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1
+    # Most systems have one of the two, and sed fails for the other.
+    { sed -n -E 's/^URIs: *([^ ]*debian\/?)( .*)?$/\1/p; s/^deb (\[[^]]*\] )?([^ ]*debian\/?) .*/\2/p' \
+        /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null || true; } | head -n 1
 }
 mapfile -t system < <(missing_packages)
 

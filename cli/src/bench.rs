@@ -19,6 +19,7 @@ use forebay_error::Doing;
 use forebay_wire::message::LeftOut;
 use serde::Serialize;
 
+pub(crate) use self::starvation::image_fields;
 use super::{Done, Failure, Launcher, WithLeftOut, print, print_json};
 
 /// Measure what feeds an accelerator: how long it would starve and why, how much comes and how

@@ -10,6 +10,7 @@
 //! ```
 
 mod audit;
+mod certificates;
 mod cgroup;
 mod clock;
 mod cluster;
@@ -175,6 +176,7 @@ fn look(arguments: &Arguments, launcher: &Launcher) -> Result<Vec<Finding>> {
     let listener = asked.as_ref().and_then(|asked| asked.as_ref().ok()?.as_ref());
     let user = listener.and_then(Listener::program_user);
     found.push(programs::check(&plan, launcher, user.as_ref()));
+    found.push(certificates::check());
     found.extend(listen::check(&plan));
     found.extend(http::check(&machine, &plan));
     found.extend(cluster::check(&plan, listener.and_then(Listener::cluster)));

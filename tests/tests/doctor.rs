@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use forebay_error::ErrorKind;
+use forebay_testkit::{Nginx, shard};
 use forebay_tests::{Daemon, UserHome, reported_error};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -24,7 +25,7 @@ struct Looked {
 }
 
 /// Checks of every machine.
-const OF_THE_MACHINE: [&str; 12] = [
+const OF_THE_MACHINE: [&str; 13] = [
     "config",
     "io_uring",
     "memlock",
@@ -36,6 +37,7 @@ const OF_THE_MACHINE: [&str; 12] = [
     "descriptors",
     "socket",
     "programs",
+    "certificates",
     "clock",
 ];
 
@@ -289,4 +291,32 @@ fn wrong_usage_exits_with_2_and_help_lists_options() {
         assert!(help.out.contains(word), "no {word:?} in {}", help.out);
     }
     assert!(help.out.lines().all(|line| line.chars().count() <= 110), "{}", help.out);
+}
+
+/// Without certificates https fails with what mends it, and all else goes on.
+#[test]
+fn missing_certificates_are_told_by_doctor_and_by_stores() {
+    let (home, folder) = (UserHome::new(ACTOR), TempDir::new().unwrap());
+    fs::write(folder.path().join("0.tar"), shard(3, 0, &(10..20))).unwrap();
+    let server = Nginx::start(folder.path()).unwrap();
+    // As a system has them where nobody installed ca-certificates.
+    let none = folder.path().join("none");
+    fs::create_dir(&none).unwrap();
+    let bare = |arguments: &[&str]| {
+        let mut command = home.forebay(arguments);
+        command.env("SSL_CERT_DIR", &none).env_remove("SSL_CERT_FILE").env_remove("AWS_CA_BUNDLE");
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let looked: Value = serde_json::from_slice(&bare(&["doctor", "--json"]).stdout).unwrap();
+    let found = finding(&looked, "certificates", None);
+    assert_eq!(found["verdict"], "warn", "{found}");
+    assert_eq!(found["figures"]["authorities"], 0);
+    let manifest = folder.path().join("m.json").display().to_string();
+    let index = |root: String| bare(&["index", &format!("{root}/0.tar"), "-o", &manifest]);
+    let indexed = index(server.https());
+    let error = reported_error(&String::from_utf8(indexed.stderr).unwrap());
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert_eq!(error.place("check"), Some("authorities"), "{error}");
+    assert_eq!(error.place("ssl_cert_dir"), none.to_str(), "{error}");
+    assert!(index(server.http()).status.success());
 }

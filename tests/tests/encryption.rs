@@ -11,10 +11,10 @@ use std::time::Duration;
 use forebay_client::Level;
 use forebay_config::settings::{NodeConfig, NodeTier};
 use forebay_error::ErrorKind;
-use forebay_store::{Class, Condition, Encryption, Mode};
+use forebay_store::{Class, Condition, Dataset, Encryption, Evict, Mode};
 use forebay_tests::{
-    Daemon, Installation, Origin, SavingNode, cached_file, epoch, eventually, flip, job, loader,
-    patterned, play, saves_anywhere, walk,
+    ClusterFiles, Daemon, Installation, Origin, SavingNode, cached_file, epoch, eventually, flip,
+    job, job_with, loader, patterned, play, saves_anywhere, walk,
 };
 use rustix::process::Signal;
 
@@ -23,6 +23,10 @@ const SIZES: std::ops::Range<usize> = 30_000..40_000;
 const SAMPLES: u64 = 40;
 const SHARDS: u64 = 2;
 const MIB: usize = 1 << 20;
+
+/// Shards of two nodes, of which each owns some, and samples of each: 140 kB.
+const PEER_SHARDS: u64 = 12;
+const PEER_SAMPLES: u64 = 4;
 
 /// Bytes that plain files would share with their origin at any place.
 const SEEN: usize = 32;
@@ -414,4 +418,43 @@ fn killed_daemon_leaves_a_readable_encrypted_tier() {
     let (code, told) = fsck(&encrypted);
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert_eq!((code, &told["shards"]), (Some(0), &SHARDS.into()), "{told}");
+}
+
+/// Two nodes with keys of different kinds: what one serves, the other has by its own key.
+#[test]
+fn nodes_with_encrypted_tiers_serve_each_other() {
+    let bench = Bench::new();
+    let files = ClusterFiles::new(2);
+    let origin = files.origin(PEER_SHARDS, PEER_SAMPLES, &SIZES);
+    let twice = Dataset { copies: 2, ..Dataset::new("twice", "**", Evict::Clairvoyant).unwrap() };
+    let encryptions = [bench.key("a.key", 1), Encryption::Ephemeral];
+    let start = |number: usize| {
+        let cache = bench.cache(&format!("node{number}"));
+        let mut config = files.config(number, &cache, 1 << 28, &origin);
+        config.tiers[0].encryption = Some(encryptions[number].clone());
+        config.memory += forebay_store::ENCRYPTION_BYTES;
+        config.datasets = vec![twice.clone()];
+        Daemon::try_start(config).unwrap()
+    };
+    let nodes = [start(0), start(1)];
+    let read_all = |node: &Daemon| {
+        let open = job_with(BTreeMap::new(), Origin::urls(PEER_SHARDS));
+        epoch(node.address(), open).unwrap().assert_whole(PEER_SHARDS as u32, PEER_SAMPLES, &SIZES);
+    };
+    read_all(&nodes[0]);
+    eventually("each shard rests on both nodes", || {
+        nodes.iter().all(|node| node.tier("nvme").counters.shards as u64 == PEER_SHARDS)
+    });
+    nodes.iter().for_each(Daemon::settle);
+    nodes.iter().for_each(read_all);
+    let names: Vec<_> = (0..PEER_SHARDS).map(|n| format!("{n}.tar")).collect();
+    let shards: Vec<_> = names.iter().map(|name| origin.bytes(name)).collect();
+    let plain: Vec<&[u8]> = shards.iter().map(Vec::as_slice).collect();
+    for (at, name) in names.iter().enumerate() {
+        assert_eq!(origin.served(name), shards[at].len() as u64, "{name} was fetched once");
+    }
+    for number in 0..nodes.len() {
+        let cache = bench.cache(&format!("node{number}"));
+        assert_eq!(shown(&cache, &plain, &[b"s3://", b"ustar"]), [] as [PathBuf; 0]);
+    }
 }

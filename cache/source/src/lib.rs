@@ -45,6 +45,7 @@ pub use helper_process::{ProgramUser, check_helper_process};
 pub use layout::Layout;
 pub use limits::{Limits, RateLimits};
 pub use listing::{LeftOut, Listing};
+pub use network::system_authorities;
 pub use options::Options;
 pub use origin_checksum::{Checksums, Comparison};
 pub use peer_times::{AtPeer, PeerTimes};

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows a store or a rule; both use it.
 
+mod authorities;
 pub(crate) mod gate;
 pub(crate) mod host;
 
@@ -11,6 +12,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use reqwest::{Certificate, ClientBuilder, Proxy};
 use url::Url;
 
+pub use authorities::system_authorities;
 pub(crate) use gate::{Gate, Leads};
 
 /// The variable that names certificates for every connection, as Amazon's tools read it.

@@ -5,17 +5,16 @@
 //! under one key file share no key. No key is shown anywhere.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::{CIPHER_KEY_BYTES, CipherKey, FileCipher, MAC_BYTES, fill_random, mac};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use zeroize::Zeroizing;
+
+use crate::secret_file::{SecretReaders, read_secret};
 
 /// Bytes of a key file: as many as an AES-256 key has, from which the keys of XTS are derived.
 pub const KEY_FILE_BYTES: usize = 32;
@@ -23,12 +22,6 @@ pub const KEY_FILE_BYTES: usize = 32;
 /// Memory in which an encrypted tier encrypts bytes that others read meanwhile: eight parts in the
 /// kernel's hands keep a drive busy.
 pub const ENCRYPTION_BYTES: usize = 8 * crate::sizes::PART_BYTES;
-
-/// Mode bits that a key file may have: its owner reads and writes it.
-const OWNER_ONLY: u32 = 0o600;
-
-/// Permission bits of a mode.
-const PERMISSIONS: u32 = 0o7777;
 
 /// Uses of a derived key.
 const BLOCKS: &str = "forebay tier: key of blocks";
@@ -86,43 +79,18 @@ impl Secret {
     /// [`KEY_FILE_BYTES`] bytes; errors of reading it.
     pub fn read(path: &Path) -> Result<Self> {
         let at = |error: Error| error.at("key_file", path.display());
-        let mut file = File::open(path).doing("open a key file").map_err(at)?;
-        let found = file.metadata().doing("stat a key file").map_err(at)?;
-        if !found.is_file() {
-            return Err(at(Error::new(ErrorKind::Invalid, "the key file is not a plain file")));
-        }
-        let mode = found.mode() & PERMISSIONS;
-        let own = rustix::process::geteuid().as_raw();
-        if mode & !OWNER_ONLY != 0 || ![0, own].contains(&found.uid()) {
-            let what = "users other than the daemon's could read or change the key file";
-            return Err(at(Error::new(ErrorKind::PermissionDenied, what)
-                .at("mode", format_args!("{mode:o}"))
-                .at("uid", found.uid())
-                .advise("make the daemon's user its owner, and `chmod 400` it")));
-        }
-        // One more than needed, so that a longer file is noticed, and in one place: a buffer that
-        // grows would leave copies of the key behind.
-        let mut buffer = Zeroizing::new([0; KEY_FILE_BYTES + 1]);
-        let mut len = 0;
-        loop {
-            match file.read(&mut buffer[len..]).doing("read a key file").map_err(at)? {
-                0 => break,
-                read => len += read,
-            }
-        }
-        let bytes = &buffer[..len];
+        let bytes = read_secret(path, "key_file", KEY_FILE_BYTES as u64, SecretReaders::Owner)?;
         let advice = format!("create one: `openssl rand -out FILE {KEY_FILE_BYTES}`");
         if bytes.len() != KEY_FILE_BYTES {
             let what = format!("a key file holds {KEY_FILE_BYTES} bytes, no more and no less");
-            let found = found.len();
-            return Err(at(Error::new(ErrorKind::Invalid, what).at("bytes", found).advise(advice)));
+            return Err(at(Error::new(ErrorKind::Invalid, what).advise(advice)));
         }
         if bytes.iter().all(|byte| *byte == bytes[0]) {
             let what = "a key file holds one byte over and over: that is no key";
             return Err(at(Error::new(ErrorKind::Invalid, what).advise(advice)));
         }
         let mut secret = Self { kind: KeyKind::KeyFile, bytes: Zeroizing::default() };
-        secret.bytes.copy_from_slice(bytes);
+        secret.bytes.copy_from_slice(&bytes);
         Ok(secret)
     }
 

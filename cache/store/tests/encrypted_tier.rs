@@ -4,20 +4,19 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
-use std::ops::Range;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use forebay_error::{ErrorKind, Result};
-use forebay_source::{Binding, Limits, Options, RangeRead, Rank, Source, Sources, Stat};
+use forebay_source::{Limits, Options, Sources};
 use forebay_store::{
     Class, Condition, DiskConfig, Encryption, FRAME_BYTES, KeepFree, LocalFiles, Shard, Store,
     StoreConfig, TierConfig, Urgency,
 };
-use forebay_uring::{Arena, Engine, EngineConfig, GRANULE, LentRegion, Region, Span};
+use forebay_testkit::InMemory;
+use forebay_uring::{Arena, Engine, EngineConfig, GRANULE, LentRegion, Region};
 
 const URL: &str = "memory://private/0.tar";
 const ID: &str = "00112233445566778899aabbccddeeff";
@@ -25,58 +24,21 @@ const MEMBER: usize = 30_000;
 /// Two parts and a bit.
 const MEMBERS: usize = 300;
 
-/// An origin in memory: a tar of members that differ from place to place.
-struct InMemory(Vec<u8>);
-
-impl InMemory {
-    fn new() -> Self {
-        let mut archive = tar::Builder::new(Vec::new());
-        for number in 0..MEMBERS {
-            let mut header = tar::Header::new_gnu();
-            header.set_size(MEMBER as u64);
-            let bytes = pattern(MEMBER, number as u64);
-            archive.append_data(&mut header, format!("{number:06}.bin"), &bytes[..]).unwrap();
-        }
-        Self(archive.into_inner().unwrap())
+/// A tar of members that differ from place to place.
+fn tar() -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for number in 0..MEMBERS {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(MEMBER as u64);
+        let bytes = pattern(MEMBER, number as u64);
+        archive.append_data(&mut header, format!("{number:06}.bin"), &bytes[..]).unwrap();
     }
+    archive.into_inner().unwrap()
 }
 
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let word = |at: u64| (at ^ (seed << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     (0..len as u64).flat_map(word).take(len).collect()
-}
-
-#[async_trait]
-impl Source for InMemory {
-    async fn stat(&self, _: &str) -> Result<Stat> {
-        Ok(Stat::new(self.0.len() as u64, "1".to_owned(), Binding::Strong))
-    }
-
-    async fn range_read<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a Stat,
-        range: Range<u64>,
-        _: &'a Rank,
-    ) -> Result<Box<dyn RangeRead + 'a>> {
-        Ok(Box::new(Slice(&self.0[range.start as usize..range.end as usize])))
-    }
-
-    fn endpoint(&self) -> &str {
-        "memory"
-    }
-}
-
-struct Slice<'a>(&'a [u8]);
-
-#[async_trait]
-impl RangeRead for Slice<'_> {
-    async fn fill(&mut self, mut into: Span) -> Result<Span> {
-        let (next, rest) = self.0.split_at(self.0.len().min(into.len()));
-        into[..next.len()].copy_from_slice(next);
-        self.0 = rest;
-        Ok(into)
-    }
 }
 
 struct Bench {
@@ -88,7 +50,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let frames = Arena::new(Region::create("frames", FRAME_BYTES).unwrap());
-        Self { disk: tempfile::tempdir().unwrap(), origin: Arc::new(InMemory::new()), frames }
+        Self { disk: tempfile::tempdir().unwrap(), origin: Arc::new(InMemory::new(tar())), frames }
     }
 
     fn key(&self, name: &str, first: u8) -> Encryption {
@@ -191,7 +153,7 @@ async fn encrypted_tier_serves_after_a_restart_with_its_key_alone() {
     let store = bench.open(Some(&key)).await;
     bench.read(&store).await.unwrap();
     close(store).await;
-    let windows: std::collections::HashSet<_> = bench.origin.0.chunks_exact(64).collect();
+    let windows: std::collections::HashSet<_> = bench.origin.bytes().chunks_exact(64).collect();
     for (path, bytes) in bench.content() {
         let seen = |part: &[u8]| part.iter().any(|byte| *byte != 0) && windows.contains(part);
         assert!(!bytes.chunks(64).any(seen), "{} shows its bytes", path.display());

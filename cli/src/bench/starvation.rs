@@ -325,7 +325,7 @@ fn tell(arguments: &Arguments, report: &Report) -> Done {
 
 /// Returns the fields of ResNet-50 training for a JPEG and its label, the same as the contest asks
 /// of every loader.
-pub(super) fn image_fields() -> Vec<FieldSpec> {
+pub(crate) fn image_fields() -> Vec<FieldSpec> {
     let image = ImageSpec {
         size: Some((224, 224)),
         crop: Crop::Random { scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) },

@@ -3,7 +3,7 @@
 //! A file is about as large, and about as slow to decode, as a photograph of its size. The class
 //! shows in the colours, so that a model can learn it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytesize::ByteSize;
@@ -113,6 +113,11 @@ impl std::fmt::Display for Made {
     }
 }
 
+/// Returns the path of a photo, or of its class, before it is packed.
+pub(super) fn file(folder: &Path, number: u64, extension: &str) -> PathBuf {
+    folder.join(format!("{number:08}.{extension}"))
+}
+
 /// Writes a photo and its class.
 fn write(folder: &Path, number: u64) -> Result<()> {
     let class = number % CLASSES;
@@ -121,7 +126,7 @@ fn write(folder: &Path, number: u64) -> Result<()> {
         ("cls", class.to_string().into()),
     ];
     files.into_iter().try_for_each(|(extension, bytes)| {
-        let path = folder.join(format!("{number:08}.{extension}"));
+        let path = file(folder, number, extension);
         std::fs::write(&path, bytes)
             .doing("write a photo")
             .map_err(|error| error.at("file", path.display()))

@@ -35,7 +35,6 @@ mod prices;
 mod rate;
 mod read;
 mod schema;
-mod secret;
 pub mod settings;
 mod show;
 mod source;

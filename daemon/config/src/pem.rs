@@ -7,10 +7,9 @@ use std::path::Path;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_peers::{PeerPem, PeerTls, PeerTlsFiles};
+use forebay_store::{SecretReaders, read_secret};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-
-use crate::secret;
 
 /// Maximum bytes of certificates or of a key: hundreds of the usual ones.
 const MOST: u64 = 1 << 20;
@@ -32,7 +31,7 @@ pub fn read_peer_tls(files: &PeerTlsFiles) -> Result<PeerTls> {
 
 /// Reads the private key of a certificate.
 pub(crate) fn private_key(key: &Path, cert: &Path) -> Result<PrivateKeyDer<'static>> {
-    let bytes = secret::read(key, "key", MOST)?;
+    let bytes = read_secret(key, "key", MOST, SecretReaders::Group)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| wrong_key(key, cert, &error))
 }
 

@@ -5,6 +5,7 @@
 //!
 //! Only tests, benches and the example depend on this crate.
 
+mod in_memory;
 mod origin;
 mod power;
 mod proxy;
@@ -18,6 +19,7 @@ mod unsynced_files;
 
 pub use forebay_skip::{Requirement, is_root, skip};
 
+pub use in_memory::InMemory;
 pub use origin::{ACCESS_KEY, Counts, S3Server, SECRET_KEY};
 pub use power::Power;
 pub use proxy::{Fault, FaultProxy, RetryAfter, Traffic, When};

@@ -1,6 +1,7 @@
 //! The one HTTP client of a process: its connections, its limits and its counters.
 
 use std::cell::RefCell;
+use std::error::Error as StdError;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,8 +22,8 @@ use super::link::{Link, LinkReport};
 use super::listing_page;
 use crate::Limits;
 use crate::limits::RateLimits;
-use crate::network::Network;
 use crate::network::gate::{Gate, Resolver};
+use crate::network::{Network, system_authorities};
 use crate::rules;
 
 /// User agent in servers' logs.
@@ -294,13 +295,33 @@ fn client(
     tally: &Arc<Tally>,
 ) -> Result<HttpClient> {
     let gate = gate.by(network.proxies());
+    let builder = || network.over(builder(limits, network, direction, &gate));
+    let (client, distrust) = match builder()?.build() {
+        Ok(client) => (client, None),
+        Err(error) => {
+            let Err(missing) = system_authorities() else { return Err(cannot_start(&error)) };
+            // It trusts nobody, and plain HTTP needs nobody's certificate.
+            let trusting_none = builder()?.tls_certs_only([]).build();
+            (trusting_none.map_err(|error| cannot_start(&error))?, Some(missing))
+        }
+    };
+    let client = HttpClient::new(client);
+    Ok(HttpClient::new(Counted { client, distrust, gate, tally: Arc::clone(tally) }))
+}
+
+fn builder(
+    limits: &Limits,
+    network: &Network,
+    direction: Direction,
+    gate: &Gate,
+) -> reqwest::ClientBuilder {
     let builder = match direction {
         // A part may be large and the network slow: silence is the failure, not duration.
         Direction::Reads => reqwest::Client::builder().read_timeout(limits.read_timeout),
         // While bytes are sent, silence is none.
         Direction::Writes => reqwest::Client::builder(),
     };
-    let builder = builder
+    builder
         .user_agent(USER_AGENT)
         .connect_timeout(limits.connect_timeout)
         .http1_only()
@@ -313,13 +334,17 @@ fn client(
         .dns_resolver(Arc::new(Resolver { gate: gate.clone(), turns: Arc::default() }))
         .redirect(gate.redirects(rules::leads(&network.redirects), || {
             note(|noted| noted.was_redirected = true);
-        }));
-    let client = network.over(builder)?.build().map_err(|error| {
-        // The innermost cause says most; there is no URL in it.
-        Error::new(ErrorKind::Unavailable, format!("the HTTP client cannot start: {error}"))
-    })?;
-    let client = HttpClient::new(client);
-    Ok(HttpClient::new(Counted { client, gate, tally: Arc::clone(tally) }))
+        }))
+}
+
+/// Returns the error of a client that cannot be made.
+fn cannot_start(error: &reqwest::Error) -> Error {
+    // The innermost cause says most; there is no URL in it.
+    let mut cause: &dyn StdError = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    Error::new(ErrorKind::Unavailable, format!("the HTTP client cannot start: {cause}"))
 }
 
 /// Takes out of a listing's page what object_store would refuse the page for. The request bounds
@@ -375,6 +400,8 @@ fn is_region(word: &str) -> bool {
 #[derive(Debug)]
 struct Counted {
     client: HttpClient,
+    /// Reason for which no server can prove who it is, if there is one.
+    distrust: Option<Error>,
     gate: Gate,
     tally: Arc<Tally>,
 }
@@ -384,7 +411,11 @@ impl HttpService for Counted {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         if let Ok(url) = Url::parse(&request.uri().to_string()) {
             // The client rejects an unparsable URL itself.
-            self.gate.check(&url).map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
+            let refused = |error| HttpError::new(HttpErrorKind::Unknown, error);
+            self.gate.check(&url).map_err(refused)?;
+            if let Some(distrust) = self.distrust.as_ref().filter(|_| url.scheme() == "https") {
+                return Err(refused(distrust.clone()));
+            }
         }
         self.tally.requests.fetch_add(1, Ordering::Relaxed);
         let asked = request.headers().get("range").and_then(range_of);

@@ -7,9 +7,8 @@ use std::fmt;
 use std::path::Path;
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_store::{SecretReaders, read_secret};
 use subtle::ConstantTimeEq;
-
-use crate::secret;
 
 /// Characters that it has at least: 128 bits written as hexadecimal digits.
 const LEAST: usize = 32;
@@ -31,7 +30,7 @@ impl Token {
     /// Reads a file, without the spaces around the content.
     pub fn read(path: &Path) -> Result<Self> {
         let at = |error: Error| error.at("token_file", path.display());
-        let bytes = secret::read(path, "token_file", MOST)?;
+        let bytes = read_secret(path, "token_file", MOST, SecretReaders::Group)?;
         let text = String::from_utf8_lossy(&bytes);
         let token = text.trim();
         let is_one = token.len() >= LEAST && token.bytes().all(|byte| byte.is_ascii_graphic());
