@@ -53,7 +53,10 @@ def test_demo_shows_a_cold_and_a_warm_epoch(environment):
     demo = start(environment, "--photos", str(PHOTOS), "--json")
     output, errors = demo.communicate(timeout=TIMEOUT_S)
     assert demo.returncode == 0, errors
-    cold, warm = json.loads(output)["epochs"]
+    report = json.loads(output)
+    # 640 photos/s at most: a slower machine's accelerator is slower.
+    assert report["step_seconds"] >= 0.05
+    cold, warm = report["epochs"]
     assert (cold["temperature"], warm["temperature"]) == ("cold", "warm")
     # About 85 kB a photo, fetched once.
     assert 60_000 < cold["fetched_bytes"] / PHOTOS < 110_000
