@@ -75,10 +75,12 @@ impl CheckpointRule {
         })
     }
 
-    /// Returns true if the checkpoint at `url` matches.
+    /// Returns true if the checkpoint at `url` matches, or what lies directly in it: a file of its
+    /// own is known by its folder, which is no checkpoint itself.
     #[must_use]
     pub fn has(&self, url: &str) -> bool {
-        self.matches.matches_with(url, MATCHING)
+        let matches = |url: &str| self.matches.matches_with(url, MATCHING);
+        matches(url) || matches(&format!("{url}/"))
     }
 
     /// Returns true if its checkpoints may use this tier.
@@ -141,6 +143,10 @@ mod tests {
             ("s3://runs/*/step-*", "s3://runs/a/step-7", true),
             ("s3://runs/best", "s3://runs/best", true),
             ("s3://runs/**", "s3://runs-2/a", false),
+            ("s3://runs/**", "s3://runs", true),
+            ("s3://runs/*", "s3://runs", true),
+            ("s3://runs/a/**", "s3://runs", false),
+            ("s3://runs/best", "s3://runs", false),
             ("/d/runs/**", "/d/runs/a", true),
             ("**", "gs://b/a", true),
             ("*://runs/**", "az://runs/a", true),

@@ -104,6 +104,9 @@ mod tests {
             ("s3://runs/a/step-1", true, false, true),
             ("s3://runs/a/two/step-1", false, true, true),
             ("s3://runs/held/step-1", false, false, true),
+            // Folders of files of their own.
+            ("s3://runs", true, false, true),
+            ("s3://runs/held", false, false, true),
             ("s3://other/a", false, false, false),
             ("s3://runs/x/../held/step-1", false, false, false),
             ("s3://runs//held/step-1", false, false, false),
