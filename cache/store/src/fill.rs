@@ -243,11 +243,12 @@ impl Fill {
         disk.on_disk(move |directory, name| directory.commit(name, &sidecar, since)).await
     }
 
-    /// Returns true if the file may be longer than the shard: the last write reached beyond it, or
-    /// the length it was created with was an estimate.
+    /// Returns true if the file may be longer than the shard: the last write reached beyond it, an
+    /// earlier fill wrote it, or the length it was created with was an estimate.
     fn has_padding(&self, disk: &DiskTarget) -> bool {
-        let len = self.parts.len();
-        self.growth.is_unpacked() || disk.padded(len) != disk.directory.stored_len(len)
+        let (len, is_resumed) = (self.parts.len(), !disk.here.is_empty());
+        let is_padded = disk.padded(len) != disk.directory.stored_len(len);
+        is_padded || is_resumed || self.growth.is_unpacked()
     }
 
     /// Tells waiting readers why no more samples come, and readers of earlier samples if those were
