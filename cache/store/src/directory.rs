@@ -30,6 +30,7 @@ mod survey;
 mod wear;
 
 use std::collections::HashSet;
+use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -91,7 +92,8 @@ pub(crate) fn object_key(origin: &Origin) -> ObjectKey {
 
 /// Concatenates texts with their lengths, so that different lists never give the same bytes.
 fn joined<const N: usize>(parts: [&str; N]) -> Vec<u8> {
-    let mut all = Vec::new();
+    let len = parts.iter().map(|part| size_of::<u64>() + part.len()).sum();
+    let mut all = Vec::with_capacity(len);
     for part in parts {
         all.extend_from_slice(&(part.len() as u64).to_le_bytes());
         all.extend_from_slice(part.as_bytes());
@@ -105,20 +107,20 @@ impl ShardName {
     pub fn new(origin: &Origin) -> Self {
         let identity = joined([&origin.endpoint, &origin.url, &origin.version]);
         let shown = forebay_error::shown(&origin.url);
-        let path = shown.split(['?', '#']).next().unwrap_or_default();
-        let kept: String = path
-            .rsplit('/')
-            .next()
-            .unwrap_or_default()
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' })
-            .take(NAME_KEPT)
-            .collect();
+        let path = shown.bytes().position(|byte| byte == b'?' || byte == b'#');
+        let path = path.map_or(&*shown, |end| &shown[..end]);
+        let kept = path.rsplit('/').next().unwrap_or_default().chars().take(NAME_KEPT);
+        // Several are made for each read of a shard: without a search or an allocation per step.
+        let mut name = String::with_capacity(HASH_DIGITS + 1 + NAME_KEPT + 1);
+        write!(name, "{:032x}-", xxh3_128(&identity)).expect("a string takes what is written");
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        name.extend(kept.map(|c| if is_plain(c) { c } else { '_' }));
         // A shard with the name of a sidecar must not be taken for one.
         let endings = [SIDECAR, SIDECAR_ASIDE, PARTIAL, PARTIAL_ASIDE];
-        let reserved = endings.iter().any(|end| kept.ends_with(end));
-        let end = if reserved { "_" } else { "" };
-        Self(format!("{:032x}-{kept}{end}", xxh3_128(&identity)).into())
+        if endings.iter().any(|end| name.ends_with(end)) {
+            name.push('_');
+        }
+        Self(name.into())
     }
 
     /// Returns the name of a file found on the tier.

@@ -50,11 +50,9 @@ use crate::shard::Growth;
 use crate::shares::CurrentShares;
 use crate::sizes::{PART_BYTES, SMALL_BYTES};
 pub(crate) use allotment::Allotment;
-use bytes::FillBytes;
 pub(crate) use endpoints::WATCHED;
 pub use flights::Fills;
 pub(crate) use flights::{FillSize, Flights, Running};
-use indexing::index;
 pub use pace::gave_way;
 pub use starts::FirstBatchWait;
 pub(crate) use target::{DiskTarget, Target};
@@ -198,29 +196,9 @@ impl Fill {
     /// Fetches the shard. At the end it is indexed, and its copy is durable unless the target
     /// failed ([`Destination::fault`]).
     pub(crate) async fn run(self: &Arc<Self>, running: &mut Running<'_>) -> Result<()> {
-        let bytes = FillBytes::new(self.parts.clone());
-        let (growth, url) = (self.growth.clone(), self.url().to_owned());
         let _fail_on_drop = FailOnDrop(Some(self.parts.clone()));
-        let parts = self.parts.clone();
-        let indexing = tokio::task::spawn_blocking(move || {
-            // A panic in here must not leave the transfer waiting for the window.
-            let mut unfinished = FailOnDrop(Some(parts.clone()));
-            let indexed = index(bytes, &parts, &growth).map_err(|error| error.at("url", url));
-            match &indexed {
-                // The indexer needs no more bytes; the rest only has to be written.
-                Ok(()) => {
-                    parts.move_indexer(u64::MAX);
-                    unfinished.0 = None;
-                }
-                Err(error) => drop(parts.fail(error)),
-            }
-            indexed
-        });
-        let (transferred, compared) = tokio::join!(self.transfer(running), self.compare());
-        let indexed = indexing.await.map_err(|_| {
-            Error::new(ErrorKind::Corrupt, "the indexer stopped on this shard")
-                .at("url", self.url())
-        })?;
+        let (transferred, compared, indexed) =
+            tokio::join!(self.transfer(running), self.compare(), self.index());
         // A malformed tar fails both; the indexer knows the reason.
         match (indexed, transferred) {
             (Err(error), _) if error.kind() == ErrorKind::Corrupt => return Err(error),
@@ -249,7 +227,10 @@ impl Fill {
     /// Makes the shard visible on its tier.
     async fn commit(&self, disk: &DiskTarget) -> Result<()> {
         let len = self.parts.len();
-        disk.on_disk(move |directory, name| directory.trim(name, len)).await?;
+        // A truncation that changes nothing still takes a thread and a change of the inode.
+        if self.has_padding(disk) {
+            disk.on_disk(move |directory, name| directory.trim(name, len)).await?;
+        }
         disk.sync().await?;
         let (origin, tenant) = (self.request.origin.clone(), self.request.tenant.clone());
         let index = self.growth.index().index();
@@ -260,6 +241,14 @@ impl Fill {
         let sidecar = Sidecar { origin, tenant, len, compressed_len, blocks, index };
         let since = self.request.since;
         disk.on_disk(move |directory, name| directory.commit(name, &sidecar, since)).await
+    }
+
+    /// Returns true if the file may be longer than the shard: the last write reached beyond it, an
+    /// earlier fill wrote it, or the length it was created with was an estimate.
+    fn has_padding(&self, disk: &DiskTarget) -> bool {
+        let (len, is_resumed) = (self.parts.len(), !disk.here.is_empty());
+        let is_padded = disk.padded(len) != disk.directory.stored_len(len);
+        is_padded || is_resumed || self.growth.is_unpacked()
     }
 
     /// Tells waiting readers why no more samples come, and readers of earlier samples if those were

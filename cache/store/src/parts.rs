@@ -362,6 +362,22 @@ impl Parts {
         look(&self.lock()).unwrap_or_else(|| Err(abandoned()))
     }
 
+    /// Waits for the first part. Returns true if it is the whole shard: nobody waits for another.
+    pub(crate) async fn comes_at_once(&self) -> bool {
+        let is_shown = |state: &PartsState| state.len == UNKNOWN || state.look(0).is_some();
+        self.until(is_shown).await;
+        self.lock().len <= PART_BYTES as u64
+    }
+
+    /// Waits until every part is compared.
+    ///
+    /// # Errors
+    /// The error of the fill, if it fails.
+    pub(crate) async fn compared(&self) -> Result<()> {
+        self.until(|state| state.failed.is_some() || state.compared == usize::MAX).await;
+        self.lock().failed.clone().map_or(Ok(()), Err)
+    }
+
     /// Blocks until every part is compared.
     ///
     /// # Errors

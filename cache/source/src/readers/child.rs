@@ -5,7 +5,7 @@
 
 mod passed;
 
-use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::io::{BufReader, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
@@ -21,7 +21,7 @@ use rustix::net::{
 
 use passed::{Open, Passed, tagged};
 
-use super::message::{self, Answer, Hello, PIECE, PREFIX, Request, Said};
+use super::message::{self, Answer, Hello, PIECE, PREFIX, Request, Said, USUAL};
 use crate::layout::Layout;
 use crate::stat::{Binding, Stat, file_version};
 
@@ -59,7 +59,7 @@ pub fn serve_layouts_of(
         Error::new(ErrorKind::Invalid, "a reader is started by a daemon, not by hand")
             .advise("run `forebay daemon` or a training job, which start readers")
     })?;
-    let mut socket = UnixStream::from(socket);
+    let socket = UnixStream::from(socket);
     end_with_daemon()?;
     let arena = Arena::new(Region::create("forebay-reader", PIECE)?);
     let whole = arena.try_lease(PIECE);
@@ -71,6 +71,7 @@ pub fn serve_layouts_of(
         // The daemon ended meanwhile.
         Err(_) => return Ok(()),
     };
+    let mut socket = BufReader::with_capacity(USUAL, socket);
     while let Some(request) = receive(&mut socket)? {
         let said: Said = files.answer(&request, attribute, &mut memory);
         if said.as_ref().is_err_and(|error| error.kind() == ErrorKind::Closed) {
@@ -78,7 +79,7 @@ pub fn serve_layouts_of(
             break;
         }
         let frame = message::encode(&said)?;
-        if socket.write_all(&frame).is_err() {
+        if socket.get_mut().write_all(&frame).is_err() {
             // The daemon ended meanwhile.
             break;
         }
@@ -132,7 +133,7 @@ fn greet(socket: &UnixStream, arena: &Arena) -> Result<()> {
 }
 
 /// The next request; `None` once the daemon has closed the socket, or is gone.
-fn receive(socket: &mut UnixStream) -> Result<Option<Request>> {
+fn receive(socket: &mut impl Read) -> Result<Option<Request>> {
     let mut prefix = [0; PREFIX];
     if socket.read_exact(&mut prefix).is_err() {
         return Ok(None);

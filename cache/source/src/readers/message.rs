@@ -18,6 +18,9 @@ pub(super) const PREFIX: usize = 4;
 /// The largest message: the kernel takes no path beyond 4 KiB, and errors are a few lines.
 const FRAME_MAX: usize = 64 << 10;
 
+/// Buffer of a receiver: usual messages have a path and a version, a few hundred bytes.
+pub(super) const USUAL: usize = 1 << 10;
+
 /// A reader's first words. A byte with the descriptor of its memory goes before them.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Hello {

@@ -18,12 +18,12 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader, Interest};
 use tokio::net::UnixStream;
 use tokio::process::Child;
 
 use super::client::Right;
-use super::message::{self, Hello, PREFIX, Said};
+use super::message::{self, Hello, PREFIX, Said, USUAL};
 use crate::helper_process::HelperProcess;
 
 /// A program that needs longer than this to greet hangs: an interpreter on a cold network file
@@ -43,7 +43,8 @@ impl Pids {
 /// A process that reads files. Dropped, it is killed and not waited for.
 pub(super) struct Reader {
     child: Child,
-    socket: UnixStream,
+    /// Buffered, so that a usual answer takes one system call.
+    socket: BufReader<UnixStream>,
     memory: OwnedFd,
     /// Time of last use.
     pub(super) since: Instant,
@@ -107,6 +108,7 @@ impl Reader {
             return Err(error.at("release", hello.release).advise("restart the daemon"));
         }
         tell_client(&socket, client).await?;
+        let socket = BufReader::with_capacity(USUAL, socket);
         Ok(Self { child, socket, memory, since: Instant::now(), listed })
     }
 
@@ -191,7 +193,7 @@ fn receive_descriptor(socket: &UnixStream) -> std::io::Result<OwnedFd> {
     rights.ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
 }
 
-async fn receive<T: DeserializeOwned>(socket: &mut UnixStream) -> Result<T> {
+async fn receive<T: DeserializeOwned>(socket: &mut (impl AsyncRead + Unpin)) -> Result<T> {
     let mut prefix = [0; PREFIX];
     socket.read_exact(&mut prefix).await.doing("hear a reader")?;
     let mut body = vec![0; message::body_len(prefix)?];

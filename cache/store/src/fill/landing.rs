@@ -361,6 +361,12 @@ impl Fill {
                 return Ok(form);
             }
             self.count_origin_bytes(held as u64);
+            if part + 1 == run.end {
+                // No other part of the run arrives meanwhile, and its request is over.
+                drop(stretch.take());
+                self.keep(part, frame, held, window).await?;
+                continue;
+            }
             let fill = self.clone();
             keeping.spawn(async move { fill.keep(part, frame, held, window).await });
             while let Some(kept) = keeping.try_join_next() {

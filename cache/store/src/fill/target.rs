@@ -90,6 +90,11 @@ impl DiskTarget {
         }
     }
 
+    /// Length up to which the last write of a shard of `len` bytes reaches.
+    pub(super) fn padded(&self, len: u64) -> u64 {
+        len.next_multiple_of(self.file.alignment().offset as u64)
+    }
+
     /// Makes the written bytes durable.
     pub(super) async fn sync(&self) -> Result<()> {
         device::answer(self.engine.sync_data(&self.file)).await?

@@ -231,3 +231,31 @@ fn blocks_are_copied_across_their_borders() {
     assert!(blocks.copy(2 * PART - 1, &mut into) && into == [2, 3, 3, 3]);
     assert!(!blocks.copy(3 * PART - 3, &mut into), "nothing follows the last block");
 }
+
+#[test]
+fn only_a_shard_of_one_plain_part_comes_at_once() {
+    let comes = |of: &Fixture| of.parts.comes_at_once().now_or_never();
+    let of = Fixture::new(5, Binding::Strong);
+    assert_eq!(comes(&of), None, "its bytes may turn out to be compressed");
+    of.arrive(0, 0);
+    assert_eq!(comes(&of), Some(true));
+    let of = Fixture::new(PART + 1, Binding::Strong);
+    of.arrive(0, 0);
+    assert_eq!(comes(&of), Some(false));
+    let of = Fixture::new(5, Binding::Strong);
+    of.parts.unpack(true);
+    assert_eq!(comes(&of), Some(false), "nobody knows how much comes out of it");
+}
+
+#[test]
+fn end_of_the_comparison_is_awaited_without_a_thread() {
+    let of = Fixture::new(5, Binding::Strong);
+    of.arrive(0, 0);
+    assert!(of.parts.compared().now_or_never().is_none());
+    of.parts.move_comparison(usize::MAX);
+    assert!(of.parts.compared().now_or_never().expect("it is over").is_ok());
+    let of = Fixture::new(5, Binding::Strong);
+    of.parts.fail(&abandoned());
+    let failed = of.parts.compared().now_or_never().expect("the fill has failed");
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Closed);
+}

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_shard::Origin;
 use forebay_source::{Options, Source};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::Store;
-use crate::directory::{ObjectKey, ShardName, object_key};
+use crate::directory::{ObjectKey, object_key};
 use crate::identity::{Begun, IDENTITY_TTL, Identity};
 use crate::shard::ShardHandle;
 
@@ -69,7 +70,7 @@ impl Snapshot {
 
     /// Records the version of a shard. Returns the treatment if the run saw another one before.
     fn note(&self, origin: &Origin) -> Option<OnChange> {
-        let (key, version) = (object_key(origin), ShardName::new(origin).hash());
+        let (key, version) = (object_key(origin), xxh3_64(origin.version.as_bytes()));
         let mut state = self.state();
         let on_change = state.on_change;
         match state.versions.entry(key) {
