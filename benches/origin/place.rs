@@ -40,7 +40,7 @@ impl Job {
         let open = Open::new("place", urls, Order::shuffled(1, 1, BATCH));
         let open = Open { prefetch: PREFETCH, ..open };
         let host = Host { store: store.clone(), slabs: SlabMemory::new(SLABS) };
-        let (session, events) = Session::open(number, open, Vec::new(), None, host).unwrap();
+        let (session, events) = Session::open(number, open, Vec::new(), None, None, host).unwrap();
         Self { session, events, run: 0 }
     }
 

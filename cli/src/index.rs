@@ -1,5 +1,7 @@
 //! `forebay index`.
 
+pub(crate) mod members;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,16 +11,17 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::{Commands, Manifest, ManifestShard};
 use forebay_source::Options;
 use forebay_wire::message::{LeftOut, Request};
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::{Access, access};
 use serde::Serialize;
 
-use super::{Done, Launcher, Query, WithLeftOut, bar_style, print, print_json, shards};
+use super::{Done, Failure, Launcher, Query, WithLeftOut, bar_style, print, print_json, shards};
 
 /// Count the samples of shards and write a manifest.
 ///
-/// Several ranks and the lanes of a window shuffle need one. Shards pass through the cache, so
-/// training right after it starts warm; a daemon is started if none runs.
+/// Several ranks and the lanes of a window shuffle need one. With --members, an index of every
+/// sample's members comes beside it, by whose columns a loader filters. Shards pass through the
+/// cache, so training right after it starts warm; a daemon is started if none runs.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
@@ -39,6 +42,8 @@ pub(super) struct Arguments {
     /// trust.
     #[arg(long)]
     allow_pipe: bool,
+    #[command(flatten)]
+    members: members::Arguments,
 }
 
 /// The longest wait for the next shard: a large one by a slow link takes minutes.
@@ -52,10 +57,14 @@ struct Document<'a> {
     shards: usize,
     samples: u64,
     bytes: u64,
+    /// The member index, if one was written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    members: Option<members::Document>,
 }
 
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     check_writable(&arguments.output)?;
+    let wanted = arguments.members.wanted().map_err(Failure::Usage)?;
     let commands = if arguments.allow_pipe { Commands::Allowed } else { Commands::Refused };
     let named = shards(&arguments.urls, commands, &arguments.query.target, launcher)?;
     let connection = arguments.query.target.connect(launcher)?;
@@ -65,7 +74,15 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     if let Some(rate) = arguments.bandwidth {
         connection.send(&Request::Pace { bandwidth: rate.bytes() })?;
     }
-    let manifest = Manifest::new(count(&connection, named.urls)?)?;
+    let (manifest, members) = match &wanted {
+        None => (Manifest::new(count(&connection, named.urls)?)?, None),
+        Some(wanted) => {
+            let daemon = (arguments.query.target.address(launcher)?, arguments.allow_pipe);
+            let output = &arguments.output;
+            let indexed = members::index(&connection, &named.urls, output, wanted, daemon)?;
+            (indexed.0, Some(indexed.1))
+        }
+    };
     if let (0, Some(first)) = (manifest.samples(), manifest.shards().first()) {
         return Err(Error::new(ErrorKind::NotFound, "the shards have no samples")
             .at("url", &first.url)
@@ -73,7 +90,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
             .into());
     }
     manifest.write(&arguments.output)?;
-    Ok(tell(arguments, &manifest, &named.left_out)?)
+    Ok(tell(arguments, &manifest, members, &named.left_out)?)
 }
 
 /// Refuses a manifest that could not be written, before anything is fetched for it.
@@ -90,21 +107,31 @@ fn check_writable(path: &Path) -> Result<()> {
     access(target, Access::WRITE_OK).doing(doing).map_err(|error| error.at("path", path.display()))
 }
 
-fn tell(arguments: &Arguments, manifest: &Manifest, left_out: &LeftOut) -> Result<()> {
+fn tell(
+    arguments: &Arguments,
+    manifest: &Manifest,
+    members: Option<members::Document>,
+    left_out: &LeftOut,
+) -> Result<()> {
     let (shards, samples) = (manifest.shards().len(), manifest.samples());
     if arguments.query.output.json {
         let bytes = manifest.shards().iter().filter_map(|shard| shard.bytes).sum();
         let (manifest, hash) = (arguments.output.as_path(), manifest.hash());
-        let document = &Document { manifest, hash, shards, samples, bytes };
+        let document = &Document { manifest, hash, shards, samples, bytes, members };
         return print_json(&WithLeftOut { document, left_out });
     }
-    print(&format!("{}: {shards} shards, {samples} samples", arguments.output.display()))
+    print(&format!("{}: {shards} shards, {samples} samples", arguments.output.display()))?;
+    members.iter().flat_map(members::Document::lines).try_for_each(|line| print(&line))
+}
+
+/// Returns the look of a bar of shards.
+fn bar() -> ProgressStyle {
+    bar_style("{bar:40} {pos}/{len} shards  {elapsed} (left {eta})")
 }
 
 /// Has the daemon count every shard, several at once.
 fn count(connection: &Connection, urls: Vec<String>) -> Result<Vec<ManifestShard>> {
-    let bar = ProgressBar::new(urls.len() as u64)
-        .with_style(bar_style("{bar:40} {pos}/{len} shards  {elapsed} (left {eta})"));
+    let bar = ProgressBar::new(urls.len() as u64).with_style(bar());
     let origin = Options::from_env().into_map();
     let counted = connection.count(&urls, &origin, COUNT_TIMEOUT, || bar.inc(1))?;
     bar.finish_and_clear();

@@ -14,6 +14,7 @@ use forebay_shard::pack::{
 use indicatif::ProgressBar;
 use serde::Serialize;
 
+use super::index::members;
 use super::{Done, Failure, Output, bar_style, cores, print, print_json};
 
 /// Interval of a spinner's frames.
@@ -116,6 +117,8 @@ pub(super) struct Arguments {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
+    members: members::Arguments,
+    #[command(flatten)]
     answer: Output,
 }
 
@@ -146,6 +149,9 @@ struct Document<'a> {
     /// Shards that were there already.
     kept: usize,
     shards: Vec<Shard<'a>>,
+    /// The member index, if one was written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    members: Option<members::Document>,
 }
 
 #[derive(Serialize)]
@@ -179,6 +185,7 @@ fn size(text: &str) -> Result<ByteSize, String> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
+    let wanted = arguments.members.wanted().map_err(Failure::Usage)?;
     let packing = Packing {
         input: input(arguments)?,
         pattern: arguments.output.clone(),
@@ -193,7 +200,15 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     spinner.finish_and_clear();
     let plan = plan?;
     let kept = if arguments.dry_run { plan.rehearse()? } else { pack(&plan)? };
-    Ok(tell(arguments, &plan, kept)?)
+    let members = match wanted.filter(|_| !arguments.dry_run) {
+        None => None,
+        Some(wanted) => {
+            let paths = plan.shards().map(|shard| shard.path.as_path());
+            let manifest = (plan.manifest(), plan.manifest_path());
+            Some(members::index_files(paths, manifest, &wanted)?)
+        }
+    };
+    Ok(tell(arguments, &plan, kept, members)?)
 }
 
 fn limits(arguments: &Arguments) -> Limits {
@@ -294,7 +309,12 @@ fn pack(plan: &Plan) -> Result<usize> {
     packed
 }
 
-fn tell(arguments: &Arguments, plan: &Plan, kept: usize) -> Result<()> {
+fn tell(
+    arguments: &Arguments,
+    plan: &Plan,
+    kept: usize,
+    members: Option<members::Document>,
+) -> Result<()> {
     let (manifest, bytes) = (plan.manifest(), plan.bytes());
     let samples = manifest.samples();
     if arguments.answer.json {
@@ -307,6 +327,7 @@ fn tell(arguments: &Arguments, plan: &Plan, kept: usize) -> Result<()> {
             bytes,
             kept,
             shards: plan.shards().map(Shard::from).collect(),
+            members,
         });
     }
     let size = |bytes| ByteSize(bytes).display().iec();
@@ -321,5 +342,6 @@ fn tell(arguments: &Arguments, plan: &Plan, kept: usize) -> Result<()> {
         print(&format!("{}: the names of {count} classes", path.display()))?;
     }
     let (path, shards) = (plan.manifest_path().display(), manifest.shards().len());
-    print(&format!("{path}: {shards} shards, {samples} samples, {}{would}{kept}", size(bytes)))
+    print(&format!("{path}: {shards} shards, {samples} samples, {}{would}{kept}", size(bytes)))?;
+    members.iter().flat_map(members::Document::lines).try_for_each(|line| print(&line))
 }

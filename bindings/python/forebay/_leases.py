@@ -99,7 +99,8 @@ class Leases:
     def __init__(self, options: Options, order: dict[str, Any], shards: str) -> None:
         self._options = options
         # Options that turns and their samples are a function of.
-        self._order = {name: order[name] for name in ("seed", "shuffle")}
+        named = ("seed", "shuffle") if order["where"] is None else ("seed", "shuffle", "where")
+        self._order = {name: order[name] for name in named}
         self._shards = shards
         # Start of the current epoch, if not its first shard.
         self._from: Place | None = None

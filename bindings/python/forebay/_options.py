@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from forebay import _foreign, _leases, _listing, _native, _paths
+from forebay import _filters, _foreign, _leases, _listing, _native, _paths
 from forebay._device import Wish
 from forebay._sendable import check_program, check_sendable
 from forebay._stop import items
@@ -46,6 +46,8 @@ class Options:
     # Bytes of each shard, if its manifest has them.
     sizes: list[int] | None
     mixture: Mixture | None
+    # Samples that pass `where`; `counts` then counts these.
+    filtered: _filters.Filtered | None
     batch_size: int
     fields: Mapping[str, Field] | None
     transform: Callable[[dict[str, Any]], Any] | None
@@ -77,6 +79,10 @@ class Options:
     job: str
     # Name of the job, if given.
     group: str | None
+
+    def selection(self) -> _native.Selection | None:
+        """Return the samples to read; None for all."""
+        return None if self.filtered is None else self.filtered.selection
 
     def spec(self) -> list[dict[str, Any]] | None:
         """Return the fields for the native side."""
@@ -122,6 +128,7 @@ def check(
     pad_last: bool,
     epoch_samples: int | None,
     manifest: str | os.PathLike[str] | None,
+    where: str | None,
     on_error: OnError,
     max_errors: int | None,
     on_change: OnChange,
@@ -192,6 +199,7 @@ def check(
                 "leave split unset",
                 {"option": "split"},
             )
+    where = _filters.checked(where)
     mixture = None
     if streams is not None:
         mixture = Mixture(streams, [len(urls) for urls in lists])
@@ -208,11 +216,18 @@ def check(
                 "`forebay index`), or each stream its own",
                 {"option": "manifest"},
             )
+    filtered = _filters.filtered(_parts(streams, lists, manifest, where), counts)
+    if filtered is not None:
+        counts = filtered.selection.counts()
+        if sizes is not None:
+            # Shards of which no sample passes are not read.
+            sizes = [size if count else 0 for size, count in zip(sizes, counts, strict=True)]
     return Options(
         urls=listed,
         counts=counts,
         sizes=sizes,
         mixture=mixture,
+        filtered=filtered,
         batch_size=_batch_size(batch_size),
         fields=None if fields is None else dict(fields),
         transform=transform,
@@ -273,6 +288,24 @@ def _listed_of_streams(
         counts += samples
         sizes = None if sizes is None or lengths is None else sizes + lengths
     return counts, sizes
+
+
+def _parts(
+    streams: list[Stream] | None,
+    lists: list[list[str]],
+    manifest: str | os.PathLike[str] | None,
+    where: str | None,
+) -> list[_filters.Part]:
+    """Return the data sets of a loader with their manifests and filters."""
+    owns: Sequence[Stream | None] = [None] if streams is None else streams
+    parts = []
+    for stream, urls in zip(owns, lists, strict=True):
+        listing = manifest if manifest is not None or stream is None else stream.manifest
+        own = None if stream is None else stream.where
+        filters = [one for one in (where, own) if one is not None]
+        path = None if listing is None else _path("manifest", listing)
+        parts.append(_filters.Part(urls, path, filters))
+    return parts
 
 
 def _wrong(option: str, value: Any, advice: str) -> Invalid:

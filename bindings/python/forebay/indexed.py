@@ -50,6 +50,8 @@ class IndexedDataset:
         A file made by ``forebay index``. Without one the shards are counted at the first use, for
         which
         each of them passes through the cache once.
+    where : str, optional
+        Filter, as of `forebay.DataLoader`: sample i is the i-th that passes.
 
     Raises
     ------
@@ -64,6 +66,7 @@ class IndexedDataset:
         *,
         fields: Mapping[str, Field] | None = None,
         manifest: str | os.PathLike[str] | None = None,
+        where: str | None = None,
         seed: int = 0,
         framework: frameworks.Name | None = None,
         timeout: float = 300.0,
@@ -78,6 +81,7 @@ class IndexedDataset:
             fields=fields,
             seed=seed,
             manifest=manifest,
+            where=where,
             rank=0,
             world_size=1,
             framework=framework,
@@ -171,6 +175,13 @@ class IndexedDataset:
             raise Empty(self._loader._options.urls)
         return self._firsts
 
+    def _place(self, shard: int, nth: int) -> int:
+        """Return the place in its shard of the `nth` sample that passes the filter."""
+        filtered = self._loader._options.filtered
+        place = nth if filtered is None else filtered.selection.place(shard, nth)
+        assert place is not None, "the counts are those of the selection"
+        return place
+
     def _batch(self, indices: Any) -> dict[str, Any]:
         try:
             numbers = [operator.index(index) for index in indices]
@@ -186,7 +197,7 @@ class IndexedDataset:
             if not 0 <= at < samples:
                 raise IndexError(f"sample {number} of {samples}")
             shard = bisect.bisect_right(firsts, at) - 1
-            places.append((at, shard, at - firsts[shard]))
+            places.append((at, shard, self._place(shard, at - firsts[shard])))
         if not places:
             raise Invalid("an empty batch has no fields; name at least one sample")
         with self._turns.lock:

@@ -102,6 +102,9 @@ class DataLoader:
     manifest : path, optional
         A file made by ``forebay index``. Several ranks need it, or `epoch_samples`; a single rank
         learns the sample counts in its first epoch.
+    where : str, optional
+        Filter over the columns of the manifest's member index: ``"width >= 512 and nsfw < 0.1"``.
+        Samples that do not pass are not read, have no position and are not counted.
     on_error : {"raise", "skip", "stop"} or callable
         Treatment of a sample that cannot be used. "skip" logs and counts it: its batch is
         shorter. "stop" ends the epoch there (one rank only). A function of the `ForebayError`
@@ -175,6 +178,7 @@ class DataLoader:
         pad_last: bool = False,
         epoch_samples: int | None = None,
         manifest: str | os.PathLike[str] | None = None,
+        where: str | None = None,
         on_error: OnError = "raise",
         max_errors: int | None = None,
         on_change: OnChange = "raise",
@@ -298,8 +302,7 @@ class DataLoader:
         """Return the position of the next batch, counting delivered batches, not prefetched ones.
 
         It is the same on every rank, and valid for another world size and `batch_size`. After a
-        ``break`` it
-        is the position of the break.
+        ``break`` it is the position of the break.
 
         Returns
         -------
@@ -361,19 +364,14 @@ class DataLoader:
         -------
         dict
             ``batches`` and ``samples`` (without padding) delivered; ``errors`` skipped, and of
-            these in
-            ``bad`` the counts ``by_kind``, and the ``last`` ones (16 at most) with ``kind``,
-            ``url``,
-            ``key``, ``field``, ``offset`` and ``message``; samples rejected by `select`
-            (``deselected``).
-            Of everything read, some of it ahead: ``decoders``, rows of images and arrays by decoder
-            and
-            reason; ``wait`` with ``total_seconds``, ``by_cause`` (its parts, which sum to it) and
-            ``p50_seconds`` to ``max_seconds``; ``bytes`` of payload from the cache's tiers
-            (``tier``;
-            `/metrics` has each one's) and from the ``origin``, taken as they came;
-            ``private_copies`` of
-            views; ``reconnects``; ``daemon_pid``.
+            these in ``bad`` the counts ``by_kind``, and the ``last`` ones (16 at most) with
+            ``kind``, ``url``, ``key``, ``field``, ``offset`` and ``message``; samples rejected by
+            `select` (``deselected``). Of everything read, some of it ahead: ``decoders``, rows of
+            images and arrays by decoder and reason; ``wait`` with ``total_seconds``, ``by_cause``
+            (its parts, which sum to it) and ``p50_seconds`` to ``max_seconds``; ``bytes`` of
+            payload from the cache's tiers (``tier``; `/metrics` has each one's) and from the
+            ``origin``, taken as they came; ``private_copies`` of views; ``reconnects``;
+            ``daemon_pid``.
         """
         if self._native is not None and self._process == _native.forks():
             self._last_stats = self._native.stats()
@@ -452,7 +450,8 @@ class DataLoader:
             device = self._device()
             order = (self._lanes, self._version, self._samples)
             settings = _settings.of(self._options, place, order, self._step)
-            self._native = _native.Loader(json.dumps(settings), self._before, device)
+            selection = self._options.selection()
+            self._native = _native.Loader(json.dumps(settings), self._before, device, selection)
             if self._options.mixture is None and self._leases is None:
                 self._lanes = self._native.lanes()
             if self._counts.errors:
@@ -646,6 +645,7 @@ class DataLoader:
             "drop_last": options.drop_last,
             "pad_last": options.pad_last,
             "streams": None if options.mixture is None else options.mixture.proportions(),
+            "where": None if options.filtered is None else options.filtered.identity,
         }
 
     def _use_learnt(self) -> None:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from forebay import _foreign, _native, _paths
+from forebay import _filters, _foreign, _native, _paths
 from forebay._values import number
 from forebay.errors import Invalid
 
@@ -39,6 +39,8 @@ class Stream:
         Needs sample counts.
     manifest : path, optional
         A file made by ``forebay index`` of these shards.
+    where : str, optional
+        Filter of this stream, besides the loader's; as of `forebay.DataLoader`.
 
     Raises
     ------
@@ -54,12 +56,14 @@ class Stream:
         weight: float | None = None,
         repeat: float | None = None,
         manifest: str | os.PathLike[str] | None = None,
+        where: str | None = None,
     ) -> None:
         if weight is not None and repeat is not None:
             raise Invalid("weight and repeat exclude each other; give one of them")
         self.urls = urls
         self.weight = None if weight is None else _above_zero("weight", weight)
         self.repeat = 1.0 if repeat is None else _above_zero("repeat", repeat)
+        self.where = _filters.checked(where)
         # Relative paths mean the folder in which the stream was made.
         self._folder = _paths.here()
         self.manifest = _paths.file(manifest, self._folder)

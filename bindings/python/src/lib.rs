@@ -23,6 +23,7 @@ mod dlpack;
 mod errors;
 mod interruptible;
 mod loader;
+mod selection;
 mod tensor;
 mod tools;
 
@@ -39,6 +40,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SIDE_MAX", forebay_decode::SIDE_MAX)?;
     module.add("VIEWS_MAX", forebay_decode::VIEWS_MAX)?;
     module.add_class::<loader::Loader>()?;
+    module.add_class::<selection::Selection>()?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<batch::Texts>()?;
     module.add_class::<batch::View>()?;

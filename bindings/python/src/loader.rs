@@ -15,7 +15,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_wire::fork::Generation;
 use forebay_wire::leases::{LogPosition, Sharing};
-use forebay_wire::message::{Bad, Begin, Extent, Open, Order, Picked, Stream};
+use forebay_wire::message::{Bad, Begin, Chosen, Extent, Open, Order, Picked, Stream};
 use pyo3::prelude::*;
 use serde::Deserialize;
 
@@ -23,6 +23,7 @@ use crate::batch::Batch;
 use crate::device::Device as Gpu;
 use crate::errors::{Failure, exception, raise};
 use crate::interruptible::interruptible;
+use crate::selection::Selection;
 use crate::tools::{seconds, stats_json};
 
 /// Settings from the Python side, in its own names.
@@ -60,6 +61,7 @@ impl Settings {
         self,
         device: Option<Arc<Device>>,
         trace: Option<Trace>,
+        chosen: Option<Arc<[Chosen]>>,
     ) -> Result<LoaderConfig> {
         let timeout = seconds(self.timeout)?;
         let order = Order { lanes: self.lanes(), ..self.order.clone() };
@@ -82,6 +84,7 @@ impl Settings {
                     patience_ms: u64::MAX,
                 },
                 streams: self.streams,
+                chosen,
                 extent: self.bytes.map(|bytes| Extent { bytes, ranks: self.ranks }),
                 timeout,
                 serves_changes: self.serves_changes,
@@ -163,14 +166,15 @@ pub(crate) struct Loader {
 impl Loader {
     /// Opens the job that `settings` (JSON) describe, starting a daemon if that is needed. It goes
     /// on counting where the loader `before` it, which was closed, stopped. `device` is the GPU
-    /// that decodes.
+    /// that decodes; `selection` has the samples of a filtered job.
     #[new]
-    #[pyo3(signature = (settings, before=None, device=None))]
+    #[pyo3(signature = (settings, before=None, device=None, selection=None))]
     fn new(
         py: Python<'_>,
         settings: &str,
         before: Option<&Self>,
         device: Option<&Gpu>,
+        selection: Option<&Selection>,
     ) -> PyResult<Self> {
         let settings: Settings = serde_json::from_str(settings).map_err(|error| {
             let what = format!("the loader's settings cannot be read: {error}");
@@ -192,7 +196,8 @@ impl Loader {
             None => trace_of(&settings.job).map_err(|error| raise(py, &error))?,
         };
         let following = trace.clone();
-        let open = move || make(settings.into_config(device, following)?, counting);
+        let chosen = selection.map(|selection| selection.chosen.clone());
+        let open = move || make(settings.into_config(device, following, chosen)?, counting);
         let opened = py.detach(|| interruptible("fb-open", open));
         let loader = opened.map_err(|failure| failure.raise(py))?;
         if let Some(notice) = loader.notice() {

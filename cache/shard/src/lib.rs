@@ -8,6 +8,7 @@
 //! | [`Indexer`] | where in the tar does each field of each sample lie, and what is its checksum? |
 //! | [`Sidecar`] | how is that knowledge stored beside a cached shard? |
 //! | [`Manifest`] | which shards make up a data set, and how many samples has each? |
+//! | [`members`] | where are key, members and columns of each sample of a data set? |
 //! | [`expand`](fn@expand) | which shards does one line of text mean? |
 //! | [`pack`] | how are shards written? |
 
@@ -18,6 +19,7 @@ mod index_part;
 mod indexer;
 pub mod key;
 mod manifest;
+pub mod members;
 pub mod pack;
 mod packed;
 mod sidecar;

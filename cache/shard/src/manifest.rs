@@ -30,6 +30,8 @@ pub struct ManifestShard {
 /// A manifest's entries of some shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
+    /// Number of each in [`Manifest::shards`].
+    pub numbers: Vec<usize>,
     /// Samples of each.
     pub counts: Vec<u64>,
     /// Bytes of each, if all are known.
@@ -73,35 +75,38 @@ impl Manifest {
     /// URL that is not listed is the shard with the same name, that is the part behind the folder
     /// all listed ones share. The reader verifies the number of samples, as for any shard.
     pub fn of(&self, urls: &[String]) -> Result<Listed> {
-        let by = |start: usize| -> HashMap<&str, &ManifestShard> {
-            self.shards.iter().map(|shard| (&shard.url[start..], shard)).collect()
+        let by = |start: usize| -> HashMap<&str, usize> {
+            let shards = self.shards.iter().enumerate();
+            shards.map(|(number, shard)| (&shard.url[start..], number)).collect()
         };
         // Most data sets did not move: their names are not looked at.
         let (listed, names) = (by(0), LazyCell::new(|| by(self.folder().len())));
         let mut wanted_as: HashMap<&str, &str> = HashMap::new();
-        let mut found = Vec::with_capacity(urls.len());
+        let mut numbers = Vec::with_capacity(urls.len());
         for url in urls {
             let by_name = || {
                 let mut ends = url.match_indices('/').map(|(at, _)| &url[at + 1..]);
                 ends.find_map(|name| names.get(name))
             };
-            let shard = listed.get(url.as_str()).or_else(by_name).copied().ok_or_else(|| {
+            let number = listed.get(url.as_str()).or_else(by_name).copied().ok_or_else(|| {
                 Error::new(ErrorKind::Invalid, "the manifest does not list a shard")
                     .at("url", url)
                     .advise("index the shards again with `forebay index`")
             })?;
-            let other = *wanted_as.entry(&shard.url).or_insert(url);
+            let other = *wanted_as.entry(&self.shards[number].url).or_insert(url);
             if other != url {
                 return Err(Error::new(ErrorKind::Invalid, "a manifest lists one of two shards")
                     .at("url", url)
                     .at("other", other)
                     .advise("index all of them together with `forebay index`"));
             }
-            found.push(shard);
+            numbers.push(number);
         }
+        let found = || numbers.iter().map(|number| &self.shards[*number]);
         Ok(Listed {
-            counts: found.iter().map(|shard| shard.samples).collect(),
-            bytes: found.iter().map(|shard| shard.bytes).collect(),
+            counts: found().map(|shard| shard.samples).collect(),
+            bytes: found().map(|shard| shard.bytes).collect(),
+            numbers,
         })
     }
 

@@ -100,6 +100,12 @@ impl Shard {
         &self.url
     }
 
+    /// Version of the object, as its store reports it.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.stat.version
+    }
+
     /// Length of the plain tar in bytes. The length of a compressed shard is known with its count
     /// of samples; until then this is the length of the origin's object.
     #[must_use]

@@ -5,6 +5,7 @@
 
 mod checkpoint;
 mod incoming;
+mod members;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,13 +19,13 @@ use forebay_api::status::BadSamples;
 use forebay_engine::session::{Event, Grant, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::{self as source, Client, Ending, Handover, Listing, Options, Permit, Rate};
-use forebay_store::{Listener, OnChange, Store, Urgency};
+use forebay_store::{Listener, OnChange, Store};
 use forebay_uring::{LentRegion, Region};
 use forebay_wire::clock::now_ns;
 use forebay_wire::frame;
 use forebay_wire::leases::Sharing;
 use forebay_wire::message::{
-    Begin, Came, Cause, Extent, LeftOut, Open, Reply, Request, RequestKind, Stream, Work,
+    Begin, Came, Cause, Chosen, Extent, LeftOut, Open, Reply, Request, RequestKind, Stream, Work,
 };
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
 use tokio::io::Interest;
@@ -145,6 +146,7 @@ pub async fn serve(
         protocol: PROTOCOL_OLDEST,
         streams: Vec::new(),
         extent: None,
+        chosen: None,
         traces: false,
         on_change: OnChange::default(),
         telling: None,
@@ -183,6 +185,8 @@ struct Connection {
     streams: Vec<Stream>,
     /// Extent of the next job, if it gives one.
     extent: Option<Extent>,
+    /// Samples of the next job, if it reads some only.
+    chosen: Option<Vec<Chosen>>,
     /// True if the next job asks for its shards' arrivals.
     traces: bool,
     /// Treatment of shards that change during a run of the next job.
@@ -244,6 +248,7 @@ impl Connection {
                 }
                 Request::Mix { streams } => self.streams = streams,
                 Request::Extent(extent) => self.extent = Some(extent),
+                Request::Choose { shards } => self.chosen = Some(shards),
                 Request::Trace => self.traces = true,
                 Request::ServeChanges => self.on_change = OnChange::Serve,
                 Request::Pick { run, samples } => {
@@ -270,6 +275,9 @@ impl Connection {
                 }
                 Request::Release { slab, slot } => self.session()?.lock().release(slab, slot),
                 Request::Index { url, origin } => self.index(url, Options::from(origin)).await?,
+                Request::Members { url, origin, first } => {
+                    self.members(url, Options::from(origin), first).await?;
+                }
                 Request::List { pattern, origin } => {
                     self.list(pattern, Options::from(origin)).await?;
                 }
@@ -298,6 +306,7 @@ impl Connection {
             return Err(Error::new(ErrorKind::Invalid, "a connection carries one job"));
         }
         let (streams, extent) = (std::mem::take(&mut self.streams), self.extent.take());
+        let chosen = self.chosen.take();
         let place = match self.may_open(&open) {
             Ok(place) => place,
             Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
@@ -311,7 +320,8 @@ impl Connection {
         let traced =
             std::mem::take(&mut self.traces).then(|| (self.store.listen(), open.urls.clone()));
         let datasets = self.store.datasets_of(open.urls.iter().take(LONG_LIST)).join(", ");
-        let (session, events) = match Session::open(number, open, streams, extent.as_ref(), host) {
+        let opened = Session::open(number, open, streams, extent.as_ref(), chosen.as_deref(), host);
+        let (session, events) = match opened {
             Ok(opened) => opened,
             Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
         };
@@ -470,16 +480,8 @@ async fn tell(
 
 /// The bytes and samples of a shard, fetched if need be.
 async fn count(store: &Store, url: &str, origin: &Options) -> Result<(u64, u64)> {
-    let mut others = OTHERS;
-    loop {
-        let shard = store.shard(url, origin, Urgency::Needed).await?;
-        match shard.wait(u64::MAX).await {
-            Ok(progress) => return Ok((shard.len(), progress.samples)),
-            // With this client's own files there is another chance.
-            Err(_) if others > 0 && store.came_through_other_client(&shard) => others -= 1,
-            Err(error) => return Err(error),
-        }
-    }
+    let shard = members::whole(store, url, origin).await?;
+    Ok((shard.len(), shard.progress().samples))
 }
 
 /// Tells a job what comes in of its shards, whoever wanted them.

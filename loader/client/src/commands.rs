@@ -55,7 +55,7 @@ impl Commands {
     pub(crate) fn note(&self, request: &Request) {
         let urls = match request {
             Request::Open(open) => open.urls.as_slice(),
-            Request::Index { url, .. } => std::slice::from_ref(url),
+            Request::Index { url, .. } | Request::Members { url, .. } => std::slice::from_ref(url),
             _ => return,
         };
         if let Some(named) = &mut self.lock().named {

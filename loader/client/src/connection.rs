@@ -14,7 +14,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::leases::{Mark, Sharing};
 use forebay_wire::message::{
-    Bad, Begin, Extent, LeftOut, Picked, Progress, Reply, Request, Stream,
+    Bad, Begin, Chosen, Extent, LeftOut, Picked, Progress, Reply, Request, Stream,
 };
 use forebay_wire::socket::SocketPath;
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
@@ -202,6 +202,17 @@ impl Connection {
         }
     }
 
+    /// Says which samples of its shards the next job reads.
+    ///
+    /// # Errors
+    /// `Invalid` if the daemon's release reads whole shards only, else as [`Connection::send`].
+    pub(crate) fn choose(&self, shards: &[Chosen]) -> Result<()> {
+        if self.protocol < PROTOCOL_POSITIONS {
+            return Err(self.is_older("applies no filters"));
+        }
+        self.send(&Request::Choose { shards: shards.to_vec() })
+    }
+
     /// Asks that the next job hear of what comes in of its shards.
     ///
     /// # Errors
@@ -262,7 +273,7 @@ impl Connection {
         self.protocol >= PROTOCOL_POSITIONS
     }
 
-    fn is_older(&self, what: &str) -> Error {
+    pub(crate) fn is_older(&self, what: &str) -> Error {
         Error::new(ErrorKind::Invalid, format!("the daemon's release {what}"))
             .at("socket", self.path.display())
             .at("pid", self.daemon_pid)

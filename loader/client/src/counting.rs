@@ -11,7 +11,7 @@ use crate::connection::{Connection, is_silent};
 use crate::deadline::Deadline;
 
 /// Requests sent before their answers are read: enough to keep every fill of the daemon busy.
-const UNDER_WAY: usize = 8;
+pub(crate) const UNDER_WAY: usize = 8;
 
 impl Connection {
     /// Has the daemon count shards, several at once, on a connection used for nothing else
@@ -53,7 +53,11 @@ impl Connection {
         let mut found = HashMap::new();
         for _ in 0..urls.len() {
             let answer = self.take(&mut receiver, &Deadline::after(limit));
-            match answer.map_err(|error| late(error, urls, &found, limit))? {
+            let first = || urls.iter().find(|url| !found.contains_key(*url));
+            match answer.map_err(|error| match first() {
+                Some(url) => late(error, url, limit),
+                None => error,
+            })? {
                 Reply::Shard { url, bytes, samples } => found.insert(url, (bytes, samples)),
                 Reply::Failed { error, .. } => return Err(error),
                 _ => {
@@ -74,15 +78,11 @@ impl Connection {
     }
 }
 
-/// Names the first shard that is waited for, if that is the matter.
-fn late(
-    error: Error,
-    urls: &[String],
-    found: &HashMap<String, (u64, u64)>,
-    limit: Duration,
-) -> Error {
-    let url = urls.iter().find(|url| !found.contains_key(*url));
-    let Some(url) = url.filter(|_| is_silent(&error)) else { return error };
+/// Names the shard that is waited for, if that is the matter.
+pub(crate) fn late(error: Error, url: &str, limit: Duration) -> Error {
+    if !is_silent(&error) {
+        return error;
+    }
     Error::new(ErrorKind::Unavailable, "a shard was not counted in time")
         .at("waited_for", "shard")
         .at("url", url)

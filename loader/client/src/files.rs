@@ -23,7 +23,7 @@ impl Files {
     pub(crate) fn note(&self, request: &Request) {
         let urls = match request {
             Request::Open(open) => open.urls.as_slice(),
-            Request::Index { url, .. } => std::slice::from_ref(url),
+            Request::Index { url, .. } | Request::Members { url, .. } => std::slice::from_ref(url),
             _ => return,
         };
         self.lock().extend(urls.iter().filter_map(|url| path_of(url)).map(Box::from));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_wire::fork::Generation;
-use forebay_wire::message::Request;
+use forebay_wire::message::{NO_OTHERS, Request};
 use forebay_wire::slab::Slab;
 
 use crate::connection::Connection;
@@ -51,5 +51,15 @@ impl Drop for Lease {
             // A daemon that is gone took its slots with it.
             let _ = self.connection.send(&Request::Release { slab: self.number, slot: self.slot });
         }
+    }
+}
+
+/// Returns the bytes of a slab that a consumer's views must leave free; none without such a limit.
+pub(crate) fn spare_bytes(prefetch: u32, len: u64, batches: u32) -> Option<u64> {
+    match batches {
+        // The next batch may need all of a slab that was cut short for want of memory.
+        NO_OTHERS => Some(0),
+        _ if batches >= prefetch => Some(len.div_ceil(u64::from(batches))),
+        _ => None,
     }
 }

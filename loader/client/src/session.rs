@@ -15,7 +15,7 @@ use forebay_wire::fork::Generation;
 use forebay_wire::frame::Receiver;
 use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{
-    self, Bad, Begin, Extent, NO_OTHERS, Open, Opened, Picked, Progress, Reply, Request, RunEnd,
+    self, Bad, Begin, Chosen, Extent, Open, Opened, Picked, Progress, Reply, Request, RunEnd,
     Stream,
 };
 use forebay_wire::slab::Slab;
@@ -23,7 +23,7 @@ use forebay_wire::slab::Slab;
 use crate::address::Address;
 use crate::connection::{Connection, SILENT};
 use crate::deadline::{Closing, Deadline, TIMEOUT_MAX};
-use crate::lease::Lease;
+use crate::lease::{Lease, spare_bytes};
 use crate::leased::Leased;
 use crate::outage::Outage;
 use crate::trace::Trace;
@@ -42,6 +42,8 @@ pub struct SessionConfig {
     pub streams: Vec<Stream>,
     /// Sizes of its shards, if known: a job that does not fit into the cache is rejected.
     pub extent: Option<Extent>,
+    /// Samples that it reads, if not all of its shards.
+    pub chosen: Option<Arc<[Chosen]>>,
     /// Limit on every wait, [`TIMEOUT_MAX`] at most.
     pub timeout: Duration,
     /// True if shards that change during a run are served; otherwise the run ends with an error.
@@ -54,8 +56,9 @@ impl SessionConfig {
     /// Returns the session of a job over one data set of unknown size that runs no commands.
     #[must_use]
     pub fn new(address: Address, open: Open, timeout: Duration) -> Self {
-        let (streams, extent) = Default::default();
-        Self { address, open, streams, extent, timeout, serves_changes: false, allow_pipe: false }
+        let (streams, extent, chosen) = Default::default();
+        let (serves_changes, allow_pipe) = (false, false);
+        Self { address, open, streams, extent, chosen, timeout, serves_changes, allow_pipe }
     }
 
     /// The job, with a daemon's waits for a store cut to what leaves it time to say so before the
@@ -473,6 +476,9 @@ fn register(
     if let Some(extent) = &config.extent {
         connection.extend(extent)?;
     }
+    if let Some(chosen) = &config.chosen {
+        connection.choose(chosen)?;
+    }
     if traces {
         connection.trace()?;
     }
@@ -521,16 +527,6 @@ fn receive(shared: &Shared, first: Arc<Connection>, batches: &Sender<RawBatch>) 
                 return;
             }
         }
-    }
-}
-
-/// Returns the bytes of a slab that a consumer's views must leave free; none without such a limit.
-fn spare_bytes(prefetch: u32, len: u64, batches: u32) -> Option<u64> {
-    match batches {
-        // The next batch may need all of a slab that was cut short for want of memory.
-        NO_OTHERS => Some(0),
-        _ if batches >= prefetch => Some(len.div_ceil(u64::from(batches))),
-        _ => None,
     }
 }
 

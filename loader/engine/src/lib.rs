@@ -1,6 +1,7 @@
 //! From bytes to batches: the plan, and the session that fills slots by it.
 //!
 //! ```text
+//!   filter    expression over columns → samples of each shard   before the plan  filter.rs
 //!   plan      position → (shard, sample)                        pure, no I/O     plan.rs
 //!   lease     shards that ranks take from a shared queue, and return             lease.rs
 //!   session   one job: its runs, its slots, its look-ahead                       session.rs
@@ -10,6 +11,7 @@
 //!     └─ ahead      shards needed soon: fetched and claimed                      session/ahead.rs
 //! ```
 
+pub mod filter;
 pub mod lease;
 pub mod plan;
 pub mod session;

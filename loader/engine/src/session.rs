@@ -25,12 +25,13 @@ use forebay_source::Options;
 use forebay_store::{ShardHandle, Store};
 use forebay_uring::Region;
 use forebay_wire::leases::{self, Mark, Sharing};
-use forebay_wire::message::{Batch, Begin, Extent, Open, Opened, Picked, RunEnd, Stream};
+use forebay_wire::message::{Batch, Begin, Chosen, Extent, Open, Opened, Picked, RunEnd, Stream};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::filter::{Choice, Choices};
 use crate::lease::Leases;
 use crate::plan::{self, Epoch, Mixed, Sequence};
 use assembly::{Assembly, SamplePlace};
@@ -112,9 +113,30 @@ pub(crate) struct JobData {
     /// Bytes of each shard, if the trainer knew them.
     pub(crate) bytes: Option<Vec<u64>>,
     pub(crate) outlook: Outlook,
+    /// Samples that the job reads, if not all of its shards.
+    pub(crate) choices: Option<Choices>,
 }
 
 impl JobData {
+    /// Returns the choice of samples of a shard, if the job reads some only.
+    pub(crate) fn choice(&self, shard: u32) -> Option<&Choice> {
+        self.choices.as_ref().and_then(|choices| choices.of(shard))
+    }
+
+    /// Returns true unless it is known that the job reads nothing of a shard.
+    pub(crate) fn reads(&self, shard: u32) -> bool {
+        self.spec.counts.as_ref().is_none_or(|counts| counts[shard as usize] > 0)
+    }
+
+    /// Returns the place in its shard of the sample that is number `nth` of those the job reads.
+    pub(crate) fn place(&self, shard: u32, nth: u64) -> u64 {
+        match self.choice(shard) {
+            None => nth,
+            // Counts, of which the plan is made, are those of the choices.
+            Some(choice) => choice.place(nth).expect("the plan names samples that were chosen"),
+        }
+    }
+
     pub(crate) fn url(&self, shard: u32) -> &str {
         &self.spec.urls[shard as usize]
     }
@@ -215,7 +237,8 @@ pub struct Host {
 
 impl Session {
     /// Opens a job, over these data sets if it mixes several; its events come from the receiver.
-    /// `extent` has the sizes of its shards, if known.
+    /// `extent` has the sizes of its shards, if known; `chosen` the samples that it reads, if not
+    /// all.
     ///
     /// # Errors
     /// `Invalid` if the job is invalid, `Full` if its window exceeds its share of the cache.
@@ -224,12 +247,15 @@ impl Session {
         spec: Open,
         streams: Vec<Stream>,
         extent: Option<&Extent>,
+        chosen: Option<&[Chosen]>,
         host: Host,
     ) -> Result<(Self, mpsc::Receiver<Event>)> {
         plan::check(&spec.order, spec.urls.len(), spec.counts.as_deref())?;
         if spec.prefetch == 0 {
             return Err(Error::new(ErrorKind::Invalid, "prefetch is 0").advise("give at least 1"));
         }
+        let choices =
+            chosen.map(|all| Choices::from_wire(all, spec.counts.as_deref())).transpose()?;
         let shards = u32::try_from(spec.urls.len()).expect("checked above");
         // Streams have lanes of their own.
         let lanes = match streams.is_empty() {
@@ -267,6 +293,7 @@ impl Session {
             verdicts: Verdicts::default(),
             bytes: extent.map(|extent| extent.bytes.clone()),
             outlook: Outlook::default(),
+            choices,
             spec,
             streams,
         };

@@ -310,7 +310,8 @@ mod tests {
     use super::*;
     use crate::leases::{LogPosition, Mark, Sharing};
     use crate::message::{
-        Bad, BadSample, Decoded, Extent, Open, Order, Picked, Progress, Proportion, Request, Stream,
+        Bad, BadSample, Chosen, Decoded, Extent, Open, Order, Picked, Progress, Proportion,
+        Request, Stream,
     };
 
     #[test]
@@ -399,6 +400,7 @@ mod tests {
             message: String::new(),
         };
         let decoded = Decoded { by: String::new(), why: String::new(), rows: 0 };
+        let chosen = Chosen { samples: 0, version: None, digest: None, passing: Vec::new() };
         let log = LogPosition { log: String::new(), position: 0, next: 0, open: marks() };
         let sharing = |from, acknowledged, received| Sharing {
             group: String::new(),
@@ -444,6 +446,7 @@ mod tests {
             share(sharing(None, marks(), Vec::new())),
             share(sharing(None, Vec::new(), marks())),
             Request::Acknowledge { run: 1, number: 1, batch: 0, marks: marks() },
+            Request::Choose { shards: vec![chosen; count] },
         ];
         requests.into()
     }

@@ -15,6 +15,7 @@ pub mod frame;
 pub mod leases;
 mod left_out;
 pub mod lent;
+mod members;
 pub mod message;
 mod metered;
 pub mod slab;
@@ -29,8 +30,10 @@ pub const PROTOCOL: u32 = 4;
 pub const PROTOCOL_OLDEST: u32 = 3;
 
 /// First protocol in which a run starts at any position or at chosen samples, jobs mix data sets or
-/// share a queue, checkpoints are saved, and both sides report bad samples and decoders
+/// share a queue, checkpoints are saved, samples are chosen, and both sides report bad samples and
+/// decoders
 /// ([`message::Request::Play`], [`message::Request::Pick`], [`message::Request::Mix`],
 /// [`message::Request::Share`], [`message::Request::Checkpoint`], [`message::Request::Bad`],
-/// [`message::Request::Decoded`], [`message::Reply::Placed`]).
+/// [`message::Request::Decoded`], [`message::Request::Choose`], [`message::Request::Members`],
+/// [`message::Reply::Placed`]).
 pub const PROTOCOL_POSITIONS: u32 = 4;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint;
 use crate::leases::{LogPosition, Mark, Sharing};
 pub use crate::left_out::LeftOut;
+pub use crate::members::{Chosen, Indexed, IndexedSample, MembersPart};
 
 /// Messages from trainer to daemon. A variant's index is its identity on the wire: variants of a
 /// released protocol keep theirs, and later ones take the indexes of admin requests that moved to
@@ -125,6 +126,20 @@ pub enum Request {
     },
     /// A request about checkpoints; answered by [`Reply::Checkpoint`].
     Checkpoint(Box<checkpoint::Request>),
+    /// Chooses samples of the next [`Request::Open`]'s shards; [`Open::counts`] counts these.
+    Choose {
+        /// Samples of each shard, in the order of [`Open::urls`].
+        shards: Vec<Chosen>,
+    },
+    /// Asks for samples of a shard and their members' places; answered by [`Reply::Members`].
+    Members {
+        /// The shard.
+        url: String,
+        /// Endpoint and credentials to reach it.
+        origin: BTreeMap<String, String>,
+        /// Number of the first sample.
+        first: u64,
+    },
 }
 
 /// Kind of a request, as the first byte of its encoding tells.
@@ -135,6 +150,7 @@ impl RequestKind {
     const OPEN: Self = Self(1);
     const MIX: Self = Self(6);
     const EXTENT: Self = Self(8);
+    const CHOOSE: Self = Self(19);
 
     /// Kind of the request that begins with this byte.
     #[must_use]
@@ -145,7 +161,7 @@ impl RequestKind {
     /// True for a request that lists a job's shards.
     #[must_use]
     pub fn is_list(self) -> bool {
-        [Self::OPEN, Self::MIX, Self::EXTENT].contains(&self)
+        [Self::OPEN, Self::MIX, Self::EXTENT, Self::CHOOSE].contains(&self)
     }
 }
 
@@ -414,6 +430,8 @@ pub enum Reply {
     LeftOut(LeftOut),
     /// Answers [`Request::Checkpoint`].
     Checkpoint(Box<checkpoint::Reply>),
+    /// Answers [`Request::Members`].
+    Members(Box<MembersPart>),
 }
 
 /// A job's data and options.
@@ -703,8 +721,9 @@ mod tests {
             Request::Open(Box::new(open)),
             Request::Mix { streams: Vec::new() },
             Request::Extent(Extent { bytes: Vec::new(), ranks: (0, 1) }),
+            Request::Choose { shards: Vec::new() },
         ];
-        let kinds = [RequestKind::OPEN, RequestKind::MIX, RequestKind::EXTENT];
+        let kinds = [RequestKind::OPEN, RequestKind::MIX, RequestKind::EXTENT, RequestKind::CHOOSE];
         for (list, kind) in lists.iter().zip(kinds) {
             assert_eq!(RequestKind::of(place(list)), kind);
         }
@@ -719,5 +738,8 @@ mod tests {
         assert_eq!(place(&Reply::LeftOut(LeftOut::default())), 18);
         let staged = checkpoint::Reply::Staged;
         assert_eq!(place(&Reply::Checkpoint(Box::new(staged))), 19);
+        let (url, origin) = (String::new(), BTreeMap::new());
+        assert_eq!(place(&Request::Members { url, origin, first: 0 }), 20);
+        assert_eq!(place(&Reply::Members(Box::default())), 20);
     }
 }

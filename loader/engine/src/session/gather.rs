@@ -5,12 +5,14 @@
 //! between waits. Time outside all stages is time in which nobody here worked on the batch.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_store::{Progress, ShardHandle, Urgency, Waited};
+use forebay_shard::members::Digest;
+use forebay_store::{Progress, Shard, ShardHandle, Urgency, Waited};
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{Cause, Stage};
 
@@ -32,11 +34,13 @@ pub(super) struct Gatherer {
     /// Shards this run has used: one run is one use of a shard, however many batches it reads of
     /// it.
     used: HashSet<u32>,
+    /// Whole shards that were found to be those whose samples were chosen.
+    compared: HashSet<u32>,
 }
 
 impl Gatherer {
     pub(super) fn new(job: Arc<JobData>, run: u64) -> Self {
-        Self { job, run, used: HashSet::new() }
+        Self { job, run, used: HashSet::new(), compared: HashSet::new() }
     }
 
     /// Gathers batch `index` of these places, captured and with a slot; `errors` travel with it.
@@ -69,7 +73,11 @@ impl Gatherer {
         for (number, samples) in samples_of(places) {
             let (shard, progress) = self.open(number, samples, stages).await?;
             let broken = match progress {
-                Ok(progress) => self.check_manifest(number, &progress).map(|()| None)?,
+                Ok(progress) => {
+                    self.check_manifest(number, &progress)?;
+                    self.check_choice(number, &shard, &progress)?;
+                    None
+                }
                 Err(error) if error.kind() == ErrorKind::Corrupt => Some(error),
                 Err(error) => return Err(error),
             };
@@ -80,7 +88,10 @@ impl Gatherer {
     }
 
     fn check_manifest(&self, shard: u32, progress: &Progress) -> Result<()> {
-        let listed = self.job.spec.counts.as_ref().map(|counts| counts[shard as usize]);
+        let listed = match self.job.choice(shard) {
+            Some(choice) => Some(choice.samples),
+            None => self.job.spec.counts.as_ref().map(|counts| counts[shard as usize]),
+        };
         match listed {
             Some(listed) if progress.counted && progress.samples != listed => {
                 Err(Error::new(ErrorKind::Invalid, "the manifest is out of date")
@@ -91,6 +102,38 @@ impl Gatherer {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Rejects a shard that is not the one whose samples were chosen: by its version at once, and
+    /// by its samples as soon as all are known.
+    fn check_choice(&mut self, number: u32, shard: &Shard, progress: &Progress) -> Result<()> {
+        let job = self.job.clone();
+        let Some(choice) = job.choice(number).filter(|_| !self.compared.contains(&number)) else {
+            return Ok(());
+        };
+        let other = |listed: &dyn Display, found: &dyn Display| {
+            let what = "the member index is of another version of the shard";
+            Err(Error::new(ErrorKind::Invalid, what)
+                .at("url", job.url(number))
+                .at("listed", listed)
+                .at("found", found)
+                .advise("index the shards again with `forebay index --members`"))
+        };
+        match &choice.version {
+            Some(listed) if listed != shard.version() => return other(listed, &shard.version()),
+            _ => {}
+        }
+        if !progress.counted {
+            return Ok(());
+        }
+        if let Some(listed) = choice.digest {
+            let found = Digest::of(&shard.index());
+            if found != listed {
+                return other(&format!("{listed:08x}"), &format!("{found:08x}"));
+            }
+        }
+        self.compared.insert(number);
+        Ok(())
     }
 
     /// Opens a shard with at least `samples` samples present, or all there are, or the reason no

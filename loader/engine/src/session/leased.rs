@@ -413,6 +413,7 @@ impl Leased {
                 permute(self.key.with(u64::from(shard)), place, samples)
             }
         };
+        let ordinal = self.job.place(shard, ordinal);
         Some(SamplePlace { position: Mark::position(turn, place), valid: true, shard, ordinal })
     }
 
@@ -435,7 +436,9 @@ impl Leased {
         if self.member.is_near() {
             let shards = u32::try_from(self.job.spec.urls.len()).expect("checked");
             let turns = self.next_turn..shards;
-            upcoming.extend(turns.take(self.ahead.limit()).map(|turn| self.shard(turn)));
+            let next = turns.take(self.ahead.limit()).map(|turn| self.shard(turn));
+            // A shard of which nothing is read is not fetched.
+            upcoming.extend(next.filter(|shard| self.job.reads(*shard)));
         }
         self.ahead.look(upcoming);
     }

@@ -119,7 +119,8 @@ impl Producer {
             let mut places = Vec::new();
             for (position, valid) in positions {
                 match self.locate(position, stages).await? {
-                    Ok((shard, ordinal)) => {
+                    Ok((shard, nth)) => {
+                        let ordinal = self.job.place(shard, nth);
                         places.push(SamplePlace { position, valid, shard, ordinal });
                     }
                     Err(total) => {

@@ -1,0 +1,59 @@
+//! Parts of messages about single samples of shards: those that a job reads, and their members.
+
+use serde::{Deserialize, Serialize};
+
+/// Samples of one shard that a job reads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chosen {
+    /// Samples of the whole shard.
+    pub samples: u64,
+    /// Version of the object in which they were chosen, if known.
+    pub version: Option<String>,
+    /// Digest of the shard's samples in which they were chosen, if known.
+    pub digest: Option<u32>,
+    /// Places of the samples: a Roaring bitmap, in that format's portable form.
+    pub passing: Vec<u8>,
+}
+
+/// Consecutive samples of a shard, and the places of their members.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MembersPart {
+    /// The shard.
+    pub url: String,
+    /// Length of the plain tar in bytes.
+    pub bytes: u64,
+    /// Version of the object, as its store reports it.
+    pub version: String,
+    /// Samples of the whole shard.
+    pub total: u64,
+    /// Number of the first sample here.
+    pub first: u64,
+    /// Names indexed by [`Indexed::field`].
+    pub fields: Vec<String>,
+    /// The samples: as many as one answer has.
+    pub samples: Vec<IndexedSample>,
+}
+
+/// One sample of a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndexedSample {
+    /// Key of the sample.
+    pub key: String,
+    /// Reason why it is unusable, if it is.
+    pub bad: Option<String>,
+    /// Members, in the order of the tar.
+    pub members: Vec<Indexed>,
+}
+
+/// One member of a sample in its shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Indexed {
+    /// Index into [`MembersPart::fields`].
+    pub field: u32,
+    /// Start in the plain tar.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// CRC32C of its bytes.
+    pub crc32c: u32,
+}
