@@ -37,6 +37,7 @@ from forebay.errors import (
 from forebay.fields import Bytes, Field, Float, Image, Int, Json, Label, Npy, Text
 from forebay.indexed import IndexedDataset
 from forebay.loader import DataLoader
+from forebay.schedule import Schedule
 from forebay.streams import Stream
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ __all__ = [
     "NotFound",
     "Npy",
     "PermissionDenied",
+    "Schedule",
     "Stream",
     "Text",
     "Unavailable",

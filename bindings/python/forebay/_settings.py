@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from forebay import ranks
 from forebay._launch import daemon as launch
 from forebay._options import Options
+from forebay.schedule import Change
 
 
 def of(
@@ -14,6 +16,7 @@ def of(
     place: ranks.Place,
     order: tuple[int | None, int, list[int] | None],
     step: int,
+    changes: Sequence[Change],
 ) -> dict[str, Any]:
     """Return the settings of a loader's job.
 
@@ -28,9 +31,14 @@ def of(
         each shard, if known.
     step : int
         Number of loaders that take turns at the batches of this rank.
+    changes : sequence
+        Weights of a mixture that were set while the job ran.
     """
     tail = "Drop" if options.drop_last else "Pad" if options.pad_last else "Even"
     lanes, version, samples = order
+    mixture: dict[str, Any] = {"streams": [], "phases": []}
+    if options.mixture is not None:
+        mixture = options.mixture.native(options.epoch_samples, changes)
     is_dynamic = options.split == "dynamic"
     return {
         "urls": options.urls,
@@ -38,7 +46,7 @@ def of(
         # With a shared queue a rank has no window of its own.
         "bytes": None if is_dynamic else options.sizes,
         "ranks": ranks.here(place),
-        "streams": [] if options.mixture is None else options.mixture.proportions(),
+        "mixture": mixture,
         "order": {
             "shuffle": options.shuffle.capitalize(),
             "window": options.window,

@@ -4,13 +4,11 @@ of the data set, the seed and the epoch alone.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,11 +23,12 @@ from forebay import (
     _state,
     frameworks,
     ranks,
+    schedule,
 )
 from forebay._batch import Assembler
 from forebay._epoch import Epoch
-from forebay._launch import daemon as launch
 from forebay._options import OnChange, OnError, Shuffle, Sources, Split, WorkerType, check
+from forebay._shard_counts import ShardCounts
 from forebay._stop import Guard
 from forebay._turns import Turns
 from forebay._usercode import UserCode
@@ -37,6 +36,8 @@ from forebay._values import U64_MAX, whole
 from forebay._workers import Processes, Threads, Workers, refuse_in_unborn_worker
 from forebay.errors import Closed, ForebayError, Invalid
 from forebay.fields import Field
+from forebay.schedule import Change
+from forebay.streams import checked_weights
 
 __all__ = ["DataLoader"]
 
@@ -212,8 +213,8 @@ class DataLoader:
         self._begun, self._chosen, self._closed = False, False, False
         self._current: weakref.ref[Epoch] | None = None
         self._lanes, self._version = self._options.lanes, _native.ORDER_VERSION
-        # Samples of each shard: a manifest's, or those learnt in an earlier epoch.
-        self._samples = self._options.counts
+        self._counted = ShardCounts(self._options)
+        self._weights: list[Change] = []  # Set while the job ran.
         self._learnt: int | None = None  # Samples of a complete epoch over all ranks.
         self._process = _native.forks()
         self._native: _native.Loader | None = None
@@ -225,7 +226,7 @@ class DataLoader:
         self._counts = _state.Counts()
         self._leases: _leases.Leases | None = None
         if self._options.split == "dynamic":
-            self._leases = _leases.Leases(self._options, self._order(), self._shards)
+            self._leases = _leases.Leases(self._options, self._order(), self._counted.shards)
 
     # Iteration
 
@@ -264,6 +265,32 @@ class DataLoader:
                 self._move(self._start(epoch))
             self._chosen = True
 
+    def set_weights(self, weights: Sequence[float]) -> None:
+        """Change the weights of mixed streams, from the next batch on.
+
+        They replace schedules, and are part of states. All ranks make a change before one batch.
+
+        Parameters
+        ----------
+        weights : sequence of float
+            One for each stream, 0 or more.
+
+        Raises
+        ------
+        Invalid
+            If the streams have no weights, or for a list that does not fit them.
+        """
+        new, total = checked_weights(self._options.mixture, weights), self._total() or 0
+        with self._turns.lock:
+            at = self._start(self.epoch) if self._left_alone() else self._at
+            first = at.epoch * total + min(at.samples(self._global_batch()), total)
+            self._change(schedule.changed(self._weights, (first, new)))
+
+    def _change(self, weights: list[Change]) -> None:
+        if weights != self._weights:
+            self._weights = weights
+            self._let_go()
+
     def __len__(self) -> int:
         """Return the batches per epoch of each rank.
 
@@ -291,7 +318,7 @@ class DataLoader:
         """
         if self._options.epoch_samples is not None:
             return self._options.epoch_samples
-        counts, mixture = self._samples, self._options.mixture
+        counts, mixture = self._counted.samples, self._options.mixture
         if counts is not None:
             return sum(counts) if mixture is None else mixture.samples(counts)
         raise TypeError(_NO_LENGTH)
@@ -346,9 +373,10 @@ class DataLoader:
             self._leases.move(place)
             self._chosen = False
             return
-        self._count_as(state)
+        self._count(self._counted.of_state(state))
         order = self._order() | {"lanes": self._options.lanes}  # Default ones give way.
-        position, lanes, version = _state.load(state, order, self._shards)
+        position, lanes, version = _state.load(state, order, self._counted.shards)
+        self._change(schedule.saved(state))
         if (lanes, version) != (self._lanes, self._version):
             self._lanes, self._version = self._options.lanes or lanes, version
             self._let_go()
@@ -448,8 +476,8 @@ class DataLoader:
                 self._may_stop()
             self._assembler()
             device = self._device()
-            order = (self._lanes, self._version, self._samples)
-            settings = _settings.of(self._options, place, order, self._step)
+            order = (self._lanes, self._version, self._counted.samples)
+            settings = _settings.of(self._options, place, order, self._step, self._weights)
             selection = self._options.selection()
             self._native = _native.Loader(json.dumps(settings), self._before, device, selection)
             if self._options.mixture is None and self._leases is None:
@@ -564,9 +592,10 @@ class DataLoader:
 
     def _saved(self, at: _state.Position) -> dict[str, Any]:
         samples = at.samples(self._global_batch())
-        learnt = self._samples is not None and self._options.counts is None
-        urls = self._urls if learnt else None
-        return _state.save(at.epoch, samples, (self._order(), self._version), self._shards, urls)
+        urls = self._counted.urls if self._counted.are_learnt else None
+        order = (self._order(), self._version)
+        state = _state.save(at.epoch, samples, order, self._counted.shards, urls)
+        return schedule.save(state, self._weights)
 
     # For forebay.torch
 
@@ -625,7 +654,7 @@ class DataLoader:
         return self._options.batch_size * place.world_size
 
     def _total(self) -> int | None:
-        known = self._samples is not None or self._options.epoch_samples is not None
+        known = self._counted.samples is not None or self._options.epoch_samples is not None
         return self.num_samples if known else self._learnt
 
     def _batches(self, samples: int) -> int:
@@ -644,7 +673,7 @@ class DataLoader:
             "epoch_samples": options.epoch_samples,
             "drop_last": options.drop_last,
             "pad_last": options.pad_last,
-            "streams": None if options.mixture is None else options.mixture.proportions(),
+            "streams": None if options.mixture is None else options.mixture.described(),
             "where": None if options.filtered is None else options.filtered.identity,
         }
 
@@ -655,45 +684,16 @@ class DataLoader:
         next epoch begins on each by itself.
         """
         place, native = self._place, self._native
-        if self._samples is None and native is not None and place is not None:
+        if self._counted.samples is None and native is not None and place is not None:
             alone = place.world_size == 1 and self._step == 1 and self._options.mixture is None
             learnt = native.learnt() if alone else None
             if learnt is not None and sum(learnt) > 0:
                 self._count(learnt)
 
-    def _count_as(self, state: Mapping[str, Any]) -> None:
-        """Use the sample counts in `state`, if no manifest has others."""
-        if self._options.counts is not None or not isinstance(state, Mapping):
-            return
-        urls = state.get("urls")
-        if urls is None:
-            self._count(None)
-        elif urls == self._urls and state.get("shards") != self._shards:
-            counted = _native.count(
-                self._options.urls,
-                self._options.allow_pipe,
-                self._options.daemon,
-                launch(),
-                self._options.timeout,
-            )
-            self._count(counted)
-
     def _count(self, samples: list[int] | None) -> None:
-        if samples != self._samples:
+        if self._counted.use(samples):
             self._let_go()
-            self._samples, self._lanes = samples, self._options.lanes
-            self.__dict__.pop("_shards", None)
-
-    @cached_property
-    def _urls(self) -> str:
-        return hashlib.sha256(json.dumps(self._options.urls).encode()).hexdigest()
-
-    @cached_property
-    def _shards(self) -> str:
-        urls, counts = self._options.urls, self._samples
-        if counts is not None:
-            return _native.manifest_hash(list(zip(urls, counts, strict=True)))
-        return self._urls
+            self._lanes = self._options.lanes
 
 
 def _remake(arguments: dict[str, Any]) -> DataLoader:

@@ -11,9 +11,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from forebay import _filters, _foreign, _native, _paths
+from forebay import _filters, _foreign, _native, _paths, schedule
 from forebay._values import number
 from forebay.errors import Invalid
+from forebay.schedule import Change, Schedule
 
 __all__ = ["Stream"]
 
@@ -29,10 +30,10 @@ class Stream:
     ----------
     urls : str, path or list of them
         As of `forebay.DataLoader`.
-    weight : float, optional
+    weight : float or Schedule, optional
         Share of the samples, relative to the other streams' weights. The epoch's length is the
-        loader's
-        `epoch_samples`; a stream shorter than its share repeats, in another order.
+        loader's `epoch_samples`; a stream shorter than its share repeats, in another order. A
+        `forebay.Schedule` changes it during the job, and `DataLoader.set_weights` at run time.
     repeat : float, optional
         Repetitions per epoch: 2 plays every sample twice, 0.5 half of them. Default 1 without a
         weight.
@@ -53,7 +54,7 @@ class Stream:
         self,
         urls: Urls,
         *,
-        weight: float | None = None,
+        weight: float | Schedule | None = None,
         repeat: float | None = None,
         manifest: str | os.PathLike[str] | None = None,
         where: str | None = None,
@@ -61,7 +62,8 @@ class Stream:
         if weight is not None and repeat is not None:
             raise Invalid("weight and repeat exclude each other; give one of them")
         self.urls = urls
-        self.weight = None if weight is None else _above_zero("weight", weight)
+        constant = weight is None or isinstance(weight, Schedule)
+        self.weight = weight if constant else _above_zero("weight", weight)
         self.repeat = 1.0 if repeat is None else _above_zero("repeat", repeat)
         self.where = _filters.checked(where)
         # Relative paths mean the folder in which the stream was made.
@@ -90,19 +92,24 @@ class Mixture:
                 "some streams have a weight and others a repeat; give all of them a weight, or none"
             )
         self._streams = list(zip(shards, streams, strict=True))
+        self.count = len(streams)
         self.has_weights = any(stream.weight is not None for stream in streams)
 
-    def proportions(self) -> list[dict[str, Any]]:
-        """Return each stream for the native side."""
+    def described(self) -> list[dict[str, Any]]:
+        """Return the streams as states hold them."""
         return [
-            {
-                "shards": shards,
-                "proportion": {"Repeat": stream.repeat}
-                if stream.weight is None
-                else {"Weight": stream.weight},
-            }
-            for shards, stream in self._streams
+            {"shards": shards, "proportion": _described(stream)} for shards, stream in self._streams
         ]
+
+    def native(self, epoch_samples: int | None, changes: Sequence[Change]) -> dict[str, Any]:
+        """Return the mixture for the native side; `changes`: weights set while the job ran."""
+        weights = [stream.weight for _, stream in self._streams if stream.weight is not None]
+        if not changes and not any(isinstance(weight, Schedule) for weight in weights):
+            return {"streams": self.described(), "phases": []}
+        # Weights come with `epoch_samples`.
+        phases = schedule.phases(weights, epoch_samples or 0, changes)
+        streams = [{"shards": shards, "proportion": "Scheduled"} for shards, _ in self._streams]
+        return {"streams": streams, "phases": phases}
 
     def settled(self, urls: Sequence[str]) -> list[Stream]:
         """Return the streams over `urls`, the shards of all of them in a row."""
@@ -120,6 +127,37 @@ class Mixture:
             parts.append((sum(counts[first : first + shards]), stream.repeat))
             first += shards
         return sum(_native.repeats(parts))
+
+
+def checked_weights(mixture: Mixture | None, given: Any) -> tuple[float, ...]:
+    """Return weights for all streams of a mixture, set while the job runs.
+
+    Raises
+    ------
+    Invalid
+        If the streams have no weights, or others than one number of 0 or more each.
+    """
+    if mixture is None or not mixture.has_weights:
+        raise Invalid(
+            "there are no weights to change; give a list of forebay.Stream, each with a weight="
+        )
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+        raise Invalid(f"weights={given!r}; give a list with one weight for each stream")
+    found = tuple(schedule.weight(each) for each in given)
+    if len(found) != mixture.count or not any(found):
+        raise Invalid(
+            f"weights={given!r}; give one weight for each of the {mixture.count} streams, and one "
+            "above 0"
+        )
+    return found
+
+
+def _described(stream: Stream) -> dict[str, Any]:
+    if stream.weight is None:
+        return {"Repeat": stream.repeat}
+    if isinstance(stream.weight, Schedule):
+        return {"Schedule": stream.weight.described()}
+    return {"Weight": stream.weight}
 
 
 def _above_zero(option: str, value: Any) -> float:

@@ -15,7 +15,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_wire::fork::Generation;
 use forebay_wire::leases::{LogPosition, Sharing};
-use forebay_wire::message::{Bad, Begin, Chosen, Extent, Open, Order, Picked, Stream};
+use forebay_wire::message::{Bad, Begin, Chosen, Extent, Mixture, Open, Order, Picked};
 use pyo3::prelude::*;
 use serde::Deserialize;
 
@@ -36,7 +36,7 @@ struct Settings {
     bytes: Option<Vec<u64>>,
     /// The first rank on this node, and how many there are.
     ranks: (u32, u32),
-    streams: Vec<Stream>,
+    mixture: Mixture,
     order: Order,
     /// Version of the order, which gives the lanes that `order` leaves unset.
     order_version: u32,
@@ -83,7 +83,7 @@ impl Settings {
                     // As long as the time limit allows.
                     patience_ms: u64::MAX,
                 },
-                streams: self.streams,
+                mixture: self.mixture,
                 chosen,
                 extent: self.bytes.map(|bytes| Extent { bytes, ranks: self.ranks }),
                 timeout,
@@ -103,7 +103,7 @@ impl Settings {
     /// Returns the lanes to ask for. A daemon gives those of version 1 where they are unset, as it
     /// does to each stream of a mixture, whose ranks never take whole lanes.
     fn lanes(&self) -> Option<u32> {
-        let is_dealt = self.streams.is_empty() && !self.leases;
+        let is_dealt = self.mixture.is_empty() && !self.leases;
         if self.order.lanes.is_some() || !is_dealt || self.order_version < plan::ORDER_VERSION {
             return self.order.lanes;
         }

@@ -118,7 +118,7 @@ pub(crate) fn repeat(config: &mut LoaderConfig, counts: Vec<u64>, times: f64) {
     let session = &mut config.session;
     session.open.counts = Some(counts);
     let shards = u32::try_from(session.open.urls.len()).unwrap_or(u32::MAX);
-    session.streams = vec![Stream { shards, proportion: Proportion::Repeat(times) }];
+    session.mixture.streams = vec![Stream { shards, proportion: Proportion::Repeat(times) }];
 }
 
 /// Drops every copy of these shards, so that what follows is cold; what was fetched until then.

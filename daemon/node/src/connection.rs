@@ -25,7 +25,7 @@ use forebay_wire::clock::now_ns;
 use forebay_wire::frame;
 use forebay_wire::leases::Sharing;
 use forebay_wire::message::{
-    Begin, Came, Cause, Chosen, Extent, LeftOut, Open, Reply, Request, RequestKind, Stream, Work,
+    Begin, Came, Cause, Chosen, Extent, LeftOut, Mixture, Open, Reply, Request, RequestKind, Work,
 };
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
 use tokio::io::Interest;
@@ -144,7 +144,7 @@ pub async fn serve(
         pace: None,
         session: None,
         protocol: PROTOCOL_OLDEST,
-        streams: Vec::new(),
+        mixture: Mixture::default(),
         extent: None,
         chosen: None,
         traces: false,
@@ -182,7 +182,7 @@ struct Connection {
     /// Protocol version of both sides.
     protocol: u32,
     /// Streams of the next job, if it mixes several data sets.
-    streams: Vec<Stream>,
+    mixture: Mixture,
     /// Extent of the next job, if it gives one.
     extent: Option<Extent>,
     /// Samples of the next job, if it reads some only.
@@ -246,7 +246,7 @@ impl Connection {
                     self.begins()?;
                     self.session()?.lock().start(run, begin);
                 }
-                Request::Mix { streams } => self.streams = streams,
+                Request::Mix(mixture) => self.mixture = mixture,
                 Request::Extent(extent) => self.extent = Some(extent),
                 Request::Choose { shards } => self.chosen = Some(shards),
                 Request::Trace => self.traces = true,
@@ -305,7 +305,7 @@ impl Connection {
         if self.session.is_some() {
             return Err(Error::new(ErrorKind::Invalid, "a connection carries one job"));
         }
-        let (streams, extent) = (std::mem::take(&mut self.streams), self.extent.take());
+        let (mixture, extent) = (std::mem::take(&mut self.mixture), self.extent.take());
         let chosen = self.chosen.take();
         let place = match self.may_open(&open) {
             Ok(place) => place,
@@ -320,7 +320,7 @@ impl Connection {
         let traced =
             std::mem::take(&mut self.traces).then(|| (self.store.listen(), open.urls.clone()));
         let datasets = self.store.datasets_of(open.urls.iter().take(LONG_LIST)).join(", ");
-        let opened = Session::open(number, open, streams, extent.as_ref(), chosen.as_deref(), host);
+        let opened = Session::open(number, open, mixture, extent.as_ref(), chosen.as_deref(), host);
         let (session, events) = match opened {
             Ok(opened) => opened,
             Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,

@@ -14,7 +14,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::leases::{Mark, Sharing};
 use forebay_wire::message::{
-    Bad, Begin, Chosen, Extent, LeftOut, Picked, Progress, Reply, Request, Stream,
+    Bad, Begin, Chosen, Extent, LeftOut, Mixture, Picked, Progress, Reply, Request,
 };
 use forebay_wire::socket::SocketPath;
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
@@ -184,11 +184,11 @@ impl Connection {
     ///
     /// # Errors
     /// `Invalid` if the daemon's release mixes none, else as [`Connection::send`].
-    pub(crate) fn mix(&self, streams: &[Stream]) -> Result<()> {
+    pub(crate) fn mix(&self, mixture: &Mixture) -> Result<()> {
         if self.protocol < PROTOCOL_POSITIONS {
             return Err(self.is_older("mixes no data sets"));
         }
-        self.send(&Request::Mix { streams: streams.to_vec() })
+        self.send(&Request::Mix(mixture.clone()))
     }
 
     /// Says how large the shards of the next job are; a daemon of the release before does not ask.

@@ -237,7 +237,7 @@ impl Loader {
         };
         let device_busy = device.as_ref().map(|(_, retiring)| retiring.busy());
         let urls: Arc<[String]> = config.session.open.urls.clone().into();
-        let shards = config.session.streams.iter().map(|stream| stream.shards);
+        let shards = config.session.mixture.streams.iter().map(|stream| stream.shards);
         let firsts = shards.scan(0_u32, |first, shards| {
             Some(std::mem::replace(first, first.saturating_add(shards)))
         });

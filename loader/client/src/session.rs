@@ -15,8 +15,8 @@ use forebay_wire::fork::Generation;
 use forebay_wire::frame::Receiver;
 use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{
-    self, Bad, Begin, Chosen, Extent, Open, Opened, Picked, Progress, Reply, Request, RunEnd,
-    Stream,
+    self, Bad, Begin, Chosen, Extent, Mixture, Open, Opened, Picked, Progress, Reply, Request,
+    RunEnd,
 };
 use forebay_wire::slab::Slab;
 
@@ -39,7 +39,7 @@ pub struct SessionConfig {
     /// The job.
     pub open: Open,
     /// Streams, if it mixes several data sets.
-    pub streams: Vec<Stream>,
+    pub mixture: Mixture,
     /// Sizes of its shards, if known: a job that does not fit into the cache is rejected.
     pub extent: Option<Extent>,
     /// Samples that it reads, if not all of its shards.
@@ -56,9 +56,9 @@ impl SessionConfig {
     /// Returns the session of a job over one data set of unknown size that runs no commands.
     #[must_use]
     pub fn new(address: Address, open: Open, timeout: Duration) -> Self {
-        let (streams, extent, chosen) = Default::default();
+        let (mixture, extent, chosen) = Default::default();
         let (serves_changes, allow_pipe) = (false, false);
-        Self { address, open, streams, extent, chosen, timeout, serves_changes, allow_pipe }
+        Self { address, open, mixture, extent, chosen, timeout, serves_changes, allow_pipe }
     }
 
     /// The job, with a daemon's waits for a store cut to what leaves it time to say so before the
@@ -467,8 +467,8 @@ fn register(
     if config.allow_pipe {
         connection.allow_commands();
     }
-    if !config.streams.is_empty() {
-        connection.mix(&config.streams)?;
+    if !config.mixture.is_empty() {
+        connection.mix(&config.mixture)?;
     }
     if config.serves_changes {
         connection.serve_changes()?;

@@ -31,7 +31,7 @@ mod share;
 
 pub use epoch::Epoch;
 pub use ladder::default_lanes;
-pub use mix::{Mix, Mixed, Proportion, Stream, repeats, weights};
+pub use mix::{Mix, Mixed, Phase, Proportion, Stream, repeats, weights};
 pub use need::{Need, Part, need};
 pub use outlook::{outlook, place};
 pub use permute::{Key, permute};

@@ -25,7 +25,7 @@ use forebay_source::Options;
 use forebay_store::{ShardHandle, Store};
 use forebay_uring::Region;
 use forebay_wire::leases::{self, Mark, Sharing};
-use forebay_wire::message::{Batch, Begin, Chosen, Extent, Open, Opened, Picked, RunEnd, Stream};
+use forebay_wire::message::{Batch, Begin, Chosen, Extent, Mixture, Open, Opened, Picked, RunEnd};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use tokio::sync::{mpsc, watch};
@@ -101,8 +101,7 @@ pub enum Event {
 /// Data shared by every run of a job.
 pub(crate) struct JobData {
     pub(crate) spec: Open,
-    /// Data sets of a mixture; empty for a single data set.
-    pub(crate) streams: Vec<Stream>,
+    pub(crate) mixture: Mixture,
     pub(crate) origin: Options,
     pub(crate) lanes: u32,
     pub(crate) store: Store,
@@ -146,14 +145,14 @@ impl JobData {
     /// # Errors
     /// `Invalid` for an invalid mixture.
     pub(crate) fn epoch(&self, epoch: u64) -> Result<Epoch> {
-        order_of(&self.spec, &self.streams, self.lanes, epoch)
+        order_of(&self.spec, &self.mixture, self.lanes, epoch)
     }
 
     /// Returns a function from epoch numbers to orders that may outlive the job; it gives `None`
     /// for an invalid order.
     pub(crate) fn order(&self) -> impl Fn(u64) -> Option<Epoch> + Send + use<> {
-        let (spec, streams, lanes) = (self.spec.clone(), self.streams.clone(), self.lanes);
-        move |epoch| order_of(&spec, &streams, lanes, epoch).ok()
+        let (spec, mixture, lanes) = (self.spec.clone(), self.mixture.clone(), self.lanes);
+        move |epoch| order_of(&spec, &mixture, lanes, epoch).ok()
     }
 
     /// True if a shard failed because another job that reads it went away or does not open it. The
@@ -205,13 +204,14 @@ pub struct Session {
 }
 
 /// Makes the order of a job's epoch.
-fn order_of(spec: &Open, streams: &[Stream], lanes: u32, epoch: u64) -> Result<Epoch> {
+fn order_of(spec: &Open, mixture: &Mixture, lanes: u32, epoch: u64) -> Result<Epoch> {
     let counts = spec.counts.as_deref();
     let shards = u32::try_from(spec.urls.len()).expect("checked when the job was opened");
-    if streams.is_empty() {
+    if mixture.is_empty() {
         let counts = spec.counts.clone();
         return Ok(Epoch::One(Sequence::new(&spec.order, shards, counts, lanes, epoch)));
     }
+    let streams = &mixture.streams;
     let all = streams.iter().try_fold(0_u32, |sum, stream| sum.checked_add(stream.shards));
     if all != Some(shards) {
         let what = "the streams of the mixture do not match the job's shards";
@@ -224,7 +224,8 @@ fn order_of(spec: &Open, streams: &[Stream], lanes: u32, epoch: u64) -> Result<E
         let counts = counts.map(|counts| counts[begin..first].to_vec());
         plan::Stream { shards: stream.shards, counts, proportion: stream.proportion }
     });
-    Mixed::new(&spec.order, &mixed.collect::<Vec<_>>(), epoch).map(Epoch::Mixed)
+    let mixed: Vec<_> = mixed.collect();
+    Mixed::new(&spec.order, &mixed, &mixture.phases, epoch).map(Epoch::Mixed)
 }
 
 /// Parts of the daemon that a session needs.
@@ -245,7 +246,7 @@ impl Session {
     pub fn open(
         number: u64,
         spec: Open,
-        streams: Vec<Stream>,
+        mixture: Mixture,
         extent: Option<&Extent>,
         chosen: Option<&[Chosen]>,
         host: Host,
@@ -258,20 +259,20 @@ impl Session {
             chosen.map(|all| Choices::from_wire(all, spec.counts.as_deref())).transpose()?;
         let shards = u32::try_from(spec.urls.len()).expect("checked above");
         // Streams have lanes of their own.
-        let lanes = match streams.is_empty() {
+        let lanes = match mixture.is_empty() {
             true => plan::lanes(&spec.order, shards, spec.counts.is_some())?,
             false => 1,
         };
         // A single data set is not dealt here, only in its run.
-        let samples = match streams.is_empty() {
+        let samples = match mixture.is_empty() {
             true => {
                 let all = || spec.counts.as_ref().map(|counts| counts.iter().sum());
                 spec.order.epoch_samples.or_else(all)
             }
-            false => order_of(&spec, &streams, lanes, 0)?.total(),
+            false => order_of(&spec, &mixture, lanes, 0)?.total(),
         };
         if let Some(extent) = extent {
-            room::check(&spec, &streams, lanes, extent, &host.store)?;
+            room::check(&spec, &mixture, lanes, extent, &host.store)?;
         }
         let (events, receiver) = mpsc::channel(EVENTS);
         let patience = Duration::from_millis(spec.patience_ms);
@@ -295,7 +296,7 @@ impl Session {
             outlook: Outlook::default(),
             choices,
             spec,
-            streams,
+            mixture,
         };
         let (job, stopped) = (Arc::new(job), watch::Sender::new(false));
         Ok((Self { number, job, samples, events, run: None, stopped, leasing: None }, receiver))

@@ -310,8 +310,8 @@ mod tests {
     use super::*;
     use crate::leases::{LogPosition, Mark, Sharing};
     use crate::message::{
-        Bad, BadSample, Chosen, Decoded, Extent, Open, Order, Picked, Progress, Proportion,
-        Request, Stream,
+        Bad, BadSample, Chosen, Decoded, Extent, Mixture, Open, Order, Phase, Picked, Progress,
+        Proportion, Request, Stream,
     };
 
     #[test]
@@ -428,9 +428,14 @@ mod tests {
             Request::Open(Box::new(Open { fields: Some(vec![Vec::new(); count]), ..open() })),
             Request::Index { url: String::new(), origin: map() },
             Request::List { pattern: String::new(), origin: map() },
-            Request::Mix {
+            Request::Mix(Mixture {
                 streams: vec![Stream { shards: 0, proportion: Proportion::Weight(0.0) }; count],
-            },
+                phases: Vec::new(),
+            }),
+            Request::Mix(Mixture {
+                streams: Vec::new(),
+                phases: vec![Phase { from: 0, weights: vec![0.0], glide: None }; count],
+            }),
             Request::Pick {
                 run: 1,
                 samples: vec![Picked { position: 0, shard: 0, ordinal: 0 }; count],

@@ -18,6 +18,7 @@ pub mod lent;
 mod members;
 pub mod message;
 mod metered;
+mod mixture;
 pub mod slab;
 pub mod socket;
 

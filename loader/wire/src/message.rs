@@ -13,6 +13,7 @@ use crate::checkpoint;
 use crate::leases::{LogPosition, Mark, Sharing};
 pub use crate::left_out::LeftOut;
 pub use crate::members::{Chosen, Indexed, IndexedSample, MembersPart};
+pub use crate::mixture::{Glide, Mixture, Phase, Proportion, Stream};
 
 /// Messages from trainer to daemon. A variant's index is its identity on the wire: variants of a
 /// released protocol keep theirs, and later ones take the indexes of admin requests that moved to
@@ -61,10 +62,7 @@ pub enum Request {
     },
     /// Declares that the shards of the next [`Request::Open`] belong to several data sets, one
     /// after the other.
-    Mix {
-        /// The data sets.
-        streams: Vec<Stream>,
-    },
+    Mix(Mixture),
     /// Requests these samples as one run of one batch, in this order.
     Pick {
         /// Chosen by the client, larger than any before it; stamps the batch.
@@ -278,24 +276,6 @@ pub struct Picked {
     pub shard: u32,
     /// Place in the shard.
     pub ordinal: u64,
-}
-
-/// One data set of a mixture.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Stream {
-    /// Number of its shards: the next ones of the job's list, after those of earlier streams.
-    pub shards: u32,
-    /// Share of the mixture.
-    pub proportion: Proportion,
-}
-
-/// A stream's share of a mixture.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub enum Proportion {
-    /// Weight, relative to the sum of weights, in an epoch of `epoch_samples`.
-    Weight(f64),
-    /// Repetitions per epoch: 2 plays every sample twice, 0.5 half of the samples once.
-    Repeat(f64),
 }
 
 /// Start of a run, and the batches wanted of it.
@@ -719,7 +699,7 @@ mod tests {
         let open = Open::new("", Vec::new(), Order::of_list(1));
         let lists = [
             Request::Open(Box::new(open)),
-            Request::Mix { streams: Vec::new() },
+            Request::Mix(Mixture::default()),
             Request::Extent(Extent { bytes: Vec::new(), ranks: (0, 1) }),
             Request::Choose { shards: Vec::new() },
         ];

@@ -8,12 +8,18 @@
 //! are feasible, since giving each stream its share of every instant would meet them. The simpler
 //! rule of the largest deficit is not within one sample for more than two streams.
 //!
-//! All arithmetic is on whole numbers, and repeats after M positions.
+//! All arithmetic is on whole numbers, and repeats after M positions. Shares may change with the
+//! position ([`pace`], [`phases`]): the argument is the same with the samples that a stream is due
+//! so far in the place of nm/M.
 
+mod pace;
+mod phases;
 mod streams;
+mod turns;
 
-pub use forebay_wire::message::Proportion;
+pub use forebay_wire::message::{Phase, Proportion};
 pub use streams::{Mixed, Stream};
+pub use turns::Mix;
 
 use forebay_error::{Error, ErrorKind, Result};
 
@@ -68,7 +74,7 @@ fn as_whole(weights: &[f64], decimals: u32) -> Option<Vec<u64>> {
         }
         parts.push(scaled.round() as u64);
     }
-    let divisor = parts.iter().copied().fold(0, gcd).max(1);
+    let divisor = parts.iter().copied().fold(0, turns::gcd).max(1);
     parts.iter_mut().for_each(|part| *part /= divisor);
     let sum = parts.iter().try_fold(0_u64, |sum, part| sum.checked_add(*part))?;
     (sum <= WEIGHT_PARTS && !parts.contains(&0)).then_some(parts)
@@ -121,210 +127,4 @@ pub fn repeats(streams: &[(u64, f64)]) -> Result<Vec<u64>> {
         parts.push(part as u64);
     }
     Ok(parts)
-}
-
-/// A position in a mixture. Ascending queries are fastest; any order of queries is right.
-#[derive(Debug, Clone)]
-pub struct Mix {
-    streams: Vec<Due>,
-    /// Positions after which everything repeats.
-    period: u64,
-    /// Positions a sample may lie in, for the stream with the most.
-    widest: u64,
-    /// Finished periods.
-    periods: u64,
-    at: u64,
-}
-
-/// A stream and its next sample.
-#[derive(Debug, Clone)]
-struct Due {
-    /// Samples in a period.
-    part: u64,
-    /// Positions from one sample to the next: the whole positions, and the remainder in parts.
-    step: u64,
-    over: u64,
-    /// Samples so far in this period.
-    taken: u64,
-    /// First position of the next sample: the whole positions, and the remainder.
-    release: u64,
-    excess: u64,
-    /// Position before which the sample comes.
-    deadline: u64,
-}
-
-impl Mix {
-    /// Makes a mixture in which each stream has its part of every period.
-    ///
-    /// # Errors
-    /// `Invalid` for no parts, a part of 0, or a larger sum than an epoch has samples.
-    pub fn new(parts: &[u64]) -> Result<Self> {
-        let divisor = parts.iter().copied().fold(0, gcd);
-        let sum = parts.iter().try_fold(0_u64, |sum, part| sum.checked_add(*part));
-        let Some(sum @ 1..=SAMPLES_MAX) = sum else {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "a mixture has too few or too many samples",
-            )
-            .advise("give streams of 1 to 2^48 samples in all"));
-        };
-        if parts.contains(&0) {
-            return Err(Error::new(ErrorKind::Invalid, "a stream has no part of its mixture")
-                .advise("leave it out"));
-        }
-        let period = sum / divisor;
-        let streams: Vec<Due> = parts.iter().map(|part| Due::new(part / divisor, period)).collect();
-        let rarest = streams.iter().map(|due| due.part).min().unwrap_or(1);
-        let widest = period.div_ceil(rarest) + 1;
-        Ok(Self { streams, period, widest, periods: 0, at: 0 })
-    }
-
-    /// Returns the stream at `position`, and the number of its sample there.
-    pub fn at(&mut self, position: u64) -> (usize, u64) {
-        self.seek(position);
-        let stream = self.pick(self.at).expect("the shares of all streams fill every position");
-        let due = &self.streams[stream];
-        (stream, self.periods * due.part + due.taken)
-    }
-
-    /// Returns the number of samples of each stream before `position`.
-    pub fn before(&mut self, position: u64) -> Vec<u64> {
-        self.seek(position);
-        self.streams.iter().map(|due| self.periods * due.part + due.taken).collect()
-    }
-
-    /// Returns the positions that `samples` samples of `stream` span.
-    fn distance(&self, stream: usize, samples: u64) -> u64 {
-        let part = self.streams[stream].part;
-        let distance = u128::from(samples) * u128::from(self.period) / u128::from(part);
-        u64::try_from(distance).unwrap_or(u64::MAX)
-    }
-
-    fn seek(&mut self, position: u64) {
-        let (periods, at) = (position / self.period, position % self.period);
-        let ahead = match periods.checked_sub(self.periods) {
-            Some(0) => at.checked_sub(self.at),
-            Some(1) => Some(at + (self.period - self.at)),
-            _ => None,
-        };
-        match ahead {
-            Some(ahead) if ahead <= self.widest => (0..ahead).for_each(|_| self.step()),
-            _ => {
-                self.periods = periods;
-                self.jump(at);
-            }
-        }
-    }
-
-    /// Advances to the next position.
-    fn step(&mut self) {
-        let stream = self.pick(self.at).expect("the shares of all streams fill every position");
-        self.streams[stream].take();
-        self.at += 1;
-        if self.at == self.period {
-            (self.periods, self.at) = (self.periods + 1, 0);
-            let period = self.period;
-            self.streams.iter_mut().for_each(|due| due.set(0, period));
-        }
-    }
-
-    /// Returns the stream whose next sample comes at `at`, if one may come.
-    fn pick(&self, at: u64) -> Option<usize> {
-        let ready = self.streams.iter().enumerate().filter(|(_, due)| due.release <= at);
-        ready.min_by_key(|(_, due)| due.deadline).map(|(stream, _)| stream)
-    }
-
-    /// Jumps to a position of this period without replaying earlier ones.
-    ///
-    /// Before it come, of each stream, all samples whose deadline is not past it, and no sample
-    /// that may only come later: at most one sample per stream is in doubt. As many of these come
-    /// as positions remain: those with the earliest deadlines among all sets that their releases
-    /// allow, as in any queue of fixed priorities. Releases forbid a set only through positions
-    /// after the earliest release of a sample in doubt; samples released before it change nothing
-    /// there. So the queue is replayed from there, without those.
-    fn jump(&mut self, at: u64) {
-        let period = self.period;
-        self.at = at;
-        let mut left = at;
-        for due in &mut self.streams {
-            due.set(share(at, due.part, period), period);
-            left -= due.taken;
-        }
-        let sure: Vec<u64> = self.streams.iter().map(|due| due.taken).collect();
-        let doubt = self.streams.iter().map(|due| due.release).filter(|release| *release < at);
-        let Some(from) = doubt.min().filter(|_| left > 0) else { return };
-        for due in &mut self.streams {
-            let released = u128::from(from) * u128::from(due.part);
-            let taken = released.div_ceil(u128::from(period));
-            due.set(u64::try_from(taken).expect("a part of the period"), period);
-        }
-        for at in from..at {
-            if let Some(stream) = self.pick(at) {
-                self.streams[stream].take();
-            }
-        }
-        let mut early: Vec<(u64, usize)> = Vec::new();
-        for (stream, due) in self.streams.iter_mut().enumerate() {
-            let came = due.taken > sure[stream];
-            due.set(sure[stream], period);
-            if came {
-                early.push((due.deadline, stream));
-            }
-        }
-        early.sort_unstable();
-        for (_, stream) in early.into_iter().take(usize::try_from(left).expect("below streams")) {
-            self.streams[stream].take();
-        }
-    }
-}
-
-impl Due {
-    fn new(part: u64, period: u64) -> Self {
-        let (step, over) = (period / part, period % part);
-        let mut due = Self { part, step, over, taken: 0, release: 0, excess: 0, deadline: 0 };
-        due.set(0, period);
-        due
-    }
-
-    fn set(&mut self, taken: u64, period: u64) {
-        let release = u128::from(taken) * u128::from(period);
-        let part = u128::from(self.part);
-        self.taken = taken;
-        self.release = u64::try_from(release / part).expect("not past the period");
-        self.excess = u64::try_from(release % part).expect("below part");
-        self.deadline = self.deadline();
-    }
-
-    fn take(&mut self) {
-        (self.release, self.excess) = self.next();
-        self.taken += 1;
-        self.deadline = self.deadline();
-    }
-
-    /// Returns the release of the sample after the next.
-    fn next(&self) -> (u64, u64) {
-        let excess = self.excess + self.over;
-        match excess.checked_sub(self.part) {
-            Some(excess) => (self.release + self.step + 1, excess),
-            None => (self.release + self.step, excess),
-        }
-    }
-
-    fn deadline(&self) -> u64 {
-        let (release, excess) = self.next();
-        release + u64::from(excess > 0)
-    }
-}
-
-/// Returns `⌊of · part / parts⌋`.
-fn share(of: u64, part: u64, parts: u64) -> u64 {
-    let share = u128::from(of) * u128::from(part) / u128::from(parts);
-    u64::try_from(share).expect("part is not above parts")
-}
-
-fn gcd(mut a: u64, mut b: u64) -> u64 {
-    while b > 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }

@@ -14,6 +14,7 @@ mod golden;
 mod ladder;
 mod mixtures;
 mod needs;
+mod phases;
 mod spans;
 
 fn order(shuffle: Shuffle, window: u32, seed: u64) -> Order {

@@ -447,7 +447,7 @@ impl Leased {
 /// Rejects jobs that cannot use a shared queue.
 fn check(job: &JobData, sharing: &Sharing) -> Result<()> {
     let invalid = |what: &str| Err(Error::new(ErrorKind::Invalid, what));
-    if !job.streams.is_empty() {
+    if !job.mixture.is_empty() {
         return invalid("split='dynamic' does not support mixtures");
     }
     if job.spec.order.shuffle == Shuffle::Global || job.spec.order.epoch_samples.is_some() {

@@ -5,7 +5,7 @@
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_store::Store;
-use forebay_wire::message::{Extent, Open, Shuffle, Stream};
+use forebay_wire::message::{Extent, Mixture, Open, Shuffle, Stream};
 
 use crate::plan::{self, Need, Part, need};
 
@@ -15,7 +15,7 @@ use crate::plan::{self, Need, Part, need};
 /// `Full` with the largest window that fits; `Invalid` for an extent of another job.
 pub(super) fn check(
     spec: &Open,
-    streams: &[Stream],
+    mixture: &Mixture,
     lanes: u32,
     extent: &Extent,
     store: &Store,
@@ -31,7 +31,7 @@ pub(super) fn check(
     let bytes = urls().zip(&extent.bytes);
     let bytes: Vec<u64> =
         bytes.map(|(url, bytes)| if store.keeps(url) { *bytes } else { 0 }).collect();
-    let parts = match streams {
+    let parts = match mixture.streams.as_slice() {
         [] => vec![Part::new(order, lanes, ranks, &bytes)],
         streams => {
             let mut rest = bytes.as_slice();

@@ -10,7 +10,8 @@ use std::collections::{BinaryHeap, HashSet};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::message::{Order, Proportion};
 
-use super::{Mix, repeats, weights};
+use super::phases::Phases;
+use super::{Phase, repeats, weights};
 use crate::plan::permute::Key;
 use crate::plan::sequence::{Known, Located, Sequence, Span};
 use crate::plan::{check_counts, lanes};
@@ -32,7 +33,7 @@ pub struct Stream {
 /// Sequence of one epoch over several streams; shards are numbered over all of them.
 #[derive(Debug)]
 pub struct Mixed {
-    mix: Mix,
+    mix: Phases,
     total: u64,
     /// First shard of each stream, and its sequence.
     streams: Vec<(u32, Sequence)>,
@@ -40,15 +41,15 @@ pub struct Mixed {
 
 impl Mixed {
     /// Makes the sequence of `epoch` over `streams`, for an order that passed
-    /// [`crate::plan::check`].
+    /// [`crate::plan::check`]. Streams that are [`Proportion::Scheduled`] have their shares from
+    /// `phases`.
     ///
     /// # Errors
-    /// `Invalid` if streams have both weights and repeats, weights without `epoch_samples`, repeats
-    /// without counts, no samples, or impossible lanes; see also [`weights`] and [`repeats`].
-    pub fn new(order: &Order, streams: &[Stream], epoch: u64) -> Result<Self> {
-        let parts = parts(order, streams)?;
-        let mut mix = Mix::new(&parts)?;
-        let total = order.epoch_samples.unwrap_or(parts.iter().sum());
+    /// `Invalid` if streams have different kinds of proportion, weights without `epoch_samples`,
+    /// repeats without counts, no samples, phases that are none, or impossible lanes; see also
+    /// [`weights`] and [`repeats`].
+    pub fn new(order: &Order, streams: &[Stream], phases: &[Phase], epoch: u64) -> Result<Self> {
+        let (mut mix, total) = mixture(order, streams, phases, epoch)?;
         let key = Key::new(order.seed).with(epoch).with(STREAMS);
         let mut first = 0;
         let mut sequences = Vec::with_capacity(streams.len());
@@ -104,17 +105,16 @@ impl Mixed {
     /// most `limit`.
     #[must_use]
     pub fn upcoming(&self, position: u64, limit: usize) -> Vec<u32> {
-        let mut mix = self.mix.clone();
-        let before = mix.before(position);
+        let before = self.mix.clone().before(position);
         let mut heads: Vec<_> = self
             .streams
             .iter()
             .zip(before)
             .enumerate()
             .map(|(stream, ((first, sequence), before))| {
-                let mix = &mix;
+                let mix = &self.mix;
                 sequence.needs(before, limit, |_| true).map(move |(index, shard)| {
-                    (mix.distance(stream, index.saturating_sub(before)), first + shard)
+                    (mix.release(stream, index.max(before)), first + shard)
                 })
             })
             .collect();
@@ -145,8 +145,8 @@ impl Mixed {
                 Span {
                     shard: first + shard,
                     // Each stream has its share of any number of positions to within one sample.
-                    start: self.mix.distance(stream, start),
-                    end: self.mix.distance(stream, end).saturating_add(1).min(self.total),
+                    start: self.mix.release(stream, start).min(self.total),
+                    end: self.mix.release(stream, end).saturating_add(1).min(self.total),
                 }
             }));
         }
@@ -155,8 +155,46 @@ impl Mixed {
     }
 }
 
-/// Returns the samples of each stream per period.
-fn parts(order: &Order, streams: &[Stream]) -> Result<Vec<u64>> {
+/// Returns the mixture of an epoch, and the number of its samples.
+fn mixture(
+    order: &Order,
+    streams: &[Stream],
+    phases: &[Phase],
+    epoch: u64,
+) -> Result<(Phases, u64)> {
+    check(streams)?;
+    let by_weight = streams.iter().map(|stream| match stream.proportion {
+        Proportion::Weight(weight) => Some(weight),
+        Proportion::Repeat(_) | Proportion::Scheduled => None,
+    });
+    if let Some(by_weight) = by_weight.collect::<Option<Vec<_>>>() {
+        let total = end(order)?;
+        return Ok((Phases::constant(&weights(&by_weight)?)?, total));
+    }
+    if streams.iter().all(|stream| stream.proportion == Proportion::Scheduled) {
+        let total = end(order)?;
+        let Some(start) = epoch.checked_mul(total) else {
+            let what = "more than 2^64 samples of the job come before the epoch";
+            let error = Error::new(ErrorKind::Invalid, what).at("epoch", epoch);
+            return Err(error.advise("give a lower epoch"));
+        };
+        return Ok((Phases::new(phases, streams.len(), start, total)?, total));
+    }
+    let parts = by_repeat(streams)?;
+    let total = order.epoch_samples.unwrap_or(parts.iter().sum());
+    Ok((Phases::constant(&parts)?, total))
+}
+
+/// Returns the samples of an epoch by weights.
+fn end(order: &Order) -> Result<u64> {
+    order.epoch_samples.ok_or_else(|| {
+        Error::new(ErrorKind::Invalid, "a mixture by weights has no end of its own")
+            .advise("give epoch_samples=")
+    })
+}
+
+/// Rejects streams without shards, and counts of other shards.
+fn check(streams: &[Stream]) -> Result<()> {
     let invalid =
         |message: &str, advice: &str| Err(Error::new(ErrorKind::Invalid, message).advise(advice));
     if streams.is_empty() {
@@ -175,21 +213,18 @@ fn parts(order: &Order, streams: &[Stream]) -> Result<Vec<u64>> {
                 .map_err(|error| error.at("stream", number))?;
         }
     }
-    let by_weight = streams.iter().map(|stream| match stream.proportion {
-        Proportion::Weight(weight) => Some(weight),
-        Proportion::Repeat(_) => None,
-    });
-    if let Some(by_weight) = by_weight.collect::<Option<Vec<_>>>() {
-        if order.epoch_samples.is_none() {
-            return invalid("a mixture by weights has no end of its own", "give epoch_samples=");
-        }
-        return weights(&by_weight);
-    }
+    Ok(())
+}
+
+/// Returns the samples of each stream per epoch, from their repeats.
+fn by_repeat(streams: &[Stream]) -> Result<Vec<u64>> {
+    let invalid =
+        |message: &str, advice: &str| Err(Error::new(ErrorKind::Invalid, message).advise(advice));
     let mut by_repeat = Vec::with_capacity(streams.len());
     for stream in streams {
         let Proportion::Repeat(repeat) = stream.proportion else {
             return invalid(
-                "some streams have a weight, others a repeat",
+                "some streams have a weight, others a repeat or a schedule",
                 "give all of them the same",
             );
         };

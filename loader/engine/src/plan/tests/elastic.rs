@@ -81,7 +81,7 @@ impl Job {
                 counts: Some(counts.clone()),
                 proportion: *proportion,
             });
-        Epoch::Mixed(Mixed::new(order, &streams.collect::<Vec<_>>(), self.epoch).unwrap())
+        Epoch::Mixed(Mixed::new(order, &streams.collect::<Vec<_>>(), &[], self.epoch).unwrap())
     }
 
     fn total(&self) -> u64 {

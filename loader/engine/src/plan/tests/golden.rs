@@ -93,7 +93,7 @@ fn mixtures_match_their_golden_digests() {
         let streams: Vec<_> =
             sets.into_iter().zip(proportions).map(|(c, p)| stream(c, p)).collect();
         let order = Order { epoch_samples, ..order.clone() };
-        let mut mixed = Mixed::new(&order, &streams, 1).unwrap();
+        let mut mixed = Mixed::new(&order, &streams, &[], 1).unwrap();
         let all: Vec<_> = (0..mixed.total())
             .map(|position| match mixed.locate(position, &|_| panic!("every count is known")) {
                 Located::Sample { shard, ordinal } => (shard, ordinal),

@@ -108,7 +108,7 @@ fn stream(counts: &[u64], proportion: Proportion) -> Stream {
     Stream { shards, counts: Some(counts.to_vec()), proportion }
 }
 
-fn all_of(mixed: &mut Mixed) -> Vec<(u32, u64)> {
+pub(super) fn all_of(mixed: &mut Mixed) -> Vec<(u32, u64)> {
     let all =
         (0..mixed.total()).map(|position| match mixed.locate(position, &|_| unreachable!()) {
             Located::Sample { shard, ordinal } => (shard, ordinal),
@@ -128,7 +128,7 @@ fn epoch_plays_each_stream_as_often_as_configured() {
         stream(&[100, 60], Proportion::Repeat(0.5)),
     ];
     let order = order(Shuffle::Window, 4, 5);
-    let mut mixed = Mixed::new(&order, &streams, 2).unwrap();
+    let mut mixed = Mixed::new(&order, &streams, &[], 2).unwrap();
     let all = all_of(&mut mixed);
     assert_eq!(all.len(), 83 + 33 + 80);
     let mixture = &mixed;
@@ -144,7 +144,7 @@ fn epoch_plays_each_stream_as_often_as_configured() {
     // A stream's order is its own: no two passes are alike, and no companion changes it.
     let passes: Vec<Vec<_>> = of(1).collect::<Vec<_>>().chunks(11).map(<[_]>::to_vec).collect();
     assert!(passes[0] != passes[1] && passes[1] != passes[2]);
-    let mut fewer = Mixed::new(&order, &streams[..2], 2).unwrap();
+    let mut fewer = Mixed::new(&order, &streams[..2], &[], 2).unwrap();
     let without: Vec<_> = all_of(&mut fewer).into_iter().filter(|(shard, _)| *shard >= 4).collect();
     assert_eq!(without, of(1).copied().collect::<Vec<_>>());
 }
@@ -153,7 +153,7 @@ fn epoch_plays_each_stream_as_often_as_configured() {
 fn streams_of_the_same_data_set_are_shuffled_independently() {
     let counts = [50, 50, 50];
     let both = [stream(&counts, Proportion::Repeat(1.0)), stream(&counts, Proportion::Repeat(1.0))];
-    let mut mixed = Mixed::new(&order(Shuffle::Window, 4, 5), &both, 0).unwrap();
+    let mut mixed = Mixed::new(&order(Shuffle::Window, 4, 5), &both, &[], 0).unwrap();
     let all = all_of(&mut mixed);
     let first: Vec<_> = all.iter().filter(|(shard, _)| *shard < 3).copied().collect();
     let second: Vec<_> = all.iter().filter(|(shard, _)| *shard >= 3).copied().collect();
@@ -165,9 +165,9 @@ fn weighted_mixture_may_learn_its_counts() {
     let counts = [[30_u64, 41], [5, 6]];
     let order = Order { epoch_samples: Some(200), ..order(Shuffle::Window, 4, 5) };
     let streams = counts.map(|counts| stream(&counts, Proportion::Weight(1.0)));
-    let known = all_of(&mut Mixed::new(&order, &streams, 0).unwrap());
+    let known = all_of(&mut Mixed::new(&order, &streams, &[], 0).unwrap());
     let unknown = streams.map(|stream| Stream { counts: None, ..stream });
-    let mut mixed = Mixed::new(&order, &unknown, 0).unwrap();
+    let mut mixed = Mixed::new(&order, &unknown, &[], 0).unwrap();
     let mut learnt = [Known::AtLeast(0); 4];
     let mut all = Vec::new();
     while all.len() < 200 {
@@ -188,7 +188,7 @@ fn next_shards_of_a_mixture_are_announced_first() {
     let streams =
         [stream(&[10; 20], Proportion::Weight(0.9)), stream(&[10; 20], Proportion::Weight(0.1))];
     let order = Order { epoch_samples: Some(200), ..order(Shuffle::None, 1, 0) };
-    let mixed = Mixed::new(&order, &streams, 0).unwrap();
+    let mixed = Mixed::new(&order, &streams, &[], 0).unwrap();
     assert_eq!(mixed.open(), 2);
     assert_eq!(mixed.upcoming(0, 6), [0, 20, 1, 2, 3, 4]);
     // After 100 positions 90 samples of the first stream and 10 of the second are played.
@@ -200,7 +200,7 @@ fn repeated_stream_announces_its_next_shards() {
     let streams =
         [stream(&[10; 40], Proportion::Weight(0.5)), stream(&[10; 10], Proportion::Weight(0.5))];
     let order = Order { epoch_samples: Some(600), ..order(Shuffle::None, 1, 0) };
-    let mut mixed = Mixed::new(&order, &streams, 0).unwrap();
+    let mut mixed = Mixed::new(&order, &streams, &[], 0).unwrap();
     // 125 samples of each: the second stream is in the third shard of its second pass.
     for position in [250, 251] {
         assert!(matches!(mixed.locate(position, &|_| unreachable!()), Located::Sample { .. }));
@@ -224,7 +224,7 @@ fn invalid_mixtures_are_rejected() {
         (&without, vec![Stream { shards: 2, ..stream(&[3], repeat) }], "other shards"),
         (&Order { lanes: Some(2), ..without.clone() }, vec![stream(&[3], repeat)], "lanes"),
     ] {
-        let error = Mixed::new(order, &streams, 0).unwrap_err();
+        let error = Mixed::new(order, &streams, &[], 0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains(about), "{error}");
     }

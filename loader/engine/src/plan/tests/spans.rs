@@ -75,7 +75,7 @@ proptest! {
             proportion: Proportion::Weight(f64::from(share)),
         };
         let streams = [stream(&counts[..half], shares.0), stream(&counts[half..], shares.1)];
-        let mixed = Mixed::new(&order, &streams, 1);
+        let mixed = Mixed::new(&order, &streams, &[], 1);
         prop_assume!(mixed.is_ok());
         let share = Share::new(&order, 1, 0);
         check(&mut Epoch::Mixed(mixed.unwrap()), &share, &counts, (samples, 0), &|_| true);
