@@ -46,17 +46,8 @@ fn main() {
     println!("{} photos of {} bytes on average", photos.len(), bytes / photos.len());
     let fields: Vec<[(&str, &[u8]); 1]> =
         photos.iter().map(|photo| [("jpg", &photo[..])]).collect();
-    let record = |(position, fields)| Record {
-        key: "",
-        url: "",
-        stream: 0,
-        position,
-        offset: None,
-        fields,
-        has: &[],
-    };
     let records: Vec<Record<'_>> =
-        (0..).zip(fields.iter().map(|fields| &fields[..])).map(record).collect();
+        (0..).zip(&fields).map(|(at, fields)| Record::unplaced(at, fields)).collect();
     let pool = BufferPool::new(IDLE_BYTES);
     let decoders = shapes().map(|(name, spec)| {
         let field = FieldSpec::new("image", "jpg", FieldKind::Image(spec));

@@ -16,9 +16,9 @@ const PERMISSIONS: u32 = 0o7777;
 /// Users who may read a secret's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecretReaders {
-    /// Its owner. For keys of data at rest: nobody but the daemon has a use for them.
+    /// The owner alone: keys of data at rest are of use to the daemon only.
     Owner,
-    /// Its owner and its group. For private keys of certificates, which issuers write for a group.
+    /// The owner and the file's group: issuers of certificates write private keys for a group.
     Group,
 }
 

@@ -57,17 +57,8 @@ impl Pace {
         let photos: Vec<_> = (0..BATCH).map(read).collect::<Result<_>>()?;
         let fields: Vec<[(&str, &[u8]); 2]> =
             photos.iter().map(|photo| [("jpg", &photo[..]), ("cls", b"0")]).collect();
-        let record = |(position, fields)| Record {
-            key: "",
-            url: "",
-            stream: 0,
-            position,
-            offset: None,
-            fields,
-            has: &[],
-        };
         let records: Vec<Record<'_>> =
-            (0..).zip(fields.iter().map(|fields| &fields[..])).map(record).collect();
+            (0..).zip(&fields).map(|(at, fields)| Record::unplaced(at, fields)).collect();
         let decoder =
             Decoder::new(image_fields(), cores().get(), &BufferPool::new(IDLE_BYTES), None)?;
         let (begin, mut times) = (Instant::now(), Vec::new());

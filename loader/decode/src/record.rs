@@ -24,6 +24,12 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
+    /// Returns a sample of no shard, as measurements of decoding alone use.
+    #[must_use]
+    pub fn unplaced(position: u64, fields: &'a [(&'a str, &'a [u8])]) -> Self {
+        Self { key: "", url: "", stream: 0, position, offset: None, fields, has: &[] }
+    }
+
     /// Returns the index in `fields` of the first of `spec`'s alternatives that the sample has.
     ///
     /// # Errors

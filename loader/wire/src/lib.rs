@@ -32,8 +32,7 @@ pub const PROTOCOL_OLDEST: u32 = 3;
 
 /// First protocol in which a run starts at any position or at chosen samples, jobs mix data sets or
 /// share a queue, checkpoints are saved, samples are chosen, and both sides report bad samples and
-/// decoders
-/// ([`message::Request::Play`], [`message::Request::Pick`], [`message::Request::Mix`],
+/// decoders ([`message::Request::Play`], [`message::Request::Pick`], [`message::Request::Mix`],
 /// [`message::Request::Share`], [`message::Request::Checkpoint`], [`message::Request::Bad`],
 /// [`message::Request::Decoded`], [`message::Request::Choose`], [`message::Request::Members`],
 /// [`message::Reply::Placed`]).
