@@ -156,6 +156,8 @@ def test_team_shares_a_node_daemon(place, store, forebay, tmp_path):
         ('socket = "/run/forebay/forebayd.sock"\n', ""),
         ("/mnt/nvme0/forebay", str(tmp_path / "cache")),
         ('capacity = "3TiB"', 'capacity = "256MiB"'),
+        # Others may have filled the disk of the tests.
+        ('keep_free = "5%"', 'keep_free = "16MiB"'),
         ('memory = "64GiB"', f'memory = "512MiB"\nstate = "{tmp_path}/state"'),
         ('min = "150GiB"', 'min = "16MiB"'),
         ('max = "2TiB"', 'max = "200MiB"'),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,11 @@ import pytest
 
 import forebay
 from forebay import ranks
+from forebay._launch import command
 
 MIB = 1 << 20
+# Seconds for a daemon to end.
+GONE_WITHIN = 30
 
 
 def sized(manifest: str, tmp_path: Path, mib: int) -> str:
@@ -46,6 +51,33 @@ def test_window_beyond_the_cache_is_rejected_with_a_limit(
     with pytest.raises(forebay.Full, match="shuffle=True and window=3"):
         list(make(**(options | {"shuffle": "global"})))
     assert list(make(**(options | {"shuffle": False})))
+
+
+def test_disk_filled_by_other_files_is_named(
+    shards: list[str], make: Callable[..., Any], manifest: str, tmp_path: Path
+) -> None:
+    """A disk with less free space than `keep_free` has no room, whatever the capacity."""
+    disk = os.statvfs(tmp_path)
+    free = disk.f_bavail * disk.f_frsize
+    # What others free meanwhile does not make room.
+    keep = free + 512 * MIB
+    cache, socket, config = tmp_path / "cache", tmp_path / "d.sock", tmp_path / "forebay.toml"
+    cache.mkdir()
+    config.write_text(
+        f'[daemon]\nsocket = "{socket}"\nmemory = "256MiB"\n'
+        f'[[tier]]\nname = "nvme0"\npath = "{cache}"\ncapacity = "64MiB"\nkeep_free = "{keep}"\n'
+    )
+    start = [*command(), "daemon", "--config", str(config)]
+    with subprocess.Popen(start, stderr=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stderr is not None
+        assert any("listening" in line for line in daemon.stderr)
+        listed = sized(manifest, tmp_path, 1)
+        with pytest.raises(forebay.Full, match="keep_free") as caught:
+            list(make(manifest=listed, fields=None, daemon=f"unix:{socket}"))
+        daemon.terminate()
+        daemon.communicate(timeout=GONE_WITHIN)
+    assert "room=0" in str(caught.value)
+    assert "tiers=nvme0" in str(caught.value)
 
 
 @pytest.mark.usefixtures("home")

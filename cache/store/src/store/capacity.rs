@@ -14,11 +14,25 @@ impl Store {
     /// are: no copies are kept, or no tier accepts them now.
     #[must_use]
     pub fn room_for<'a>(&self, urls: impl Iterator<Item = &'a str>) -> Option<u64> {
-        let kept = urls.filter(|url| self.keeps(url)).map(|url| self.charge(url).dataset);
-        let datasets: HashSet<usize> = kept.collect();
-        let datasets: Vec<usize> = datasets.into_iter().collect();
+        let datasets = self.kept_datasets(urls);
         let is_taken = self.takers(&datasets).next().is_some();
         is_taken.then(|| self.room_of(&datasets))
+    }
+
+    /// Names of the tiers for shards of these URLs that have less room than their capacity: other
+    /// files fill their disks.
+    #[must_use]
+    pub fn filled_by_others<'a>(&self, urls: impl Iterator<Item = &'a str>) -> Vec<String> {
+        let is_short = |tier: &&Tier| tier.budget().limit() < tier.budget().capacity();
+        let datasets = self.kept_datasets(urls);
+        self.takers(&datasets).filter(is_short).map(|tier| tier.name().to_owned()).collect()
+    }
+
+    /// Data sets of the shards of which copies are kept.
+    fn kept_datasets<'a>(&self, urls: impl Iterator<Item = &'a str>) -> Vec<usize> {
+        let kept = urls.filter(|url| self.keeps(url)).map(|url| self.charge(url).dataset);
+        let datasets: HashSet<usize> = kept.collect();
+        datasets.into_iter().collect()
     }
 
     /// Returns true if copies of a shard are kept.

@@ -48,6 +48,15 @@ pub(super) fn check(
     if bytes <= room {
         return Ok(());
     }
+    let error =
+        Error::new(ErrorKind::Full, "the job's window does not fit into its share of the cache")
+            .at("bytes", bytes)
+            .at("room", room);
+    let filled = store.filled_by_others(urls());
+    if !filled.is_empty() {
+        let advice = "other files fill the disk of the cache: free space there, or lower keep_free";
+        return Err(error.at("tiers", filled.join(",")).advise(advice));
+    }
     let larger = "or raise the cache's capacity or the quota";
     let advice = match (order.shuffle, window, lanes) {
         (Shuffle::Window | Shuffle::Global, Some(window), _) => {
@@ -60,8 +69,5 @@ pub(super) fn check(
                 .to_owned()
         }
     };
-    Err(Error::new(ErrorKind::Full, "the job's window does not fit into its share of the cache")
-        .at("bytes", bytes)
-        .at("room", room)
-        .advise(advice))
+    Err(error.advise(advice))
 }
