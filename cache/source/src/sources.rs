@@ -3,6 +3,7 @@
 //! Equal questions get the same source, so connections are shared, and how many are
 //! remembered is bounded whatever clients ask for.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -130,6 +131,15 @@ impl Ruled {
             true => Err(unnamed().at("url", url)),
             false => Ok(rule),
         }
+    }
+
+    /// The same for a URL that may be a folder's: a rule of all that lies below it is its rule.
+    fn rule_of_folder(
+        &self,
+        url: &str,
+        client: Option<&ByClient>,
+    ) -> Result<Option<(usize, &Rule)>> {
+        self.rule(&below(url), client).or_else(|_| self.rule(url, client))
     }
 }
 
@@ -380,9 +390,9 @@ impl Sources {
         Ok(source)
     }
 
-    /// The sink that writes `url` for a client with `options`, whose right to write there the
-    /// caller has checked: of a store that sources may use, or files that this process opens by
-    /// their paths. Does not connect.
+    /// The sink that writes `url`, and what lies below it, for a client with `options`, whose right
+    /// to write there the caller has checked: of a store that sources may use, or files that this
+    /// process opens by their paths. Does not connect.
     ///
     /// # Errors
     /// As [`Sources::open_for`]; `Invalid` for a URL that nothing can be written to.
@@ -401,7 +411,7 @@ impl Sources {
             return self.file_sink(url, client);
         }
         let ruled = self.now();
-        let rule = ruled.rule(url, client)?;
+        let rule = ruled.rule_of_folder(url, client)?;
         let permitted = Permitted::new(url, options, client, rule).map_err(at)?;
         let mut sinks = ruled.sinks.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sink) = sinks.get(&permitted.key) {
@@ -421,7 +431,9 @@ impl Sources {
 
     /// Returns the writer of files, where this process opens them by their paths for this client.
     fn file_sink(&self, url: &str, client: Option<&ByClient>) -> Result<Arc<dyn Sink>> {
-        let is_named = self.now().rules.of(url)?.is_some() || self.opens_named;
+        let ruled = self.now();
+        let rule = ruled.rules.of(&below(url)).or_else(|_| ruled.rules.of(url))?;
+        let is_named = rule.is_some() || self.opens_named;
         if is_named && permit(client).is_none() {
             return Ok(Arc::clone(&self.files) as Arc<dyn Sink>);
         }
@@ -519,6 +531,14 @@ impl Sources {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.now().wire.counters()
+    }
+}
+
+/// Returns the URL of a folder with the `/` that everything in it has.
+fn below(url: &str) -> Cow<'_, str> {
+    match url.ends_with('/') {
+        true => Cow::Borrowed(url),
+        false => Cow::Owned(format!("{url}/")),
     }
 }
 

@@ -351,6 +351,8 @@ fn sink_obeys_the_rules_of_sources() {
         let error = sources.sink(url, &options, None).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{url}: {error}");
     }
+    // A folder's own URL has no `/`, and what is written there has.
+    assert!(sources.sink("s3://bucket", &keys, None).is_ok());
     // Another user's job writes to stores, and never to paths.
     let handover = Arc::new(Elsewhere);
     let client = Client { name: "1".into(), user: 1, permit: Some(Arc::new(All)), handover };
