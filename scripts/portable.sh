@@ -7,7 +7,8 @@
 readonly GLIBC=2.28
 readonly PORTABLE=$TOOLS/portable
 # zig itself, in a Python package, and what calls it for cargo; pyelftools reads what was built.
-readonly PORTABLE_PACKAGES=(maturin==1.16.0 cargo-zigbuild==0.24.1 ziglang==0.17.1 pyelftools==0.33)
+readonly MATURIN=maturin==1.16.0
+readonly PORTABLE_PACKAGES=("$MATURIN" cargo-zigbuild==0.24.1 ziglang==0.17.1 pyelftools==0.33)
 
 # Link-time optimisation takes a quarter of the size off, and minutes of every link: no build that
 # is only tested pays for it.

@@ -8,9 +8,12 @@ source scripts/install.sh
 source scripts/portable.sh
 
 if [ "${1:-}" = --sdist ]; then
-    set_up_portable "$(this_machine)"
+    # It compiles nothing, so zig is not needed.
+    python=$(find_python)
+    check_rust
+    python_tool maturin "$MATURIN"
     step "the source package"
-    maturin sdist --out dist
+    "$TOOLS/maturin/bin/maturin" sdist --out dist
     exit
 fi
 target=${1:-$(this_machine)}
