@@ -14,8 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from rounds import Figures
+if TYPE_CHECKING:
+    # The far end is a script by itself, which finds no other folder of the benchmark.
+    from rounds import Figures
 
 # A letter and a number of bytes.
 HEAD = struct.Struct("!cQ")
@@ -44,8 +47,9 @@ def server(inside: tuple[str, ...], address: str, port: int) -> Iterator[None]:
     command = [*inside, sys.executable, __file__, address, str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as far:
         assert far.stdout is not None
-        far.stdout.readline()
         try:
+            if not far.stdout.readline():
+                raise SystemExit("the far end of the plain TCP stream did not start")
             yield
         finally:
             far.terminate()

@@ -117,7 +117,7 @@ def node(settings: Settings, store: Store, rule: str = "") -> Iterator[Node]:
         config += f"[[checkpoint]]\nmatch = 's3://{BUCKET}/**'\n{rule}\n"
         if store.folder is not None:
             paths = store.folder / PATHS
-            config += f"[[source]]\nmatch = '{paths}'\n"
+            config += f"[[source]]\nmatch = '{paths}/'\n"
             config += f"[[checkpoint]]\nmatch = '{paths}/**'\n"
         own = {**settings.environment, **store.environment}
         with daemons.node_daemon(own, config, forebay=settings.programs.forebay):
