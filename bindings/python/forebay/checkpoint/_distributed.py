@@ -16,6 +16,7 @@ from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain, groupby
 from typing import Any
 
 from torch.distributed.checkpoint.filesystem import (
@@ -37,6 +38,7 @@ from torch.futures import Future
 from forebay._values import flag, whole
 from forebay.checkpoint._archives import without_checksums
 from forebay.checkpoint._files import ID_BYTES, SavedFile, StoredFile, exists
+from forebay.checkpoint._tensors import restore
 from forebay.checkpoint._way import TIMEOUT, Way, checked
 from forebay.checkpoint._whole import METADATA
 from forebay.errors import Invalid
@@ -248,22 +250,35 @@ class Reader(FileSystemReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read the wanted tensors, file by file from the first byte to the last."""
 
-        def place(item: Any) -> tuple[str, int]:
-            stored = self.storage_data[item.storage_index]
+        def place(item: ReadItem) -> tuple[str, int]:
+            stored = self._stored(item)
             return stored.relative_path, stored.offset
 
-        items = sorted(plan.items, key=place)
-        parts = self._parts(items)
-        read = super().read_data
+        parts = self._parts(sorted(plan.items, key=place))
         with ThreadPoolExecutor(self._threads) as threads:
-            list(threads.map(lambda part: read(replace(plan, items=part), planner).wait(), parts))
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
+            left = list(threads.map(lambda part: self._restore(part, planner), parts))
+        return super().read_data(replace(plan, items=list(chain(*left))), planner)
+
+    def _restore(self, items: list[ReadItem], planner: LoadPlanner) -> list[ReadItem]:
+        """Restore tensors; return the items that torch has to read."""
+        left = []
+        for name, of_file in groupby(items, lambda item: self._stored(item).relative_path):
+            with StoredFile((self.path, name), self.fs.way) as file:
+                for item in of_file:
+                    stored = self._stored(item)
+                    view = self._slice_file(file, stored)
+                    is_plain = not stored.transform_descriptors
+                    if not is_plain or not restore(file, view, item, stored.offset, planner):
+                        left.append(item)
+        return left
+
+    def _stored(self, item: ReadItem) -> Any:
+        """Return file, offset and length of an item."""
+        return self.storage_data[item.storage_index]
 
     def _parts(self, items: list[ReadItem]) -> list[list[ReadItem]]:
         """Divide items in their order, so that each thread reads about as many bytes."""
-        sizes = [self.storage_data[item.storage_index].length for item in items]
+        sizes = [self._stored(item).length for item in items]
         share = sum(sizes) / self._threads
         parts: list[list[ReadItem]] = [[] for _ in range(self._threads)]
         before = 0
