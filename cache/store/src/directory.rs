@@ -328,23 +328,36 @@ impl Directory {
     /// Writes a file, whole and durable or not at all. In an encrypted directory it is encrypted
     /// under its final name.
     fn put(&self, path: &Path, aside: &Path, bytes: &[u8]) -> Result<()> {
+        self.write_aside(path, aside, bytes)?;
+        self.reveal(path, aside)
+    }
+
+    /// Writes the bytes of a file beside it, durably.
+    fn write_aside(&self, path: &Path, aside: &Path, bytes: &[u8]) -> Result<()> {
         self.check_identity()?;
         let sealed = self.sealed(path, bytes)?;
-        let (files, bytes) = (&self.files, sealed.as_deref().unwrap_or(bytes));
-        let written = files.write(aside, bytes).and_then(|()| files.rename(aside, path));
-        if written.is_err() {
-            // On a full disk every file counts. A leftover is removed at the next start.
-            let _ = files.remove(aside);
-        }
-        written
-            .doing("write a file of the cache")
-            .map_err(|error| error.at("path", path.display()))?;
+        let written = self.files.write(aside, sealed.as_deref().unwrap_or(bytes));
+        self.or_remove(aside, written, path)
+    }
+
+    /// Gives a file that was written aside its name, durably.
+    fn reveal(&self, path: &Path, aside: &Path) -> Result<()> {
+        self.or_remove(aside, self.files.rename(aside, path), path)?;
         let directory = path.parent().unwrap_or(&self.root);
         let synced = match directory == self.shards {
             true => self.syncs.sync(|| self.files.sync_directory(directory)),
             false => self.files.sync_directory(directory),
         };
         synced.doing("sync a directory").map_err(|error| error.at("path", directory.display()))
+    }
+
+    /// Removes what was written aside, if writing it or naming it failed.
+    fn or_remove(&self, aside: &Path, written: std::io::Result<()>, path: &Path) -> Result<()> {
+        if written.is_err() {
+            // On a full disk every file counts. A leftover is removed at the next start.
+            let _ = self.files.remove(aside);
+        }
+        written.doing("write a file of the cache").map_err(|error| error.at("path", path.display()))
     }
 
     /// Removes a shard, sidecar first. Missing files are no error.

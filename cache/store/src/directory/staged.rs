@@ -73,10 +73,28 @@ impl Directory {
         cut.map_err(|error| error.at("path", path.display()))
     }
 
-    /// Makes a staged file visible whose bytes are synced, or replaces its record.
+    /// Replaces the record of a staged file.
     pub(crate) fn save_record(&self, id: &str, record: &[u8]) -> Result<()> {
-        let aside = self.checkpoints().join(format!("{id}{RECORD_ASIDE}"));
-        self.put(&self.staged_record(id), &aside, record)
+        self.put(&self.staged_record(id), &self.record_aside(id), record)
+    }
+
+    /// Writes the first record of a staged file, durably; the file is not visible yet.
+    pub(crate) fn write_record(&self, id: &str, record: &[u8]) -> Result<()> {
+        self.write_aside(&self.staged_record(id), &self.record_aside(id), record)
+    }
+
+    /// Makes a staged file visible whose bytes and record are durable.
+    pub(crate) fn reveal_record(&self, id: &str) -> Result<()> {
+        self.reveal(&self.staged_record(id), &self.record_aside(id))
+    }
+
+    /// Removes the record of a file that does not become visible.
+    pub(crate) fn drop_record(&self, id: &str) -> Result<()> {
+        self.remove_path(&self.record_aside(id))
+    }
+
+    fn record_aside(&self, id: &str) -> PathBuf {
+        self.checkpoints().join(format!("{id}{RECORD_ASIDE}"))
     }
 
     /// Reads the record of a staged file.

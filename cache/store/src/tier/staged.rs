@@ -288,12 +288,26 @@ impl Tier {
         let disk = self.device_of_staged()?;
         let name = id.to_owned();
         self.on_disk(move |directory| directory.trim_staged(&name, len)).await?;
-        let synced = device::answer(disk.engine.sync_data(file)).await;
-        self.answered(synced.and_then(|synced| synced))?;
+        // Both have to be durable before the record gets its name, in any order.
+        let name = id.to_owned();
+        let written = self.on_disk(move |directory| directory.write_record(&name, &record));
+        let synced = device::answer(disk.engine.sync_data(file));
+        let (written, synced) = tokio::join!(written, synced);
+        let is_written = written.is_ok();
+        let both = self.answered(synced.and_then(|synced| synced)).and(self.answered(written));
+        let name = id.to_owned();
+        if let Err(error) = both {
+            if is_written {
+                // What is left is removed at the next start.
+                let _ = self.on_disk(move |directory| directory.drop_record(&name)).await;
+            }
+            return Err(error);
+        }
         if let Some(space) = self.staged_room().get(id) {
             space.shrink(len);
         }
-        self.save_record(id, record).await
+        let visible = self.on_disk(move |directory| directory.reveal_record(&name)).await;
+        self.answered(visible)
     }
 
     /// Replaces the record of a file.

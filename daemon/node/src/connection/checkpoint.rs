@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use forebay_checkpoint::{Commit, FileId, Level};
+use forebay_checkpoint::{Commit, FileId, Level, METADATA};
 use forebay_checkpoints::{Loading, Saving, Writer};
 use forebay_engine::session::Grant;
 use forebay_error::{Error, ErrorKind, Result};
@@ -19,8 +19,13 @@ use tokio::task::JoinSet;
 use super::{Connection, Outgoing, Rider};
 use crate::audit::Entry;
 
-/// Memory lent to a client: sixteen blocks, so that it fills some while the disk writes others.
+/// Most memory lent to a client: sixteen blocks, so that it fills some while the disk writes
+/// others. A shorter file gets as much as it needs: zeroing all of it takes some 10 ms.
 const LENT: usize = 64 << 20;
+
+/// Memory lent for a `.metadata`, whose length is unknown: most have less than a block, and four of
+/// them keep a disk busy.
+const LENT_FOR_METADATA: u64 = 4 * wire::BLOCK;
 
 /// Time that a client waits for memory of others: that of a client that just left is free within a
 /// moment, and a training run must hear of a lack soon.
@@ -70,9 +75,11 @@ impl Connection {
         self.begin_file().await;
         let last = self.rights.last();
         let writer = Writer { tenant: last.tenant.clone(), user: self.rights.uid() };
+        let is_metadata = save.place.name == METADATA;
         let saving = self.node.checkpoints.save(save, writer).await?;
         self.checkpoint.saving = Some(Arc::new(saving));
-        self.lend(|memory| wire::Reply::Ready { memory }).await
+        let bytes = if is_metadata { LENT_FOR_METADATA } else { LENT as u64 };
+        self.lend(bytes, |memory| wire::Reply::Ready { memory }).await
     }
 
     async fn load(&mut self, place: Place) -> Result<()> {
@@ -82,7 +89,7 @@ impl Connection {
         let loading = self.node.checkpoints.load(place).await?;
         let (len, blocks) = (loading.len(), loading.blocks().map(<[_]>::to_vec));
         self.checkpoint.loading = Some(Arc::new(loading));
-        self.lend(|memory| wire::Reply::Found { memory, len, blocks }).await
+        self.lend(len, |memory| wire::Reply::Found { memory, len, blocks }).await
     }
 
     /// Rejects a place that the daemon may not reach for this client: from here on it acts by its
@@ -99,25 +106,30 @@ impl Connection {
         *checkpoint.failed.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Answers with the lent memory, which comes with the first answer.
-    async fn lend(&mut self, reply: impl FnOnce(u64) -> wire::Reply) -> Result<()> {
+    /// Answers with the lent memory, which comes with the first answer: as much as a file of
+    /// `bytes` needs. Later files of the connection use the same.
+    async fn lend(&mut self, bytes: u64, reply: impl FnOnce(u64) -> wire::Reply) -> Result<()> {
         let is_new = self.checkpoint.lent.is_none();
         if is_new {
+            let blocks = bytes.div_ceil(wire::BLOCK).max(1);
+            let bytes = usize::try_from(blocks * wire::BLOCK).map_or(LENT, |bytes| bytes.min(LENT));
             let full = |_| {
                 Error::new(ErrorKind::Full, "the daemon has no memory to lend for a checkpoint")
-                    .at("bytes", LENT)
+                    .at("bytes", bytes)
                     .at("memory", self.node.slabs.limit())
                     .advise("raise `memory`, or save with fewer ranks at once")
             };
-            let memory = self.node.slabs.reserve_in_turn(LENT);
+            let memory = self.node.slabs.reserve_in_turn(bytes);
             let grant = tokio::time::timeout(LENDS_WITHIN, memory).await.map_err(full)??;
-            let made = tokio::task::spawn_blocking(|| LentRegion::create("forebay-lent", LENT));
+            let made =
+                tokio::task::spawn_blocking(move || LentRegion::create("forebay-lent", bytes));
             let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
             self.checkpoint.lent = Some((Arc::new(made.await.map_err(closed)??), grant));
         }
         let Some((lent, _)) = &self.checkpoint.lent else { return Ok(()) };
         let rider = is_new.then(|| Rider::Lent(lent.clone()));
-        let frame = frame::encode(&Reply::Checkpoint(Box::new(reply(LENT as u64))))?;
+        let reply = reply(lent.len() as u64);
+        let frame = frame::encode(&Reply::Checkpoint(Box::new(reply)))?;
         let gone = |_| Error::new(ErrorKind::Closed, "the client is gone");
         self.outgoing.send((frame, rider)).await.map_err(gone)
     }
