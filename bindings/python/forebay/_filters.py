@@ -53,7 +53,9 @@ def checked(where: str | None) -> str | None:
     return where
 
 
-def filtered(parts: Sequence[Part], counts: list[int] | None) -> Filtered | None:
+def filtered(
+    parts: Sequence[Part], counts: list[int] | None, way: _native.Way
+) -> Filtered | None:
     """Return the samples that pass; None if nothing is filtered.
 
     Parameters
@@ -62,6 +64,8 @@ def filtered(parts: Sequence[Part], counts: list[int] | None) -> Filtered | None
         The data sets.
     counts : list of int, optional
         Samples of each of their shards.
+    way : tuple
+        Way to a daemon, which reads manifests in a store.
 
     Raises
     ------
@@ -82,7 +86,7 @@ def filtered(parts: Sequence[Part], counts: list[int] | None) -> Filtered | None
         own = counts[first : first + len(part.urls)]
         first += len(part.urls)
         selections.append(
-            _native.Selection(part.manifest, part.urls, part.filters)
+            _native.Selection(part.manifest, part.urls, part.filters, way)
             if part.filters
             else _native.Selection.all(own)
         )

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 
 from forebay import _filters, _foreign, _leases, _listing, _native, _paths
 from forebay._device import Wish
+from forebay._launch import daemon as launch
 from forebay._sendable import check_program, check_sendable
 from forebay._stop import items
 from forebay._values import U32_MAX, U64_MAX, flag, number, text, whole, word
@@ -188,8 +189,9 @@ def check(
     listed = [url for urls in lists for url in urls]
     counts: list[int] | None = None
     sizes: list[int] | None = None
+    way = (address, launch(), limit)
     if manifest is not None:
-        counts, sizes = _native.listed(_path("manifest", manifest), listed)
+        counts, sizes = _native.listed(_path("manifest", manifest), listed, way)
     if split == "dynamic":
         given = {"drop_last": drop_last, "pad_last": pad_last, "shuffle": shuffle}
         _leases.refuse(given | {"epoch_samples": epoch_samples, "lanes": lanes})
@@ -204,7 +206,7 @@ def check(
     if streams is not None:
         mixture = Mixture(streams, [len(urls) for urls in lists])
         if counts is None:
-            counts, sizes = _listed_of_streams(streams, lists)
+            counts, sizes = _listed_of_streams(streams, lists, way)
         if mixture.has_weights and epoch_samples is None:
             raise Invalid(
                 "streams with weights have no end of their own; give epoch_samples=",
@@ -216,7 +218,7 @@ def check(
                 "`forebay index`), or each stream its own",
                 {"option": "manifest"},
             )
-    filtered = _filters.filtered(_parts(streams, lists, manifest, where), counts)
+    filtered = _filters.filtered(_parts(streams, lists, manifest, where), counts, way)
     if filtered is not None:
         counts = filtered.selection.counts()
         if sizes is not None:
@@ -276,7 +278,7 @@ def _streams(urls: Sources) -> list[Stream] | None:
 
 
 def _listed_of_streams(
-    streams: list[Stream], lists: list[list[str]]
+    streams: list[Stream], lists: list[list[str]], way: _native.Way
 ) -> tuple[list[int] | None, list[int] | None]:
     """Return samples and bytes of each shard, if every stream's manifest has them."""
     if any(stream.manifest is None for stream in streams):
@@ -284,7 +286,7 @@ def _listed_of_streams(
     counts: list[int] = []
     sizes: list[int] | None = []
     for stream, urls in zip(streams, lists, strict=True):
-        samples, lengths = _native.listed(_path("manifest", stream.manifest), urls)
+        samples, lengths = _native.listed(_path("manifest", stream.manifest), urls, way)
         counts += samples
         sizes = None if sizes is None or lengths is None else sizes + lengths
     return counts, sizes

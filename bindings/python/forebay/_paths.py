@@ -41,9 +41,11 @@ def address(daemon: Any, folder: str | None) -> Any:
 
 
 def file(named: Any, folder: str | None) -> Any:
-    """Return the path of a file as absolute; other values stay for the check of the argument."""
+    """Return the path of a file as absolute; URLs stay, and so do values that the check rejects."""
     found = os.fspath(named) if isinstance(named, os.PathLike) else named
-    return path(found, folder) if isinstance(found, str) and found else named
+    if not isinstance(found, str) or not found or "://" in found:
+        return named
+    return path(found, folder)
 
 
 # Variables with a path that is read long after a loader was made, by this process or its daemon.

@@ -1,8 +1,8 @@
 """Random access: samples by number, from the same cache and decoders as `forebay.DataLoader`.
 
-A request is one batch. Neighbouring samples of a shard are read together, whatever their
-number
-and order in the request.
+A request is one batch. Neighbouring samples of a shard are read together, whatever their number and
+order in the request. With a member index, samples of shards that are not in the cache are read from
+the store without the rest of their shards.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, overload
 
-from forebay import _foreign, _native, frameworks
+from forebay import _foreign, _native, _paths, frameworks
 from forebay._epoch import Empty
 from forebay._launch import daemon as launch
 from forebay._stop import Guard
@@ -32,11 +32,9 @@ Sample = dict[str, Any]
 class IndexedDataset:
     """Samples of WebDataset shards as a sequence: ``len(dataset)``, ``dataset[i]``.
 
-    Sample i is the i-th in list order. It is a dict like a batch of `forebay.DataLoader`, with
-    single
-    values instead of rows, and without ``"__valid__"``. A list of numbers, or a slice, gives a
-    batch in
-    that order, read at once: ``dataset[[5, 3, 8]]``.
+    Sample i is the i-th in list order. It is a dict like a batch of `forebay.DataLoader`, with single
+    values instead of rows, and without ``"__valid__"``. A list of numbers, or a slice, gives a batch
+    in that order, read at once: ``dataset[[5, 3, 8]]``.
 
     It pickles, opens a session of its own in each process that uses it, and works under torch's
     ``DataLoader`` with any sampler and number of workers (each batch is then one request).
@@ -46,10 +44,11 @@ class IndexedDataset:
     urls, fields, seed, framework, timeout, allow_pipe, daemon, job
         As of `forebay.DataLoader`. Random crops and flips are a function of `seed` and a sample's
         number.
-    manifest : path, optional
-        A file made by ``forebay index``. Without one the shards are counted at the first use, for
-        which
-        each of them passes through the cache once.
+    manifest : path or URL, optional
+        A file made by ``forebay index``, here or in a store. Without one the shards are counted at
+        the first use, for which each of them passes through the cache once. With a member index
+        beside it (``forebay index --members``), a sample of a shard that is not in the cache is read
+        by itself: its fields in `fields`, in one request or two.
     where : str, optional
         Filter, as of `forebay.DataLoader`: sample i is the i-th that passes.
 
@@ -95,7 +94,9 @@ class IndexedDataset:
         counts = self._loader._options.counts
         # Number of the first sample of each shard, and at the end of all samples.
         self._firsts = None if counts is None else _firsts(counts)
+        self._manifest = _paths.file(manifest, _paths.here())
         self._turns = Turns()
+        self._located: tuple[int, _native.Locator | None] | None = None
 
     def __len__(self) -> int:
         """Return the number of samples of all shards.
@@ -151,11 +152,13 @@ class IndexedDataset:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"loader": self._loader, "firsts": self._firsts}
+        return {"loader": self._loader, "firsts": self._firsts, "manifest": self._manifest}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._loader, self._firsts = state["loader"], state["firsts"]
+        self._manifest = state["manifest"]
         self._turns = Turns()
+        self._located = None
 
     def __repr__(self) -> str:
         urls = self._loader._options.urls
@@ -182,6 +185,18 @@ class IndexedDataset:
         assert place is not None, "the counts are those of the selection"
         return place
 
+    def _locator(self) -> _native.Locator | None:
+        """Return the member index, opened by this process; None if there is none."""
+        if self._manifest is None:
+            return None
+        process = _native.forks()
+        if self._located is None or self._located[0] != process:
+            options = self._loader._options
+            way = (options.daemon, launch(), options.timeout)
+            found = _native.Locator.open(os.fspath(self._manifest), options.urls, way)
+            self._located = (process, found)
+        return self._located[1]
+
     def _batch(self, indices: Any) -> dict[str, Any]:
         try:
             numbers = [operator.index(index) for index in indices]
@@ -202,7 +217,7 @@ class IndexedDataset:
             raise Invalid("an empty batch has no fields; name at least one sample")
         with self._turns.lock:
             native = self._loader._opened()
-            native.pick(places)
+            native.pick(places, self._locator())
             found = native.next()
         if not isinstance(found, _native.Batch):
             raise Invalid("the daemon ended a request without its samples; report it as a bug")

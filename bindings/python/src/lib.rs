@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   loader   a job's batches: open, start, next, without the GIL    loader.rs
+//!   locator  places of samples, by a member index                 locator.rs
 //!   batch    one batch, column by column, to Python objects         batch.rs
 //!   tensor   decoded memory, handed to a framework                  tensor.rs
 //!   dlpack   the C structures of that hand-over                     dlpack.rs
@@ -23,6 +24,7 @@ mod dlpack;
 mod errors;
 mod interruptible;
 mod loader;
+mod locator;
 mod selection;
 mod tensor;
 mod tools;
@@ -41,6 +43,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("VIEWS_MAX", forebay_decode::VIEWS_MAX)?;
     module.add_class::<loader::Loader>()?;
     module.add_class::<selection::Selection>()?;
+    module.add_class::<locator::Locator>()?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<batch::Texts>()?;
     module.add_class::<batch::View>()?;
@@ -59,7 +62,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tools::cores, module)?)?;
     module.add_function(wrap_pyfunction!(tools::forks, module)?)?;
     module.add_function(wrap_pyfunction!(tools::count, module)?)?;
-    module.add_function(wrap_pyfunction!(tools::listed, module)?)?;
+    module.add_function(wrap_pyfunction!(locator::listed, module)?)?;
     module.add_function(wrap_pyfunction!(tools::manifest_hash, module)?)?;
     module.add_function(wrap_pyfunction!(tools::repeats, module)?)?;
     module.add_function(wrap_pyfunction!(tools::check_field, module)?)?;

@@ -23,6 +23,7 @@ use crate::batch::Batch;
 use crate::device::Device as Gpu;
 use crate::errors::{Failure, exception, raise};
 use crate::interruptible::interruptible;
+use crate::locator::Locator;
 use crate::selection::Selection;
 use crate::tools::{seconds, stats_json};
 
@@ -222,12 +223,28 @@ impl Loader {
     }
 
     /// Asks for samples by their places, each (index in the data set, shard, place in it), as one
-    /// batch.
-    fn pick(&self, py: Python<'_>, samples: Vec<(u64, u32, u64)>) -> PyResult<()> {
+    /// batch. With a `locator`, only these samples are read of shards that are not in the cache.
+    #[pyo3(signature = (samples, locator=None))]
+    fn pick(
+        &self,
+        py: Python<'_>,
+        samples: Vec<(u64, u32, u64)>,
+        locator: Option<&Locator>,
+    ) -> PyResult<()> {
         let picked = |(position, shard, ordinal)| Picked { position, shard, ordinal };
-        let samples = samples.into_iter().map(picked).collect();
-        let asked = self.get().and_then(|loader| py.detach(|| loader.pick(samples)));
-        asked.map_err(|error| raise(py, &error))
+        let samples: Vec<_> = samples.into_iter().map(picked).collect();
+        let loader = self.get().map_err(|error| raise(py, &error))?;
+        let places = locator.map(|locator| locator.0.clone());
+        let ask = move || {
+            let located = places.map(|places| places.locate(&samples)).transpose()?;
+            loader.pick_located(samples, located.unwrap_or_default())
+        };
+        // The index may lie in a store.
+        let asked = py.detach(|| match locator {
+            Some(_) => interruptible("fb-locate", ask),
+            None => Ok(ask()?),
+        });
+        asked.map_err(|failure| failure.raise(py))
     }
 
     /// Begins an epoch whose shards are leased, as `sharing` (JSON) says, or goes on with it.

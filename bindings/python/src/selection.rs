@@ -2,17 +2,17 @@
 
 #![allow(clippy::needless_pass_by_value, reason = "what Python passes arrives owned")]
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forebay_client::{Documents, is_same_object};
 use forebay_engine::filter::{Choice, Choices, Filter};
-use forebay_error::{Error, ErrorKind, Result, command};
-use forebay_shard::Manifest;
-use forebay_shard::members::{MemberIndex, path_of};
+use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::message::Chosen;
 use pyo3::prelude::*;
 
 use crate::errors::raise;
+use crate::interruptible::interruptible;
+use crate::locator::{Way, documents};
 
 /// Samples of a job's shards.
 #[pyclass(frozen, module = "forebay._native")]
@@ -28,12 +28,14 @@ impl Selection {
     #[new]
     fn new(
         py: Python<'_>,
-        manifest: PathBuf,
+        manifest: String,
         urls: Vec<String>,
         filters: Vec<String>,
+        way: Way,
     ) -> PyResult<Self> {
-        let chosen = py.detach(|| chosen(&manifest, &urls, &filters));
-        chosen.map_err(|error| raise(py, &error))
+        let choose = move || chosen(&documents(&manifest, way)?, &urls, &filters);
+        let chosen = py.detach(|| interruptible("fb-filter", choose));
+        chosen.map_err(|failure| failure.raise(py))
     }
 
     /// Chooses all samples of shards with these counts.
@@ -70,27 +72,19 @@ impl Selection {
     }
 }
 
-fn chosen(manifest: &Path, urls: &[String], filters: &[String]) -> Result<Selection> {
-    let read = Manifest::read(manifest)?;
-    let listed = read.of(urls).map_err(|error| error.at("path", manifest.display()))?;
-    let index = MemberIndex::open(&path_of(manifest)).map_err(|error| match error.kind() {
+fn chosen(manifest: &Documents, urls: &[String], filters: &[String]) -> Result<Selection> {
+    let read = manifest.manifest()?;
+    let listed = read.of(urls).map_err(|error| error.at("path", manifest))?;
+    let index = manifest.members(&read).map_err(|error| match error.kind() {
         ErrorKind::NotFound => Error::new(ErrorKind::Invalid, "the manifest has no member index")
-            .at("path", manifest.display())
+            .at("path", manifest)
             .advise("write it with `forebay index URLS -o MANIFEST --columns json:NAME,…`"),
         _ => error,
     })?;
-    index.check(&read)?;
     let choices = Filter::new(filters, &index)?.choose(&index, &listed.numbers)?;
     let chosen = choices.iter().zip(urls).zip(&listed.numbers).map(|((choice, url), number)| {
-        let indexed = read.shards()[*number].url.as_str();
-        choice.to_wire(indexed != url || !has_versions(url))
+        choice.to_wire(!is_same_object(&read.shards()[*number].url, url))
     });
     let chosen = chosen.collect();
     Ok(Selection { choices: Choices::new(choices), chosen })
-}
-
-/// Returns true for an object whose store gives it a version that is the same for all nodes. That
-/// of a file has its inode in it, and that of a command's output the time of its run.
-fn has_versions(url: &str) -> bool {
-    command(url).is_none() && url.contains("://") && !url.starts_with("file:")
 }

@@ -5,7 +5,6 @@
 
 use std::ffi::OsString;
 use std::num::NonZero;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -122,22 +121,6 @@ pub(crate) fn count(
         Ok(counted.into_iter().map(|(_, samples)| samples).collect())
     };
     py.detach(|| interruptible("fb-count", count)).map_err(|failure| failure.raise(py))
-}
-
-/// Returns a manifest's entries of `urls`, in their order: samples of each, and bytes of each if
-/// all are known.
-#[pyfunction]
-pub(crate) fn listed(
-    py: Python<'_>,
-    manifest: PathBuf,
-    urls: Vec<String>,
-) -> PyResult<(Vec<u64>, Option<Vec<u64>>)> {
-    let read = || -> Result<_> {
-        let listed = Manifest::read(&manifest)?.of(&urls);
-        let listed = listed.map_err(|error| error.at("path", manifest.display()))?;
-        Ok((listed.counts, listed.bytes))
-    };
-    py.detach(read).map_err(|error| raise(py, &error))
 }
 
 /// The hash that two equal data sets in the same order share.

@@ -49,6 +49,8 @@ pub struct Peered {
     hop: Hop,
     /// Tenant for whose job it reads.
     tenant: Option<String>,
+    /// True if records come from copies alone: no node fetches a shard for them.
+    copies_only: bool,
     times: PeerTimes,
 }
 
@@ -61,7 +63,13 @@ impl Peered {
         hop: Hop,
         tenant: Option<String>,
     ) -> Self {
-        Self { origin, peers, hop, tenant, times: PeerTimes::default() }
+        Self { origin, peers, hop, tenant, copies_only: false, times: PeerTimes::default() }
+    }
+
+    /// The same, whose records come from copies that other nodes have already, or from the origin.
+    #[must_use]
+    pub fn of_copies(self) -> Self {
+        Self { copies_only: true, ..self }
     }
 
     /// Returns the nodes to ask for a shard.
@@ -276,7 +284,11 @@ impl Source for Peered {
         rank: &Rank,
     ) -> Vec<(Span, Result<()>)> {
         let route = self.route(url);
-        let nodes = [(self.asked_owner(&route), false), (route.next, true)];
+        let owner = match self.copies_only {
+            true => route.owner.clone(),
+            false => self.asked_owner(&route),
+        };
+        let nodes = [(owner, self.copies_only), (route.next, true)];
         let wanted = wanted.into_iter();
         let wanted = wanted.map(|(offset, span)| Wanted { offset, span, is_here: false });
         let (mut wanted, mut last): (Vec<_>, _) = (wanted.collect(), None);
@@ -330,6 +342,10 @@ impl Source for Peered {
 
     fn trouble(&self, url: &str) -> Option<Error> {
         self.origin.trouble(url)
+    }
+
+    fn has_ranges(&self, url: &str) -> bool {
+        self.origin.has_ranges(url)
     }
 
     fn is_remote(&self) -> bool {

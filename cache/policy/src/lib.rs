@@ -2,9 +2,11 @@
 //!
 //! [`evict`] orders the shards of a tier by past use; [`Foresight`] by future use, which the daemon
 //! knows for jobs that announce their reads: there, prefetching and eviction are one decision.
-//! [`simulate`] runs either on a clock of its own. Nothing here touches a disk, a network or a real
-//! clock, so that a node and a simulation run the same code.
+//! [`access`] compares the cost of parts of a shard with that of the whole. [`simulate`] runs a
+//! policy on a clock of its own. Nothing here touches a disk, a network or a real clock, so that a
+//! node and a simulation run the same code.
 
+pub mod access;
 pub mod evict;
 mod foresight;
 mod shortfall;

@@ -215,6 +215,8 @@ pub enum Catalogue {
     Plain(Index),
     /// All of it.
     Packed(Packed),
+    /// Some samples only, and their places in the shard, which ascend.
+    Sparse(Vec<usize>, Index),
 }
 
 impl Default for Catalogue {
@@ -234,7 +236,7 @@ impl Catalogue {
     #[must_use]
     pub fn fields(&self) -> &[String] {
         match self {
-            Self::Plain(index) => &index.fields,
+            Self::Plain(index) | Self::Sparse(_, index) => &index.fields,
             Self::Packed(packed) => packed.fields(),
         }
     }
@@ -245,6 +247,9 @@ impl Catalogue {
         match self {
             Self::Plain(index) => index.samples.get(at).cloned(),
             Self::Packed(packed) => packed.sample(at),
+            Self::Sparse(places, index) => {
+                index.samples.get(places.binary_search(&at).ok()?).cloned()
+            }
         }
     }
 
@@ -252,7 +257,7 @@ impl Catalogue {
     #[must_use]
     pub fn members_of(&self, sample: &Sample) -> Vec<Member> {
         match self {
-            Self::Plain(index) => index.members_of(sample).to_vec(),
+            Self::Plain(index) | Self::Sparse(_, index) => index.members_of(sample).to_vec(),
             Self::Packed(packed) => packed.members_of(sample),
         }
     }
@@ -261,7 +266,7 @@ impl Catalogue {
     #[must_use]
     pub fn index(&self) -> Index {
         match self {
-            Self::Plain(index) => index.clone(),
+            Self::Plain(index) | Self::Sparse(_, index) => index.clone(),
             Self::Packed(packed) => packed.unpack(),
         }
     }
@@ -272,6 +277,7 @@ impl Catalogue {
         match self {
             Self::Plain(index) => index.bytes(),
             Self::Packed(packed) => packed.bytes(),
+            Self::Sparse(places, index) => size_of_val(&**places) + index.bytes(),
         }
     }
 }

@@ -143,6 +143,10 @@ proptest! {
                 }
             }
             prop_assert_eq!(at, made.len());
+            // The same block twice is two answers.
+            let wanted: Vec<_> = (0..info.blocks()).chain(0..info.blocks()).map(|b| (number, b)).collect();
+            let one_by_one: Vec<_> = wanted.iter().map(|(s, b)| index.samples(*s, *b).unwrap()).collect();
+            prop_assert_eq!(index.blocks(&wanted).unwrap(), one_by_one);
             for number_of in 0..COLUMNS.len() {
                 let found = column(&index, number, number_of).unwrap();
                 let wrote: Vec<_> = made.iter().map(|sample| sample.3[number_of].clone()).collect();
@@ -306,6 +310,60 @@ impl ReadAt for Counted {
     fn read_at(&self, at: u64, into: &mut [u8]) -> Result<()> {
         self.1.fetch_add(into.len() as u64, Ordering::Relaxed);
         self.0.read_at(at, into)
+    }
+}
+
+/// Blocks of many shards come in one round of reads where runs are short enough to be read as a
+/// whole, else in two, and no more bytes than those of tables and blocks.
+#[test]
+fn blocks_come_in_one_or_two_rounds() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = |number: usize| made(&format!("{number:09}"), none());
+    let shards: Vec<Vec<Made>> = (0..3).map(|_| (0..5000).map(one).collect()).collect();
+    let (path, _) = write(&shards, folder.path()).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let wanted = [(2, 4), (0, 0), (2, 1)];
+    for (at_once, expected) in [(1 << 20, 1), (0, 2)] {
+        let rounds = Arc::<Mutex<Vec<u64>>>::default();
+        let slow = Slow { memory: Memory(Mutex::new(bytes.clone())), at_once, rounds };
+        let told = slow.rounds.clone();
+        let index = MemberIndex::new(Box::new(slow), "x".into()).unwrap();
+        let found = index.blocks(&wanted).unwrap();
+        let keys: Vec<_> = found.iter().map(|block| block.samples[0].key.as_str()).collect();
+        assert_eq!(keys, ["000004096", "000000000", "000001024"]);
+        let rounds = told.lock().unwrap().clone();
+        assert_eq!(rounds.iter().filter(|bytes| **bytes > 0).count(), expected, "{rounds:?}");
+        assert!(rounds.iter().sum::<u64>() < bytes.len() as u64);
+    }
+    let index = MemberIndex::open(&path).unwrap();
+    let error = index.blocks(&[(1, 5)]).unwrap_err();
+    assert_eq!((error.kind(), error.place("shard")), (ErrorKind::Corrupt, Some("1")));
+}
+
+/// An index each of whose rounds of reads is a round trip; it notes the bytes of each.
+struct Slow {
+    memory: Memory,
+    at_once: u64,
+    rounds: Arc<Mutex<Vec<u64>>>,
+}
+
+impl ReadAt for Slow {
+    fn bytes(&self) -> Result<u64> {
+        self.memory.bytes()
+    }
+
+    fn read_at(&self, at: u64, into: &mut [u8]) -> Result<()> {
+        self.memory.read_at(at, into)
+    }
+
+    fn read_all(&self, pieces: &mut [(u64, Vec<u8>)]) -> Result<()> {
+        let bytes = pieces.iter().map(|(_, into)| into.len() as u64).sum();
+        self.rounds.lock().unwrap().push(bytes);
+        pieces.iter_mut().try_for_each(|(at, into)| self.memory.read_at(*at, into))
+    }
+
+    fn at_once(&self) -> u64 {
+        self.at_once
     }
 }
 

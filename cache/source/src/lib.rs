@@ -181,6 +181,11 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// Returns false if the origin is known to send a shard only as a whole.
+    fn has_ranges(&self, _url: &str) -> bool {
+        true
+    }
+
     /// Returns true if a read asks a store over a network.
     fn is_remote(&self) -> bool {
         false

@@ -122,6 +122,10 @@ impl Source for Linked {
         self.server.trouble(&self.link)
     }
 
+    fn has_ranges(&self, _: &str) -> bool {
+        self.server.has_ranges(&self.link)
+    }
+
     fn is_remote(&self) -> bool {
         self.server.is_remote()
     }

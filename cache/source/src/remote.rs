@@ -186,6 +186,10 @@ impl<S: Store + 'static> Source for Remote<S> {
         self.0.route().link.trouble(Target { folder: folder_of(url), url })
     }
 
+    fn has_ranges(&self, url: &str) -> bool {
+        !self.0.route().link.lacks().know(Lack::Ranges, url)
+    }
+
     fn is_remote(&self) -> bool {
         true
     }

@@ -42,6 +42,8 @@ pub(crate) enum Body {
     Memory(Arc<Blocks>),
     /// Not on this node: the shard is read through.
     Origin,
+    /// The same, and a job's own member index says where its members are.
+    Ranges,
 }
 
 /// Tier of an open shard.
@@ -243,7 +245,13 @@ impl Shard {
     /// it.
     #[must_use]
     pub fn is_read_through(&self) -> bool {
-        self.lost.get().is_some() || matches!(self.body, Body::Origin)
+        self.lost.get().is_some() || matches!(self.body, Body::Origin | Body::Ranges)
+    }
+
+    /// Returns true if ranges come from the origin by a job's own member index.
+    #[must_use]
+    pub fn is_by_ranges(&self) -> bool {
+        matches!(self.body, Body::Ranges)
     }
 
     /// Returns true if the index came from another node, which owns the shard.

@@ -11,6 +11,7 @@
 mod admin;
 mod announce;
 mod at_owner;
+mod by_ranges;
 mod capacity;
 mod check;
 mod explain;
@@ -60,6 +61,7 @@ use crate::shutdown::shutting_down;
 use crate::tenant::Tenant;
 use crate::tier::{CopyFacts, Tier, TierConfig, Urgency};
 pub use announce::{AnnouncedReads, Announcement};
+pub use by_ranges::{ObjectRange, Places};
 pub use check::Checked;
 pub use explain::{Explained, OriginAnswer, Quota, TierRoom};
 pub use for_peers::PeerShard;

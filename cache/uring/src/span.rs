@@ -84,6 +84,19 @@ impl Span {
         piece
     }
 
+    /// Puts `next`, which was cut off behind this piece, back to it.
+    ///
+    /// # Panics
+    /// If it does not follow this piece in the same lease.
+    #[must_use]
+    pub fn join(mut self, next: Self) -> Self {
+        let follows =
+            Arc::ptr_eq(&self.block, &next.block) && next.offset == self.offset + self.len;
+        assert!(follows, "join of {self:?} with {next:?}, which does not follow it");
+        self.len += next.len;
+        self
+    }
+
     /// An empty piece, which overlaps nothing.
     fn stub(&self) -> Self {
         Self { block: Arc::clone(&self.block), offset: self.offset, len: 0 }

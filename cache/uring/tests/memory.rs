@@ -208,3 +208,21 @@ proptest! {
         prop_assert_eq!(arena.in_use(), 0);
     }
 }
+
+/// A span that was cut and joined is what it was; pieces that do not follow each other stay apart.
+#[test]
+fn pieces_of_a_span_are_joined_again() {
+    let arena = Arena::new(Region::create("forebay-join", CHUNK).unwrap());
+    let mut span = arena.try_lease(12_000).unwrap();
+    span.iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
+    let (offset, len) = (span.offset(), span.len());
+    let mut middle = span.split_to(12_000);
+    let first = middle.split_to(5_000);
+    let joined = first.join(middle).join(span);
+    assert_eq!((joined.offset(), joined.len()), (offset, len));
+    assert!(joined.iter().take(12_000).enumerate().all(|(at, byte)| *byte == at as u8));
+    let other = arena.try_lease(4_096).unwrap();
+    let apart = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| joined.join(other)));
+    assert!(apart.is_err());
+    assert_eq!(arena.in_use(), 0);
+}

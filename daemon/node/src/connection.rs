@@ -6,6 +6,7 @@
 mod checkpoint;
 mod incoming;
 mod members;
+mod ranges;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -25,7 +26,8 @@ use forebay_wire::clock::now_ns;
 use forebay_wire::frame;
 use forebay_wire::leases::Sharing;
 use forebay_wire::message::{
-    Begin, Came, Cause, Chosen, Extent, LeftOut, Mixture, Open, Reply, Request, RequestKind, Work,
+    Begin, Came, Cause, Chosen, Extent, LeftOut, Located, Mixture, Open, Reply, Request,
+    RequestKind, Work,
 };
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
 use tokio::io::Interest;
@@ -39,6 +41,7 @@ use crate::Node;
 use crate::access::{Holder, Rights, SessionPermit};
 use crate::sessions::RegisteredSession;
 use incoming::{Incoming, Intake, received};
+use ranges::RangeRequest;
 
 /// Frames queued for a client that reads slowly. Batches are bounded by slots before that.
 const OUTGOING: usize = 8;
@@ -147,6 +150,7 @@ pub async fn serve(
         mixture: Mixture::default(),
         extent: None,
         chosen: None,
+        located: Vec::new(),
         traces: false,
         on_change: OnChange::default(),
         telling: None,
@@ -187,6 +191,8 @@ struct Connection {
     extent: Option<Extent>,
     /// Samples of the next job, if it reads some only.
     chosen: Option<Vec<Chosen>>,
+    /// Places of the samples that the job picks next.
+    located: Vec<Located>,
     /// True if the next job asks for its shards' arrivals.
     traces: bool,
     /// Treatment of shards that change during a run of the next job.
@@ -251,9 +257,11 @@ impl Connection {
                 Request::Choose { shards } => self.chosen = Some(shards),
                 Request::Trace => self.traces = true,
                 Request::ServeChanges => self.on_change = OnChange::Serve,
+                Request::Locate { shards } => self.located = shards,
                 Request::Pick { run, samples } => {
                     self.begins()?;
-                    self.session()?.lock().pick(run, samples);
+                    let located = std::mem::take(&mut self.located);
+                    self.session()?.lock().pick(run, samples, located);
                 }
                 Request::Bad(bad) => self.session()?.told().bad_samples = BadSamples::told(bad),
                 Request::Progress(mut progress) => {
@@ -277,6 +285,10 @@ impl Connection {
                 Request::Index { url, origin } => self.index(url, Options::from(origin)).await?,
                 Request::Members { url, origin, first } => {
                     self.members(url, Options::from(origin), first).await?;
+                }
+                Request::Range { number, url, origin, version, at, len } => {
+                    let wanted = RangeRequest { number, url, version, at, len };
+                    self.range(wanted, Options::from(origin)).await?;
                 }
                 Request::List { pattern, origin } => {
                     self.list(pattern, Options::from(origin)).await?;

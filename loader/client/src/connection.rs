@@ -14,7 +14,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::leases::{Mark, Sharing};
 use forebay_wire::message::{
-    Bad, Begin, Chosen, Extent, LeftOut, Mixture, Picked, Progress, Reply, Request,
+    Bad, Begin, Chosen, Extent, LeftOut, Located, Mixture, Picked, Progress, Reply, Request,
 };
 use forebay_wire::socket::SocketPath;
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
@@ -153,6 +153,18 @@ impl Connection {
             return Err(self.is_older("does not give samples by position"));
         }
         self.send(&Request::Pick { run, samples: samples.to_vec() })
+    }
+
+    /// Locates the samples of the next [`Connection::pick`]. A daemon of the release before reads
+    /// whole shards.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn locate(&self, shards: &[Located]) -> Result<()> {
+        match self.protocol < PROTOCOL_POSITIONS || shards.is_empty() {
+            true => Ok(()),
+            false => self.send(&Request::Locate { shards: shards.to_vec() }),
+        }
     }
 
     /// Begins a run of leased shards, or goes on with one.

@@ -8,6 +8,7 @@
 //!     └─ Session     raw batches in the slab, across restarts    session.rs
 //!          ├─ Lease      a slot, until the last user is done     lease.rs
 //!          └─ Connection one socket to one daemon                connection.rs
+//!               ├─ Documents manifests and member indexes       documents.rs, remote.rs
 //!               ├─ Files     what it opens for the daemon      files.rs
 //!               ├─ Commands  what it runs for the daemon        commands.rs
 //!               ├─ CheckpointWriter, CheckpointReader          checkpoint.rs
@@ -26,6 +27,7 @@ mod commands;
 mod connection;
 mod counting;
 mod deadline;
+mod documents;
 mod files;
 mod launch;
 mod lease;
@@ -33,6 +35,7 @@ mod leased;
 mod loader;
 mod members;
 mod outage;
+mod remote;
 mod session;
 mod trace;
 mod waits;
@@ -48,10 +51,12 @@ pub use checkpoint::{
 };
 pub use connection::Connection;
 pub use deadline::{Deadline, TIMEOUT_MAX};
+pub use documents::{Documents, Locator, is_same_object};
 pub use launch::{Capacity, LOG_MAX, Launch, RuntimeDirectory};
 pub use lease::Lease;
 pub use loader::{Batch, Loader, LoaderConfig, Next, Rows, Stats, Tally, View};
 pub use members::ShardPart;
+pub use remote::RemoteReads;
 pub use session::{RawBatch, SessionConfig};
 pub use trace::{EVENTS_MAX, TRACE, Trace, Traced};
 pub use waits::{WaitReport, Waits};

@@ -7,6 +7,7 @@
 
 mod lending;
 mod order;
+mod picking;
 mod retiring;
 mod rows;
 mod telling;
@@ -24,7 +25,7 @@ use forebay_wire::clock::now_ns;
 use forebay_wire::fork::Generation;
 use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{
-    self, Bad, Begin, Bytes, Cause, Decoded, Opened, Picked, Progress, RunEnd, Stage,
+    self, Bad, Begin, Bytes, Cause, Decoded, Opened, Progress, RunEnd, Stage,
 };
 use serde::Serialize;
 
@@ -308,14 +309,6 @@ impl Loader {
     /// `Invalid` if the daemon's release knows no such run.
     pub fn start(&self, begin: Begin) -> Result<()> {
         self.begin(begin.epoch, Rest::Play(begin))
-    }
-
-    /// Asks for these samples as a run of one batch; whatever an earlier run had ready is dropped.
-    ///
-    /// # Errors
-    /// `Invalid` if the daemon's release gives no samples so.
-    pub fn pick(&self, samples: Vec<Picked>) -> Result<()> {
-        self.begin(0, Rest::Pick(samples.into()))
     }
 
     /// Starts a run of leased shards; whatever an earlier one had ready is dropped. One that begins

@@ -15,8 +15,8 @@ use forebay_wire::fork::Generation;
 use forebay_wire::frame::Receiver;
 use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{
-    self, Bad, Begin, Chosen, Extent, Mixture, Open, Opened, Picked, Progress, Reply, Request,
-    RunEnd,
+    self, Bad, Begin, Chosen, Extent, Located, Mixture, Open, Opened, Picked, Progress, Reply,
+    Request, RunEnd,
 };
 use forebay_wire::slab::Slab;
 
@@ -128,8 +128,8 @@ enum Question {
 pub(crate) enum Rest {
     /// Batches, from the first that was not received yet.
     Play(Begin),
-    /// One batch of these samples.
-    Pick(Arc<[Picked]>),
+    /// One batch of these samples, whose places the job's own index may have.
+    Pick(Arc<[Picked]>, Arc<[Located]>),
     /// Batches of leased shards; how far they came, [`Wanted::leased`] knows.
     Share,
 }
@@ -140,7 +140,10 @@ impl Wanted {
         match &self.rest {
             None => Ok(()),
             Some(Rest::Play(begin)) => connection.play(self.run, *begin),
-            Some(Rest::Pick(samples)) => connection.pick(self.run, samples),
+            Some(Rest::Pick(samples, located)) => {
+                connection.locate(located)?;
+                connection.pick(self.run, samples)
+            }
             Some(Rest::Share) => {
                 let leased = self.leased.as_ref().expect("set with the run");
                 connection.share(self.run, leased.sharing())

@@ -9,6 +9,7 @@ mod awaited;
 mod foresee;
 mod gather;
 mod leased;
+mod located;
 mod look;
 mod patience;
 mod producer;
@@ -25,7 +26,9 @@ use forebay_source::Options;
 use forebay_store::{ShardHandle, Store};
 use forebay_uring::Region;
 use forebay_wire::leases::{self, Mark, Sharing};
-use forebay_wire::message::{Batch, Begin, Chosen, Extent, Mixture, Open, Opened, Picked, RunEnd};
+use forebay_wire::message::{
+    self, Batch, Begin, Chosen, Extent, Mixture, Open, Opened, Picked, RunEnd,
+};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use tokio::sync::{mpsc, watch};
@@ -39,6 +42,7 @@ use awaited::Waits;
 use foresee::Outlook;
 use gather::{Gatherer, Stages};
 use leased::{Acknowledgements, Leased, Trainer};
+use located::Located;
 use patience::Patience;
 use producer::{Outcome, Producer};
 pub use slots::{Grant, Memory, SlabMemory};
@@ -114,6 +118,8 @@ pub(crate) struct JobData {
     pub(crate) outlook: Outlook,
     /// Samples that the job reads, if not all of its shards.
     pub(crate) choices: Option<Choices>,
+    /// Places of samples that the job's own index has.
+    pub(crate) located: Located,
 }
 
 impl JobData {
@@ -295,6 +301,7 @@ impl Session {
             bytes: extent.map(|extent| extent.bytes.clone()),
             outlook: Outlook::default(),
             choices,
+            located: Located::default(),
             spec,
             mixture,
         };
@@ -344,13 +351,20 @@ impl Session {
     /// Plays an epoch from a position on, ending the current run.
     pub fn start(&mut self, run: u64, begin: Begin) {
         let (job, events) = (self.job.clone(), self.events.clone());
-        self.run(run, async move { play(job, run, begin, &events).await });
+        self.run(run, async move {
+            job.located.clear();
+            play(job, run, begin, &events).await
+        });
     }
 
-    /// Delivers these samples as one batch, ending the current run.
-    pub fn pick(&mut self, run: u64, samples: Vec<Picked>) {
+    /// Delivers these samples as one batch, ending the current run; `located` has their places by
+    /// the job's own index, if it has one.
+    pub fn pick(&mut self, run: u64, samples: Vec<Picked>, located: Vec<message::Located>) {
         let (job, events) = (self.job.clone(), self.events.clone());
-        self.run(run, async move { pick(job, run, &samples, &events).await });
+        self.run(run, async move {
+            job.located.set(located, job.spec.urls.len())?;
+            pick(job, run, &samples, &events).await
+        });
     }
 
     /// Delivers shards that this trainer takes from a queue of `owner`, ending the current run.
@@ -359,6 +373,7 @@ impl Session {
         let acknowledgements = Arc::<Acknowledgements>::default();
         let theirs = acknowledgements.clone();
         self.run(run, async move {
+            job.located.clear();
             let queue = (leases, owner);
             let leased = Leased::begin(job.clone(), run, sharing, queue, theirs, &events).await?;
             share(job, leased, &events).await

@@ -19,6 +19,7 @@ mod members;
 pub mod message;
 mod metered;
 mod mixture;
+mod request_kind;
 pub mod slab;
 pub mod socket;
 

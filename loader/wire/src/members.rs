@@ -57,3 +57,33 @@ pub struct Indexed {
     /// CRC32C of its bytes.
     pub crc32c: u32,
 }
+
+/// Samples of one shard of a job, and the places of their members by the job's own index.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Located {
+    /// The shard, as an index into [`crate::message::Open::urls`].
+    pub shard: u32,
+    /// Version of the object that was indexed, if it is the same at the job's URL.
+    pub version: Option<String>,
+    /// Length of the plain tar in bytes.
+    pub bytes: u64,
+    /// Samples of the whole shard.
+    pub total: u64,
+    /// Names indexed by [`Indexed::field`].
+    pub fields: Vec<String>,
+    /// Samples with their places in the shard, which ascend.
+    pub samples: Vec<(u64, IndexedSample)>,
+}
+
+/// A range of an object that is no shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangePart {
+    /// Number of the request.
+    pub number: u64,
+    /// Length of the object.
+    pub len: u64,
+    /// Version of the object.
+    pub version: String,
+    /// The bytes, as many as one answer has.
+    pub bytes: Vec<u8>,
+}

@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint;
 use crate::leases::{LogPosition, Mark, Sharing};
 pub use crate::left_out::LeftOut;
-pub use crate::members::{Chosen, Indexed, IndexedSample, MembersPart};
+pub use crate::members::{Chosen, Indexed, IndexedSample, Located, MembersPart, RangePart};
 pub use crate::mixture::{Glide, Mixture, Phase, Proportion, Stream};
+pub use crate::request_kind::RequestKind;
 
 /// Messages from trainer to daemon. A variant's index is its identity on the wire: variants of a
 /// released protocol keep theirs, and later ones take the indexes of admin requests that moved to
@@ -138,29 +139,27 @@ pub enum Request {
         /// Number of the first sample.
         first: u64,
     },
-}
-
-/// Kind of a request, as the first byte of its encoding tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RequestKind(u8);
-
-impl RequestKind {
-    const OPEN: Self = Self(1);
-    const MIX: Self = Self(6);
-    const EXTENT: Self = Self(8);
-    const CHOOSE: Self = Self(19);
-
-    /// Kind of the request that begins with this byte.
-    #[must_use]
-    pub fn of(first: u8) -> Self {
-        Self(first)
-    }
-
-    /// True for a request that lists a job's shards.
-    #[must_use]
-    pub fn is_list(self) -> bool {
-        [Self::OPEN, Self::MIX, Self::EXTENT, Self::CHOOSE].contains(&self)
-    }
+    /// Locates samples of the next [`Request::Pick`]: of shards that are not in the cache, the
+    /// members of these samples alone are read.
+    Locate {
+        /// Samples by shard.
+        shards: Vec<Located>,
+    },
+    /// Asks for a range of an object that is no shard; answered by [`Reply::Range`].
+    Range {
+        /// Chosen by the client; names the answer.
+        number: u64,
+        /// URL of the object.
+        url: String,
+        /// Endpoint and credentials to reach it.
+        origin: BTreeMap<String, String>,
+        /// Version to read; any if unset.
+        version: Option<String>,
+        /// First byte.
+        at: u64,
+        /// Number of bytes.
+        len: u64,
+    },
 }
 
 /// A piece of work on one of a job's shards, reported to a job that traces its batches.
@@ -412,6 +411,8 @@ pub enum Reply {
     Checkpoint(Box<checkpoint::Reply>),
     /// Answers [`Request::Members`].
     Members(Box<MembersPart>),
+    /// Answers [`Request::Range`].
+    Range(Box<RangePart>),
 }
 
 /// A job's data and options.
@@ -702,8 +703,15 @@ mod tests {
             Request::Mix(Mixture::default()),
             Request::Extent(Extent { bytes: Vec::new(), ranks: (0, 1) }),
             Request::Choose { shards: Vec::new() },
+            Request::Locate { shards: Vec::new() },
         ];
-        let kinds = [RequestKind::OPEN, RequestKind::MIX, RequestKind::EXTENT, RequestKind::CHOOSE];
+        let kinds = [
+            RequestKind::OPEN,
+            RequestKind::MIX,
+            RequestKind::EXTENT,
+            RequestKind::CHOOSE,
+            RequestKind::LOCATE,
+        ];
         for (list, kind) in lists.iter().zip(kinds) {
             assert_eq!(RequestKind::of(place(list)), kind);
         }
@@ -721,5 +729,7 @@ mod tests {
         let (url, origin) = (String::new(), BTreeMap::new());
         assert_eq!(place(&Request::Members { url, origin, first: 0 }), 20);
         assert_eq!(place(&Reply::Members(Box::default())), 20);
+        let range = RangePart { number: 0, len: 0, version: String::new(), bytes: Vec::new() };
+        assert_eq!(place(&Reply::Range(Box::new(range))), 21);
     }
 }

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -35,6 +36,10 @@ pub(super) const HEAD: [u8; HEAD_BYTES] = head();
 /// Bytes of the trailer: place, length and CRC32C of the directory, version, magic, CRC32C of all
 /// that.
 const TRAILER_BYTES: usize = 8 + 8 + SUM_BYTES + 4 + MAGIC.len() + SUM_BYTES;
+
+/// Longest run of a file that is read as a whole for one of its blocks: two reads of a page cost
+/// more than one of four.
+const FILE_AT_ONCE: u64 = 16 << 10;
 
 /// Longest run that is read at once rather than block by block: a column of a shard of usual size.
 const RUN_AT_ONCE: u64 = 256 << 10;
@@ -72,6 +77,20 @@ pub trait ReadAt: Send + Sync {
     /// # Errors
     /// Those of the medium; an end before the last byte.
     fn read_at(&self, at: u64, into: &mut [u8]) -> Result<()>;
+
+    /// Fills each piece with the bytes from its place on, all at once where reads can overlap.
+    ///
+    /// # Errors
+    /// As [`ReadAt::read_at`].
+    fn read_all(&self, pieces: &mut [(u64, Vec<u8>)]) -> Result<()> {
+        pieces.iter_mut().try_for_each(|(at, into)| self.read_at(*at, into))
+    }
+
+    /// Longest run that is better read as a whole than by its table and a block, one after the
+    /// other.
+    fn at_once(&self) -> u64 {
+        FILE_AT_ONCE
+    }
 }
 
 impl ReadAt for File {
@@ -228,15 +247,70 @@ impl MemberIndex {
     /// # Errors
     /// `Corrupt` for damaged bytes; those of the medium.
     pub fn samples(&self, shard: usize, block: u64) -> Result<Index> {
-        self.decode_samples(shard, block).map_err(|error| self.at(error, shard))
+        let decoded = |bytes: [Vec<u8>; FIXED_REGIONS]| self.decode((shard, block), &bytes);
+        let read = |region| self.run(shard, region, Reading::Block)?.block(block);
+        let read = || Ok([read(MEMBERS)?, read(KEYS)?]);
+        read().and_then(decoded).map_err(|error| self.at(error, shard))
     }
 
-    fn decode_samples(&self, shard: usize, number: u64) -> Result<Index> {
+    /// Reads keys and members of several blocks, each given by its shard and its number there, in
+    /// two rounds of reads at most: short runs or the tables of long ones, then blocks of those.
+    ///
+    /// # Errors
+    /// As [`MemberIndex::samples`].
+    pub fn blocks(&self, wanted: &[(usize, u64)]) -> Result<Vec<Index>> {
+        let mut shards: Vec<usize> = wanted.iter().map(|(shard, _)| *shard).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        let at_once = self.from.at_once();
+        let extents = shards.iter().flat_map(|shard| FIXED.map(|region| (*shard, region)));
+        let extents: Vec<Extent> = extents
+            .map(|(shard, region)| self.extent(shard, region, |len| len <= at_once))
+            .collect::<Result<_>>()?;
+        let mut heads = extents.iter().map(Extent::piece).collect::<Result<Vec<_>>>()?;
+        self.from.read_all(&mut heads).map_err(|error| error.at("path", &self.name))?;
+        let mut runs = Vec::with_capacity(extents.len());
+        for (extent, (_, bytes)) in extents.iter().zip(heads) {
+            let run = Run::new(&*self.from, extent, bytes);
+            runs.push(run.map_err(|error| self.at(error, extent.shard))?);
+        }
+        let of = |shard: &usize| FIXED_REGIONS * shards.binary_search(shard).expect("listed above");
+        let mut pieces = Vec::new();
+        for (shard, block) in wanted {
+            for run in &runs[of(shard)..][..FIXED_REGIONS] {
+                let place = run.place(*block).map_err(|error| self.at(error, *shard))?;
+                match &run.whole {
+                    Some(_) => {}
+                    None => pieces.push((run.start + place.start, zeros(place.end - place.start)?)),
+                }
+            }
+        }
+        self.from.read_all(&mut pieces).map_err(|error| error.at("path", &self.name))?;
+        let mut pieces = pieces.into_iter();
+        let mut decode = |(shard, block): (usize, u64)| {
+            let mut bytes: [Vec<u8>; FIXED_REGIONS] = Default::default();
+            for (run, bytes) in runs[of(&shard)..][..FIXED_REGIONS].iter().zip(&mut bytes) {
+                *bytes = match run.cut(block)? {
+                    Some(cut) => cut,
+                    None => checked(pieces.next().unwrap_or_default().1, block)?,
+                };
+            }
+            self.decode((shard, block), &bytes)
+        };
+        let decoded = wanted.iter().map(|one| decode(*one).map_err(|error| self.at(error, one.0)));
+        decoded.collect()
+    }
+
+    /// Decodes a block's members and keys.
+    fn decode(
+        &self,
+        (shard, number): (usize, u64),
+        [members, keys]: &[Vec<u8>; FIXED_REGIONS],
+    ) -> Result<Index> {
         let info = &self.directory.shards[shard];
         let samples = info.samples_of(number);
-        let members = self.run(shard, MEMBERS, Reading::Block)?.block(number)?;
-        let rows = block::members(&members, samples, self.fields().len(), info.bytes)?;
-        let keys = block::keys(&self.run(shard, KEYS, Reading::Block)?.block(number)?, samples)?;
+        let rows = block::members(members, samples, self.fields().len(), info.bytes)?;
+        let keys = block::keys(keys, samples)?;
         let mut index = Index { fields: self.fields().to_vec(), ..Index::default() };
         for ((members, is_bad), key) in rows.into_iter().zip(keys) {
             let start = index.members.len() as u32;
@@ -280,12 +354,61 @@ impl MemberIndex {
     }
 
     fn run(&self, shard: usize, region: usize, reading: Reading) -> Result<Run<'_>> {
+        let at_once = |len| reading == Reading::Whole && len <= RUN_AT_ONCE;
+        let extent = self.extent(shard, region, at_once)?;
+        let opened = || {
+            let (at, mut bytes) = extent.piece()?;
+            self.from.read_at(at, &mut bytes)?;
+            Run::new(&*self.from, &extent, bytes)
+        };
+        opened().map_err(|error| self.at(error, shard).at("offset", extent.start))
+    }
+
+    /// Returns the place of a run; `at_once` says of a length if it is read as a whole.
+    fn extent(&self, shard: usize, region: usize, at_once: impl Fn(u64) -> bool) -> Result<Extent> {
         let place = shard * self.directory.regions() + region;
         let (start, len) = (self.starts[place], self.directory.runs[place]);
-        let blocks = self.directory.shards[shard].blocks();
-        let at_once = reading == Reading::Whole && len <= RUN_AT_ONCE;
-        let opened = Run::open(&*self.from, (start, len), blocks, at_once);
-        opened.map_err(|error| self.at(error, shard).at("offset", start))
+        let sums = self.directory.shards[shard].blocks().checked_add(1);
+        let table = sums.and_then(|sums| sums.checked_mul(SUM_BYTES as u64));
+        let table = table.filter(|bytes| *bytes <= len);
+        let table = table.ok_or_else(|| wrong("a run is shorter than its table"));
+        let table = table.map_err(|error| self.at(error, shard).at("offset", start))?;
+        Ok(Extent { shard, start, len, table, is_whole: at_once(len) })
+    }
+}
+
+/// Regions that every index has.
+const FIXED: [usize; FIXED_REGIONS] = [MEMBERS, KEYS];
+
+/// Place of a run, and the part of it that is read first.
+struct Extent {
+    shard: usize,
+    start: u64,
+    len: u64,
+    /// Bytes of the table, with its checksum, at the end.
+    table: u64,
+    /// True if all of it is read at once, not the table alone.
+    is_whole: bool,
+}
+
+impl Extent {
+    /// The first read of the run: its place, and memory for it.
+    fn piece(&self) -> Result<(u64, Vec<u8>)> {
+        let bytes = if self.is_whole { self.len } else { self.table };
+        Ok((self.start + self.len - bytes, zeros(bytes)?))
+    }
+}
+
+fn zeros(bytes: u64) -> Result<Vec<u8>> {
+    Ok(vec![0; usize::try_from(bytes).map_err(|_| wrong("a run is too long"))?])
+}
+
+/// Compares a block with the checksum behind it, which is cut off.
+fn checked(mut bytes: Vec<u8>, number: u64) -> Result<Vec<u8>> {
+    let sum = bytes.split_off(bytes.len().saturating_sub(SUM_BYTES));
+    match crc32c(&bytes).to_le_bytes() == *sum {
+        true => Ok(bytes),
+        false => Err(wrong("a block does not match its checksum").at("block", number)),
     }
 }
 
@@ -323,22 +446,11 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Opens the run of `blocks` blocks that is at these bytes (start, length); reads all of it, or
-    /// the table alone.
-    fn open(
-        from: &'a dyn ReadAt,
-        (start, len): (u64, u64),
-        blocks: u64,
-        at_once: bool,
-    ) -> Result<Self> {
-        let size = |bytes: u64| usize::try_from(bytes).map_err(|_| wrong("a run is too long"));
-        let table_bytes =
-            blocks.checked_mul(SUM_BYTES as u64).and_then(|b| b.checked_add(SUM_BYTES as u64));
-        let table_bytes = table_bytes.filter(|bytes| *bytes <= len);
-        let table_bytes = table_bytes.ok_or_else(|| wrong("a run is shorter than its table"))?;
-        let mut bytes = vec![0; size(if at_once { len } else { table_bytes })?];
-        from.read_at(if at_once { start } else { start + len - table_bytes }, &mut bytes)?;
-        let table = &bytes[bytes.len() - size(table_bytes)?..];
+    /// A run of which `bytes` were read: all of them, or the table at its end.
+    fn new(from: &'a dyn ReadAt, extent: &Extent, bytes: Vec<u8>) -> Result<Self> {
+        let Extent { start, len, table: table_bytes, is_whole, .. } = *extent;
+        let table = bytes.len().checked_sub(table_bytes as usize).map(|at| &bytes[at..]);
+        let table = table.ok_or_else(|| wrong("a run is shorter than its table"))?;
         let (table, sum) = table.split_at(table.len() - SUM_BYTES);
         if crc32c(table).to_le_bytes() != sum {
             return Err(wrong("a table does not match its checksum"));
@@ -356,28 +468,33 @@ impl<'a> Run<'a> {
         if at != len - table_bytes {
             return Err(wrong("the blocks of a run do not fill it"));
         }
-        Ok(Self { from, start, whole: at_once.then_some(bytes), places })
+        Ok(Self { from, start, whole: is_whole.then_some(bytes), places })
+    }
+
+    /// Returns the place of a block in the run.
+    fn place(&self, number: u64) -> Result<Range<u64>> {
+        let none = || wrong("there is no such block");
+        let number = usize::try_from(number).map_err(|_| none())?;
+        let ends = self.places.get(number).zip(self.places.get(number.saturating_add(1)));
+        ends.map(|(begin, end)| *begin..*end).ok_or_else(none)
+    }
+
+    /// Cuts a block out of the run, if all of it was read.
+    fn cut(&self, number: u64) -> Result<Option<Vec<u8>>> {
+        let place = self.place(number)?;
+        let Some(whole) = &self.whole else { return Ok(None) };
+        // Places end with the run, as compared when it was opened.
+        checked(whole[place.start as usize..place.end as usize].to_vec(), number).map(Some)
     }
 
     /// Reads a block.
     fn block(&self, number: u64) -> Result<Vec<u8>> {
-        let number = usize::try_from(number).map_err(|_| wrong("there is no such block"))?;
-        let ends = self.places.get(number).zip(self.places.get(number + 1));
-        let (begin, end) = ends.ok_or_else(|| wrong("there is no such block"))?;
-        // Blocks are bounded, and so are runs that are kept whole.
-        let (begin, len) = (*begin, (end - begin) as usize);
-        let mut bytes = match &self.whole {
-            Some(whole) => whole[begin as usize..begin as usize + len].to_vec(),
-            None => {
-                let mut bytes = vec![0; len];
-                self.from.read_at(self.start + begin, &mut bytes)?;
-                bytes
-            }
-        };
-        let sum = bytes.split_off(len - SUM_BYTES);
-        match crc32c(&bytes).to_le_bytes() == *sum {
-            true => Ok(bytes),
-            false => Err(wrong("a block does not match its checksum").at("block", number)),
+        if let Some(cut) = self.cut(number)? {
+            return Ok(cut);
         }
+        let place = self.place(number)?;
+        let mut bytes = zeros(place.end - place.start)?;
+        self.from.read_at(self.start + place.start, &mut bytes)?;
+        checked(bytes, number)
     }
 }

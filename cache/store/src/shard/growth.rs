@@ -63,10 +63,15 @@ impl Growth {
 
     /// Index and length of a whole shard.
     pub(crate) fn whole(index: Index, len: u64) -> Self {
-        let progress =
-            Progress { samples: index.samples.len() as u64, counted: true, failed: None };
+        let samples = index.samples.len() as u64;
+        Self::known(Catalogue::whole(index), samples, len)
+    }
+
+    /// Catalogue, number of samples and length of a whole shard.
+    pub(crate) fn known(catalogue: Catalogue, samples: u64, len: u64) -> Self {
+        let progress = Progress { samples, counted: true, failed: None };
         Self {
-            index: Arc::new(RwLock::new(Catalogue::whole(index))),
+            index: Arc::new(RwLock::new(catalogue)),
             progress: Arc::new(watch::Sender::new(progress)),
             wants: Arc::default(),
             len: Arc::new(OnceLock::from(len)),
@@ -200,7 +205,7 @@ impl Growth {
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         match &mut *index {
             Catalogue::Plain(index) => index.append(part, most)?,
-            Catalogue::Packed(_) => return Err(behind_the_last()),
+            Catalogue::Packed(_) | Catalogue::Sparse(..) => return Err(behind_the_last()),
         }
         drop(index);
         self.progress.send_modify(|progress| progress.samples += more);

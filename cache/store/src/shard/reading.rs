@@ -58,7 +58,7 @@ impl Shard {
                         // A record of several parts may reach into one that is still being written.
                         parts.wait_stored(&range).await;
                     }
-                    pending.push(Pending { at: placed.len(), start, end: range.end, span });
+                    pending.push(Pending { at: placed.len(), start, range, span });
                     placed.push(None);
                 }
             }
@@ -87,14 +87,15 @@ impl Shard {
     ) -> Vec<Pending> {
         let mut reads = Vec::with_capacity(pending.len());
         let mut places = Vec::with_capacity(pending.len());
-        for Pending { at, start, end, mut span } in pending {
+        for Pending { at, start, range, mut span } in pending {
             let stub = span.split_to(0);
             reads.push(Read { file: file.clone(), offset: start, into: span });
-            places.push((at, start, end, stub));
+            places.push((at, start, range, stub));
         }
         let deadline = tokio::time::Instant::now() + device::ANSWER_TIMEOUT;
         let mut failed = Vec::new();
-        for (operation, (at, start, end, stub)) in engine.read_many(reads).into_iter().zip(places) {
+        for (operation, (at, start, range, stub)) in engine.read_many(reads).into_iter().zip(places)
+        {
             let Ok(done) = tokio::time::timeout_at(deadline, operation).await else {
                 // The kernel keeps the memory: the caller reads the range again into another.
                 let error = device::silent().at("url", &self.url);
@@ -107,7 +108,7 @@ impl Shard {
                 // These two errors concern the request or the end of the daemon, not the device.
                 Err(error) if !matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Closed) => {
                     self.lose(&error);
-                    failed.push(Pending { at, start, end, span: done.span });
+                    failed.push(Pending { at, start, range, span: done.span });
                     continue;
                 }
                 Err(error) => Err(error),
@@ -116,7 +117,7 @@ impl Shard {
                     let reached = start + transferred as u64;
                     let cut =
                         || Error::new(ErrorKind::Corrupt, "the copy on the tier is truncated");
-                    if reached < end { Err(cut().at("offset", reached)) } else { Ok(()) }
+                    if reached < range.end { Err(cut().at("offset", reached)) } else { Ok(()) }
                 }
             };
             placed[at] = Some(Placed { span: done.span, start, from_tier: true, outcome });
@@ -141,16 +142,27 @@ impl Shard {
             rank.bill_to(|| payer.bill(&self.url));
         }
         let (mut places, mut wanted) = (Vec::new(), Vec::new());
-        for Pending { at, start, end, span } in pending {
-            places.push((at, start, end));
-            wanted.push((start, span));
+        for Pending { at, start, range, mut span } in pending {
+            // An origin needs no alignment: it sends the wanted bytes alone.
+            let before = span.split_to(usize::try_from(range.start - start).expect("in a granule"));
+            let exact =
+                span.split_to(usize::try_from(range.end - range.start).expect("in its footprint"));
+            wanted.push((range.start, exact));
+            places.push((at, start, range, before, span));
         }
         let is_unpacked = self.growth.is_unpacked();
         let read = self.source.read_records(&self.url, &self.stat, is_unpacked, wanted, &rank);
-        let read = places.into_iter().zip(read.await).map(|((at, start, end), (span, outcome))| {
+        let read = places.into_iter().zip(read.await);
+        let read = read.map(|((at, start, range, before, behind), (exact, outcome))| {
+            let len = range.end - range.start;
             if outcome.is_ok() {
-                self.traffic.through_bytes.fetch_add(end - start, Ordering::Relaxed);
+                self.traffic.through_bytes.fetch_add(len, Ordering::Relaxed);
             }
+            // The origin kept the memory of a read that failed there.
+            let span = match exact.len() as u64 == len {
+                true => before.join(exact).join(behind),
+                false => exact,
+            };
             (at, Placed { span, start, from_tier: false, outcome })
         });
         read.collect()
@@ -174,7 +186,7 @@ struct Pending {
     at: usize,
     /// Offset in the shard of the span's first byte.
     start: u64,
-    /// End of the wanted bytes.
-    end: u64,
+    /// The wanted bytes.
+    range: Range<u64>,
     span: Span,
 }

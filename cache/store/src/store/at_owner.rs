@@ -80,10 +80,25 @@ impl Store {
     /// # Errors
     /// As [`forebay_source::Sources::open_for`].
     pub(super) fn source(&self, url: &str, options: &Options) -> Result<Arc<dyn Source>> {
+        self.source_among_nodes(url, options, |peered| peered)
+    }
+
+    /// Returns the source of parts of a shard: copies of other nodes, or the origin.
+    pub(super) fn source_of_parts(&self, url: &str, options: &Options) -> Result<Arc<dyn Source>> {
+        self.source_among_nodes(url, options, Peered::of_copies)
+    }
+
+    fn source_among_nodes(
+        &self,
+        url: &str,
+        options: &Options,
+        with: impl FnOnce(Peered) -> Peered,
+    ) -> Result<Arc<dyn Source>> {
         let source = self.inner.sources.open_for(url, options, self.client.as_ref())?;
         match self.peers() {
             Some(peers) if self.is_shared(&source, url, options) => {
-                Ok(Arc::new(Peered::new(source, peers.clone(), self.hop, self.asking_tenant())))
+                let peered = Peered::new(source, peers.clone(), self.hop, self.asking_tenant());
+                Ok(Arc::new(with(peered)))
             }
             _ => Ok(source),
         }

@@ -456,7 +456,9 @@ impl ShardTable {
                 // The next run of the stream may differ: later readers request it anew.
                 _ if state == ShardState::Broken && shard.stat.binding == Binding::Stream => {}
                 Body::Memory(_) => entry.kept = Some(shard.clone()),
-                Body::Disk { .. } | Body::Origin => self.open.keep(shard.name().clone(), shard),
+                Body::Disk { .. } | Body::Origin | Body::Ranges => {
+                    self.open.keep(shard.name().clone(), shard)
+                }
             }
         }
     }

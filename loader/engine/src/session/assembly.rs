@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_policy::access::REQUEST_BYTES;
 use forebay_shard::Member;
-use forebay_store::{Placed, Shard, ShardHandle, Urgency, Verdict};
+use forebay_store::{Placed, Shard, ShardHandle, Verdict};
 use forebay_uring::Span;
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{self, Batch, Bytes, Cause, Sample, Stage};
@@ -102,8 +103,18 @@ struct Checked {
     run: usize,
     placed: Placed,
     members: Vec<Result<message::Member>>,
-    /// True if another node said where the members are, and it may have been wrong.
+    /// True if another node or the job said where the members are, and may have been wrong.
     is_hearsay: bool,
+}
+
+/// Continuation after reads by ranges.
+enum Again {
+    /// All is read.
+    No,
+    /// The same ranges are read again, into the same memory.
+    Now,
+    /// The shard is opened again, as a whole if its ranges cannot be read.
+    Relocated,
 }
 
 /// Source of the places of a shard's members.
@@ -112,6 +123,8 @@ struct Facts {
     verdict: Verdict,
     /// True if another node's index has the places.
     is_hearsay: bool,
+    /// True if members are read from the origin, by ranges.
+    is_by_ranges: bool,
 }
 
 pub(super) struct Assembly {
@@ -167,6 +180,7 @@ impl Assembly {
             shard: number,
             verdict: shard.verdict().clone(),
             is_hearsay: shard.is_at_owner(),
+            is_by_ranges: shard.is_by_ranges(),
         });
         let index = shard.index();
         let wanted = self.job.spec.fields.as_deref();
@@ -212,13 +226,18 @@ impl Assembly {
     /// needs more than `limit` bytes of memory is bad, since no smaller batch would help.
     pub(super) fn plan_reads(&mut self, errors: Vec<Error>, limit: usize) {
         self.errors = errors;
+        let by_ranges: Vec<u32> = {
+            let facts = self.facts.iter().filter(|facts| facts.is_by_ranges);
+            facts.map(|facts| facts.shard).collect()
+        };
+        let gap = |shard| if by_ranges.contains(&shard) { REQUEST_BYTES } else { MERGE_GAP };
         for (sample, record) in self.records.iter_mut().enumerate() {
             // Each member adds at most a gap, and its ends, which are smaller.
-            let most = |(_, member): &(u32, Member)| member.len.saturating_add(2 * MERGE_GAP);
+            let most = |(_, member): &(u32, Member)| member.len.saturating_add(2 * REQUEST_BYTES);
             if record.wanted().iter().map(most).sum::<u64>() <= limit as u64 {
                 continue;
             }
-            let bytes = footprint(&runs_of(parts(sample, record).collect()));
+            let bytes = footprint(&runs_of(parts(sample, record).collect(), gap));
             if bytes > limit {
                 record.members = Err(Error::new(
                     ErrorKind::BadSample,
@@ -233,7 +252,8 @@ impl Assembly {
             }
         }
         let records = self.records.iter().enumerate();
-        self.runs = runs_of(records.flat_map(|(sample, record)| parts(sample, record)).collect());
+        let parts = records.flat_map(|(sample, record)| parts(sample, record));
+        self.runs = runs_of(parts.collect(), gap);
         if self.job.spec.fields.is_none() && self.fields.is_empty() {
             // No sample is good: the batch gets the columns that these would have had.
             for name in self.records.iter().flat_map(|record| &record.has) {
@@ -379,6 +399,20 @@ impl Assembly {
                 .map(|(run, placed)| self.check(run, placed))
                 .partition(|checked| checked.members.iter().all(Result::is_ok));
             all.extend(good);
+            if shard.is_by_ranges() {
+                let ranges = all.iter().chain(&bad).map(|checked| &self.runs[checked.run].range);
+                let bytes = ranges.map(|range| range.end - range.start).sum();
+                self.job.note_parts(number, (bytes, (all.len() + bad.len()) as u64));
+                match self.again_by_ranges(number, tries, &bad).await? {
+                    Again::No => break,
+                    Again::Now => wanted = bad.into_iter().map(|bad| self.wanted(bad)).collect(),
+                    Again::Relocated => {
+                        all.extend(bad.into_iter().map(|bad| Checked { is_hearsay: true, ..bad }));
+                        break;
+                    }
+                }
+                continue;
+            }
             if bad.iter().any(|bad| bad.placed.is_stranded()) {
                 all.extend(bad);
                 break;
@@ -405,11 +439,29 @@ impl Assembly {
                     .advise("run again; shards must not change while jobs read them"));
             }
             self.job.store.drop_bad_copy(&shard, error).await;
-            let again =
-                |bad: Checked| (bad.run, self.runs[bad.run].range.clone(), bad.placed.into_span());
-            wanted = bad.into_iter().map(again).collect();
+            wanted = bad.into_iter().map(|bad| self.wanted(bad)).collect();
         }
         Ok((all, stages))
+    }
+
+    /// Returns a failed read as one that is wanted again.
+    fn wanted(&self, bad: Checked) -> (usize, Range<u64>, Span) {
+        (bad.run, self.runs[bad.run].range.clone(), bad.placed.into_span())
+    }
+
+    /// Says how failed reads by ranges of a shard go on. Bytes that differ once were perhaps
+    /// damaged on their way.
+    async fn again_by_ranges(&self, number: u32, tries: u32, bad: &[Checked]) -> Result<Again> {
+        let failed = bad.iter().flat_map(|bad| &bad.members).find_map(|m| m.as_ref().err());
+        let Some(error) = failed else { return Ok(Again::No) };
+        if error.kind() == ErrorKind::Corrupt && tries < WRONG_COPIES {
+            return Ok(Again::Now);
+        }
+        if let Err(error) = self.job.judge_parts(number, error.clone()).await {
+            let listed = self.job.waits.begin(self.index, Awaited::Shard(number));
+            self.job.patience.waiting(listed).after(error).await?;
+        }
+        Ok(Again::Relocated)
     }
 
     /// True if this copy has the members of a run where the batch expects them.
@@ -454,7 +506,7 @@ impl Assembly {
         let (mut others, mut replaced) = (0, 0);
         loop {
             let start_ns = now_ns();
-            let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await;
+            let open = self.job.open_shard(shard).await;
             stages.extend(opening(start_ns, &open));
             let (start_ns, start) = (now_ns(), Instant::now());
             let error = match open {
@@ -535,15 +587,16 @@ fn parts(sample: usize, record: &Record) -> impl Iterator<Item = (u32, Range<u64
     })
 }
 
-/// Groups all parts into reads, in the order of shards and offsets.
-fn runs_of(mut parts: Vec<(u32, Range<u64>, Part)>) -> Vec<Run> {
+/// Groups all parts into reads, in the order of shards and offsets. `gap` is the number of unneeded
+/// bytes between two parts of a shard that cost less than another request.
+fn runs_of(mut parts: Vec<(u32, Range<u64>, Part)>, gap: impl Fn(u32) -> u64) -> Vec<Run> {
     parts.sort_by_key(|(shard, range, _)| (*shard, range.start));
     let mut runs: Vec<Run> = Vec::new();
     for (shard, range, part) in parts {
         match runs.last_mut() {
             Some(run)
                 if run.shard == shard
-                    && range.start <= run.range.end + MERGE_GAP
+                    && range.start <= run.range.end.saturating_add(gap(shard))
                     && range.end - run.range.start <= RUN_LIMIT =>
             {
                 run.range.end = run.range.end.max(range.end);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::members::Digest;
-use forebay_store::{Progress, Shard, ShardHandle, Urgency, Waited};
+use forebay_store::{Progress, Shard, ShardHandle, Waited};
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{Cause, Stage};
 
@@ -123,7 +123,8 @@ impl Gatherer {
             Some(listed) if listed != shard.version() => return other(listed, &shard.version()),
             _ => {}
         }
-        if !progress.counted {
+        // Of ranges each member is compared instead.
+        if !progress.counted || shard.is_by_ranges() {
             return Ok(());
         }
         if let Some(listed) = choice.digest {
@@ -179,8 +180,7 @@ impl Gatherer {
         let mut others = 0;
         loop {
             let start_ns = now_ns();
-            let url = self.job.url(shard);
-            let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await;
+            let open = self.job.open_shard(shard).await;
             for Stage { cause, start_ns, end_ns } in opening(start_ns, &open) {
                 stages.add(cause, start_ns..end_ns);
             }
