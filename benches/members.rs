@@ -1,7 +1,7 @@
 //! Size, opening and filters of a member index, at the sizes that data sets have.
 //!
 //! Each round opens the index anew and filters by one column and by two. Resident memory is that of
-//! the whole process, which wrote the index before. `--json FILE` keeps the rounds with the machine.
+//! the whole process, which wrote the index before. `--json FILE` keeps rounds with the machine.
 //! ```text
 //! cargo bench --workspace --bench members -- --json FILE
 //! ```

@@ -17,8 +17,9 @@ command -v dpkg-deb >/dev/null || fail "dpkg-deb is missing" "apt-get install dp
 
 # Prints the path of the binary for a target, which is built.
 build() {
-    cargo zigbuild --release --locked --target "$1.$GLIBC" -p forebay-cli --bin forebay >&2
-    printf '%s' "$TARGET/$1/release/forebay"
+    cargo zigbuild --profile "$PROFILE" --locked --target "$1.$GLIBC" -p forebay-cli \
+        --bin forebay >&2
+    printf '%s' "$TARGET/$1/$PROFILE/forebay"
 }
 binary=${FOREBAY_BINARY:-}
 if [ -z "$binary" ]; then

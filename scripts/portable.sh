@@ -10,10 +10,9 @@ readonly PORTABLE=$TOOLS/portable
 readonly MATURIN=maturin==1.16.0
 readonly PORTABLE_PACKAGES=("$MATURIN" cargo-zigbuild==0.24.1 ziglang==0.17.1 pyelftools==0.33)
 
-# Link-time optimisation takes a quarter of the size off, and minutes of every link: no build that
-# is only tested pays for it.
-export CARGO_PROFILE_RELEASE_LTO=${CARGO_PROFILE_RELEASE_LTO:-thin}
-export CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_STRIP=symbols
+# Profile of what is published, in Cargo.toml.
+# shellcheck disable=SC2034
+readonly PROFILE=published
 
 # Prints the target of this machine.
 this_machine() { printf '%s-unknown-linux-gnu' "$(uname -m)"; }

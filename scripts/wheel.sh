@@ -19,7 +19,8 @@ fi
 target=${1:-$(this_machine)}
 set_up_portable "$target"
 step "the wheel for $target, glibc $GLIBC"
-maturin build --release --locked --zig --target "$target" --out dist \
-    --compatibility "manylinux_${GLIBC/./_}"
+# Level 9 is the smallest that every pip unpacks.
+maturin build --profile "$PROFILE" --locked --zig --target "$target" --out dist \
+    --compatibility "manylinux_${GLIBC/./_}" --compression-level 9
 "$PORTABLE/bin/python" scripts/check_wheel.py --glibc "$GLIBC" \
     dist/forebay-*"manylinux_${GLIBC/./_}_${target%%-*}.whl"
