@@ -21,8 +21,8 @@ from forebay._stop import Guard
 from forebay._turns import Turns
 from forebay.errors import Closed, Invalid
 from forebay.fields import Field
+from forebay.join import Join, Urls
 from forebay.loader import DataLoader
-from forebay.streams import Urls
 
 __all__ = ["IndexedDataset"]
 
@@ -62,7 +62,7 @@ class IndexedDataset:
     @_foreign.explained(_foreign.INDEXED)
     def __init__(
         self,
-        urls: Urls,
+        urls: Urls | Join,
         *,
         fields: Mapping[str, Field] | None = None,
         manifest: str | os.PathLike[str] | None = None,

@@ -10,6 +10,7 @@ use forebay_histogram::Times;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint;
+pub use crate::joined::Joined;
 use crate::leases::{LogPosition, Mark, Sharing};
 pub use crate::left_out::LeftOut;
 pub use crate::members::{Chosen, Indexed, IndexedSample, MembersPart};
@@ -138,6 +139,8 @@ pub enum Request {
         /// Number of the first sample.
         first: u64,
     },
+    /// Declares that shards of the next [`Request::Open`] complete the samples of others.
+    Join(Vec<Joined>),
 }
 
 /// Kind of a request, as the first byte of its encoding tells.
@@ -149,6 +152,7 @@ impl RequestKind {
     const MIX: Self = Self(6);
     const EXTENT: Self = Self(8);
     const CHOOSE: Self = Self(19);
+    const JOIN: Self = Self(21);
 
     /// Kind of the request that begins with this byte.
     #[must_use]
@@ -159,7 +163,7 @@ impl RequestKind {
     /// True for a request that lists a job's shards.
     #[must_use]
     pub fn is_list(self) -> bool {
-        [Self::OPEN, Self::MIX, Self::EXTENT, Self::CHOOSE].contains(&self)
+        [Self::OPEN, Self::MIX, Self::EXTENT, Self::CHOOSE, Self::JOIN].contains(&self)
     }
 }
 
@@ -702,8 +706,15 @@ mod tests {
             Request::Mix(Mixture::default()),
             Request::Extent(Extent { bytes: Vec::new(), ranks: (0, 1) }),
             Request::Choose { shards: Vec::new() },
+            Request::Join(Vec::new()),
         ];
-        let kinds = [RequestKind::OPEN, RequestKind::MIX, RequestKind::EXTENT, RequestKind::CHOOSE];
+        let kinds = [
+            RequestKind::OPEN,
+            RequestKind::MIX,
+            RequestKind::EXTENT,
+            RequestKind::CHOOSE,
+            RequestKind::JOIN,
+        ];
         for (list, kind) in lists.iter().zip(kinds) {
             assert_eq!(RequestKind::of(place(list)), kind);
         }
