@@ -36,6 +36,7 @@ from forebay.errors import (
 )
 from forebay.fields import Bytes, Field, Float, Image, Int, Json, Label, Npy, Text
 from forebay.indexed import IndexedDataset
+from forebay.join import Join
 from forebay.loader import DataLoader
 from forebay.schedule import Schedule
 from forebay.streams import Stream
@@ -57,6 +58,7 @@ __all__ = [
     "IndexedDataset",
     "Int",
     "Invalid",
+    "Join",
     "Json",
     "Label",
     "NotFound",

@@ -99,8 +99,8 @@ class Leases:
     def __init__(self, options: Options, order: dict[str, Any], shards: str) -> None:
         self._options = options
         # Options that turns and their samples are a function of.
-        named = ("seed", "shuffle") if order["where"] is None else ("seed", "shuffle", "where")
-        self._order = {name: order[name] for name in named}
+        data = [name for name in ("where", "join") if order[name] is not None]
+        self._order = {name: order[name] for name in ("seed", "shuffle", *data)}
         self._shards = shards
         # Start of the current epoch, if not its first shard.
         self._from: Place | None = None

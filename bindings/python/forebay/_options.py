@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from forebay import _filters, _foreign, _leases, _listing, _native, _paths
+from forebay import _filters, _foreign, _leases, _listing, _native, _paths, join
 from forebay._device import Wish
 from forebay._launch import daemon as launch
 from forebay._sendable import check_program, check_sendable
@@ -20,9 +20,10 @@ from forebay._values import U32_MAX, U64_MAX, flag, number, text, whole, word
 from forebay.errors import ForebayError, Invalid
 from forebay.fields import Bytes, Field, Rows, cropped, specification
 from forebay.frameworks import Name, no_nested
-from forebay.streams import Mixture, Stream, Urls
+from forebay.join import Join, Joined, Urls
+from forebay.streams import Mixture, Stream
 
-Sources = Urls | Sequence[Stream]
+Sources = Urls | Join | Sequence[Stream]
 Verdict = Literal["raise", "skip", "stop"]
 OnChange = Literal["raise", "serve"]
 OnError = Verdict | Callable[[ForebayError], Verdict]
@@ -43,6 +44,8 @@ class Options:
     """Checked arguments; see `forebay.DataLoader` for their meaning."""
 
     urls: list[str]
+    # Shards that complete the samples of `urls`.
+    joined: Joined | None
     counts: list[int] | None
     # Bytes of each shard, if its manifest has them.
     sizes: list[int] | None
@@ -106,10 +109,30 @@ class Options:
         """Return the loader's arguments such that they mean the same in any folder."""
         folder = _paths.here()
         return dict(arguments) | {
-            "urls": self.urls if self.mixture is None else self.mixture.settled(self.urls),
+            "urls": self._sources(),
             "manifest": _paths.file(arguments["manifest"], folder),
             "daemon": _paths.address(arguments["daemon"], folder),
         }
+
+    def described(self) -> dict[str, Any]:
+        """Return what states hold of the data, besides the shards and their counts."""
+        return {
+            "streams": None if self.mixture is None else self.mixture.described(),
+            "where": None if self.filtered is None else self.filtered.identity,
+            "join": None if self.joined is None else self.joined.identity,
+        }
+
+    def _sources(self) -> Sources:
+        """Return the expanded shards in the form of an argument."""
+        joined = self.joined or Joined([], [])
+        if self.mixture is None:
+            return joined.source(0, self.urls)
+        streams, first = self.mixture.settled(self.urls), 0
+        for stream in streams:
+            urls = cast(list[str], stream.urls)
+            stream.urls = joined.source(first, urls)
+            first += len(urls)
+        return streams
 
 
 def check(
@@ -184,8 +207,8 @@ def check(
     address = daemon_address(daemon)
     pipes = flag("allow_pipe", allow_pipe)
     streams = _streams(urls)
-    named = [cast(Urls, urls)] if streams is None else [stream.named() for stream in streams]
-    lists = [_expand(urls, pipes, address, limit) for urls in named]
+    sources = [cast(Urls, urls)] if streams is None else [stream.named() for stream in streams]
+    lists, joined = join.expanded(sources, lambda urls: _expand(urls, pipes, address, limit))
     listed = [url for urls in lists for url in urls]
     counts: list[int] | None = None
     sizes: list[int] | None = None
@@ -226,6 +249,7 @@ def check(
             sizes = [size if count else 0 for size, count in zip(sizes, counts, strict=True)]
     return Options(
         urls=listed,
+        joined=joined,
         counts=counts,
         sizes=sizes,
         mixture=mixture,
@@ -268,6 +292,12 @@ def _streams(urls: Sources) -> list[Stream] | None:
     listed = [urls] if isinstance(urls, Stream) else urls
     if isinstance(listed, (str, os.PathLike)) or not isinstance(listed, Sequence):
         return None
+    if any(isinstance(one, Join) for one in listed):
+        raise Invalid(
+            "urls= is a list with a forebay.Join; give the join alone, or a forebay.Stream of each "
+            "data set",
+            {"option": "urls"},
+        )
     streams = [one for one in listed if isinstance(one, Stream)]
     if streams and len(streams) < len(listed):
         raise Invalid(

@@ -39,12 +39,13 @@ def of(
     mixture: dict[str, Any] = {"streams": [], "phases": []}
     if options.mixture is not None:
         mixture = options.mixture.native(options.epoch_samples, changes)
-    is_dynamic = options.split == "dynamic"
+    joined, is_dynamic = options.joined, options.split == "dynamic"
     return {
-        "urls": options.urls,
+        "urls": options.urls + ([] if joined is None else joined.urls),
+        "joined": [] if joined is None else joined.groups,
         "counts": samples,
-        # With a shared queue a rank has no window of its own.
-        "bytes": None if is_dynamic else options.sizes,
+        # With a shared queue a rank has no window of its own. A manifest has the sizes of one part.
+        "bytes": options.sizes if joined is None and not is_dynamic else None,
         "ranks": ranks.here(place),
         "mixture": mixture,
         "order": {

@@ -21,8 +21,8 @@ from forebay._stop import Guard
 from forebay._turns import Turns
 from forebay.errors import Closed, Invalid
 from forebay.fields import Field
+from forebay.join import Join, Urls
 from forebay.loader import DataLoader
-from forebay.streams import Urls
 
 __all__ = ["IndexedDataset"]
 
@@ -61,7 +61,7 @@ class IndexedDataset:
     @_foreign.explained(_foreign.INDEXED)
     def __init__(
         self,
-        urls: Urls,
+        urls: Urls | Join,
         *,
         fields: Mapping[str, Field] | None = None,
         manifest: str | os.PathLike[str] | None = None,
@@ -187,7 +187,8 @@ class IndexedDataset:
 
     def _locator(self) -> _native.Locator | None:
         """Return the member index, opened by this process; None if there is none."""
-        if self._manifest is None:
+        # The other parts of a join come as whole shards, so the first does too.
+        if self._manifest is None or self._loader._options.joined is not None:
             return None
         process = _native.forks()
         if self._located is None or self._located[0] != process:

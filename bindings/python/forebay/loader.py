@@ -62,11 +62,12 @@ class DataLoader:
 
     Parameters
     ----------
-    urls : str, path or list of them, or list of Stream
+    urls : str, path or list of them, Join, or list of Stream
         Shards: ``s3://``, ``gs://``, ``az://``, ``hf://``, ``http(s)://``, ``file:`` or bare
         paths. In one text braces expand (``{000..099}``), ``::`` joins parts, ``*`` matches local
         files and objects of a bucket, and ``s3://bucket/folder/`` means every shard below it; a
-        list is taken literally. A list of `forebay.Stream` mixes data sets.
+        list is taken literally. A list of `forebay.Stream` mixes data sets; a `forebay.Join` makes
+        one sample of those with one key in several shards.
     batch_size : int
         Samples per rank and batch.
     fields : dict of str to Field, optional
@@ -673,9 +674,7 @@ class DataLoader:
             "epoch_samples": options.epoch_samples,
             "drop_last": options.drop_last,
             "pad_last": options.pad_last,
-            "streams": None if options.mixture is None else options.mixture.described(),
-            "where": None if options.filtered is None else options.filtered.identity,
-        }
+        } | options.described()
 
     def _use_learnt(self) -> None:
         """Use the counts learnt in the ended epoch for later epochs.

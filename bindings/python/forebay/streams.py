@@ -14,11 +14,10 @@ from typing import Any
 from forebay import _filters, _foreign, _native, _paths, schedule
 from forebay._values import number
 from forebay.errors import Invalid
+from forebay.join import Join, Urls, named
 from forebay.schedule import Change, Schedule
 
 __all__ = ["Stream"]
-
-Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class Stream:
@@ -28,7 +27,7 @@ class Stream:
 
     Parameters
     ----------
-    urls : str, path or list of them
+    urls : str, path or list of them, or Join
         As of `forebay.DataLoader`.
     weight : float or Schedule, optional
         Share of the samples, relative to the other streams' weights. The epoch's length is the
@@ -52,7 +51,7 @@ class Stream:
     @_foreign.explained(_foreign.STREAM)
     def __init__(
         self,
-        urls: Urls,
+        urls: Urls | Join,
         *,
         weight: float | Schedule | None = None,
         repeat: float | None = None,
@@ -70,13 +69,12 @@ class Stream:
         self._folder = _paths.here()
         self.manifest = _paths.file(manifest, self._folder)
 
-    def named(self) -> Urls:
+    def named(self) -> Urls | Join:
         """Return the URLs as they read in the current folder."""
-        if self._folder == _paths.here():
+        if isinstance(self.urls, Join):
             return self.urls
-        if isinstance(self.urls, (str, os.PathLike)):
-            return _paths.text(os.fspath(self.urls), self._folder)
-        return [_paths.url(os.fspath(url), self._folder) for url in self.urls]
+        found: Urls = named(self.urls, self._folder)
+        return found
 
     def __repr__(self) -> str:
         share = f"repeat={self.repeat}" if self.weight is None else f"weight={self.weight}"

@@ -15,7 +15,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_wire::fork::Generation;
 use forebay_wire::leases::{LogPosition, Sharing};
-use forebay_wire::message::{Bad, Begin, Chosen, Extent, Mixture, Open, Order, Picked};
+use forebay_wire::message::{Bad, Begin, Chosen, Extent, Joined, Mixture, Open, Order, Picked};
 use pyo3::prelude::*;
 use serde::Deserialize;
 
@@ -31,7 +31,9 @@ use crate::tools::{seconds, stats_json};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
+    /// Shards of the order, and behind them those that complete them.
     urls: Vec<String>,
+    joined: Vec<Joined>,
     counts: Option<Vec<u64>>,
     /// Bytes of each shard.
     bytes: Option<Vec<u64>>,
@@ -85,6 +87,7 @@ impl Settings {
                     patience_ms: u64::MAX,
                 },
                 mixture: self.mixture,
+                joined: self.joined,
                 chosen,
                 extent: self.bytes.map(|bytes| Extent { bytes, ranks: self.ranks }),
                 timeout,
@@ -108,8 +111,10 @@ impl Settings {
         if self.order.lanes.is_some() || !is_dealt || self.order_version < plan::ORDER_VERSION {
             return self.order.lanes;
         }
+        let others = self.joined.iter().map(|join| join.shards as usize * (join.parts.len() - 1));
+        let planned = self.urls.len() - others.sum::<usize>();
         // The daemon rejects longer lists.
-        let shards = u32::try_from(self.urls.len()).unwrap_or(u32::MAX);
+        let shards = u32::try_from(planned).unwrap_or(u32::MAX);
         Some(plan::default_lanes(&self.order, shards, self.counts.is_some()))
     }
 }

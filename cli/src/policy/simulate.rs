@@ -278,7 +278,7 @@ impl Plans {
             let counts = Some(counts.clone());
             Some(plan::Epoch::One(plan::Sequence::new(&order, shards, counts, lanes, number)))
         };
-        plan::outlook(make, share, shards, self.bytes)
+        plan::outlook(make, share, shards, |_| Vec::new(), self.bytes)
     }
 }
 

@@ -26,7 +26,7 @@ use forebay_wire::clock::now_ns;
 use forebay_wire::frame;
 use forebay_wire::leases::Sharing;
 use forebay_wire::message::{
-    Begin, Came, Cause, Chosen, Extent, LeftOut, Located, Mixture, Open, Reply, Request,
+    Begin, Came, Cause, Chosen, Extent, Joined, LeftOut, Located, Mixture, Open, Reply, Request,
     RequestKind, Work,
 };
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
@@ -151,6 +151,7 @@ pub async fn serve(
         extent: None,
         chosen: None,
         located: Vec::new(),
+        joined: Vec::new(),
         traces: false,
         on_change: OnChange::default(),
         telling: None,
@@ -193,6 +194,8 @@ struct Connection {
     chosen: Option<Vec<Chosen>>,
     /// Places of the samples that the job picks next.
     located: Vec<Located>,
+    /// Shards of the next job that complete samples of others.
+    joined: Vec<Joined>,
     /// True if the next job asks for its shards' arrivals.
     traces: bool,
     /// Treatment of shards that change during a run of the next job.
@@ -255,6 +258,7 @@ impl Connection {
                 Request::Mix(mixture) => self.mixture = mixture,
                 Request::Extent(extent) => self.extent = Some(extent),
                 Request::Choose { shards } => self.chosen = Some(shards),
+                Request::Join(joined) => self.joined = joined,
                 Request::Trace => self.traces = true,
                 Request::ServeChanges => self.on_change = OnChange::Serve,
                 Request::Locate { shards } => self.located = shards,
@@ -318,7 +322,7 @@ impl Connection {
             return Err(Error::new(ErrorKind::Invalid, "a connection carries one job"));
         }
         let (mixture, extent) = (std::mem::take(&mut self.mixture), self.extent.take());
-        let chosen = self.chosen.take();
+        let (chosen, joined) = (self.chosen.take(), std::mem::take(&mut self.joined));
         let place = match self.may_open(&open) {
             Ok(place) => place,
             Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
@@ -332,7 +336,8 @@ impl Connection {
         let traced =
             std::mem::take(&mut self.traces).then(|| (self.store.listen(), open.urls.clone()));
         let datasets = self.store.datasets_of(open.urls.iter().take(LONG_LIST)).join(", ");
-        let opened = Session::open(number, open, mixture, extent.as_ref(), chosen.as_deref(), host);
+        let (extent, chosen) = (extent.as_ref(), chosen.as_deref());
+        let opened = Session::open(number, open, mixture, extent, chosen, &joined, host);
         let (session, events) = match opened {
             Ok(opened) => opened,
             Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,

@@ -14,7 +14,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::leases::{Mark, Sharing};
 use forebay_wire::message::{
-    Bad, Begin, Chosen, Extent, LeftOut, Located, Mixture, Picked, Progress, Reply, Request,
+    Bad, Begin, Chosen, Extent, Joined, LeftOut, Located, Mixture, Picked, Progress, Reply, Request,
 };
 use forebay_wire::socket::SocketPath;
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
@@ -223,6 +223,17 @@ impl Connection {
             return Err(self.is_older("applies no filters"));
         }
         self.send(&Request::Choose { shards: shards.to_vec() })
+    }
+
+    /// Says which shards of the next job complete samples of others.
+    ///
+    /// # Errors
+    /// `Invalid` if the daemon's release joins none, else as [`Connection::send`].
+    pub(crate) fn join(&self, joined: &[Joined]) -> Result<()> {
+        if self.protocol < PROTOCOL_POSITIONS {
+            return Err(self.is_older("joins no shards"));
+        }
+        self.send(&Request::Join(joined.to_vec()))
     }
 
     /// Asks that the next job hear of what comes in of its shards.

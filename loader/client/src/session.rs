@@ -15,8 +15,8 @@ use forebay_wire::fork::Generation;
 use forebay_wire::frame::Receiver;
 use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{
-    self, Bad, Begin, Chosen, Extent, Located, Mixture, Open, Opened, Picked, Progress, Reply,
-    Request, RunEnd,
+    self, Bad, Begin, Chosen, Extent, Joined, Located, Mixture, Open, Opened, Picked, Progress,
+    Reply, Request, RunEnd,
 };
 use forebay_wire::slab::Slab;
 
@@ -44,6 +44,8 @@ pub struct SessionConfig {
     pub extent: Option<Extent>,
     /// Samples that it reads, if not all of its shards.
     pub chosen: Option<Arc<[Chosen]>>,
+    /// Shards that complete samples of others.
+    pub joined: Vec<Joined>,
     /// Limit on every wait, [`TIMEOUT_MAX`] at most.
     pub timeout: Duration,
     /// True if shards that change during a run are served; otherwise the run ends with an error.
@@ -56,9 +58,9 @@ impl SessionConfig {
     /// Returns the session of a job over one data set of unknown size that runs no commands.
     #[must_use]
     pub fn new(address: Address, open: Open, timeout: Duration) -> Self {
-        let (mixture, extent, chosen) = Default::default();
+        let (mixture, extent, chosen, joined) = Default::default();
         let (serves_changes, allow_pipe) = (false, false);
-        Self { address, open, mixture, extent, chosen, timeout, serves_changes, allow_pipe }
+        Self { address, open, mixture, extent, chosen, joined, timeout, serves_changes, allow_pipe }
     }
 
     /// The job, with a daemon's waits for a store cut to what leaves it time to say so before the
@@ -481,6 +483,9 @@ fn register(
     }
     if let Some(chosen) = &config.chosen {
         connection.choose(chosen)?;
+    }
+    if !config.joined.is_empty() {
+        connection.join(&config.joined)?;
     }
     if traces {
         connection.trace()?;

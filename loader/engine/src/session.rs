@@ -8,6 +8,7 @@ mod assembly;
 mod awaited;
 mod foresee;
 mod gather;
+mod joined;
 mod leased;
 mod located;
 mod look;
@@ -27,7 +28,7 @@ use forebay_store::{ShardHandle, Store};
 use forebay_uring::Region;
 use forebay_wire::leases::{self, Mark, Sharing};
 use forebay_wire::message::{
-    self, Batch, Begin, Chosen, Extent, Mixture, Open, Opened, Picked, RunEnd,
+    self, Batch, Begin, Chosen, Extent, Joined, Mixture, Open, Opened, Picked, RunEnd,
 };
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt};
@@ -41,6 +42,7 @@ use assembly::{Assembly, SamplePlace};
 use awaited::Waits;
 use foresee::Outlook;
 use gather::{Gatherer, Stages};
+use joined::Joins;
 use leased::{Acknowledgements, Leased, Trainer};
 use located::Located;
 use patience::Patience;
@@ -106,6 +108,8 @@ pub enum Event {
 pub(crate) struct JobData {
     pub(crate) spec: Open,
     pub(crate) mixture: Mixture,
+    /// Shards that complete the samples of others.
+    pub(crate) joins: Arc<Joins>,
     pub(crate) origin: Options,
     pub(crate) lanes: u32,
     pub(crate) store: Store,
@@ -151,14 +155,15 @@ impl JobData {
     /// # Errors
     /// `Invalid` for an invalid mixture.
     pub(crate) fn epoch(&self, epoch: u64) -> Result<Epoch> {
-        order_of(&self.spec, &self.mixture, self.lanes, epoch)
+        order_of(&self.spec, (&self.mixture, self.joins.planned()), self.lanes, epoch)
     }
 
     /// Returns a function from epoch numbers to orders that may outlive the job; it gives `None`
     /// for an invalid order.
     pub(crate) fn order(&self) -> impl Fn(u64) -> Option<Epoch> + Send + use<> {
         let (spec, mixture, lanes) = (self.spec.clone(), self.mixture.clone(), self.lanes);
-        move |epoch| order_of(&spec, &mixture, lanes, epoch).ok()
+        let shards = self.joins.planned();
+        move |epoch| order_of(&spec, (&mixture, shards), lanes, epoch).ok()
     }
 
     /// True if a shard failed because another job that reads it went away or does not open it. The
@@ -209,10 +214,14 @@ pub struct Session {
     leasing: Option<Trainer>,
 }
 
-/// Makes the order of a job's epoch.
-fn order_of(spec: &Open, mixture: &Mixture, lanes: u32, epoch: u64) -> Result<Epoch> {
+/// Makes the order of a job's epoch over so many shards.
+fn order_of(
+    spec: &Open,
+    (mixture, shards): (&Mixture, u32),
+    lanes: u32,
+    epoch: u64,
+) -> Result<Epoch> {
     let counts = spec.counts.as_deref();
-    let shards = u32::try_from(spec.urls.len()).expect("checked when the job was opened");
     if mixture.is_empty() {
         let counts = spec.counts.clone();
         return Ok(Epoch::One(Sequence::new(&spec.order, shards, counts, lanes, epoch)));
@@ -245,7 +254,7 @@ pub struct Host {
 impl Session {
     /// Opens a job, over these data sets if it mixes several; its events come from the receiver.
     /// `extent` has the sizes of its shards, if known; `chosen` the samples that it reads, if not
-    /// all.
+    /// all; `joined` the shards that complete samples of others.
     ///
     /// # Errors
     /// `Invalid` if the job is invalid, `Full` if its window exceeds its share of the cache.
@@ -255,15 +264,17 @@ impl Session {
         mixture: Mixture,
         extent: Option<&Extent>,
         chosen: Option<&[Chosen]>,
+        joined: &[Joined],
         host: Host,
     ) -> Result<(Self, mpsc::Receiver<Event>)> {
-        plan::check(&spec.order, spec.urls.len(), spec.counts.as_deref())?;
+        let joins = Joins::new(joined, u32::try_from(spec.urls.len()).unwrap_or(u32::MAX))?;
+        plan::check(&spec.order, joins.planned() as usize, spec.counts.as_deref())?;
         if spec.prefetch == 0 {
             return Err(Error::new(ErrorKind::Invalid, "prefetch is 0").advise("give at least 1"));
         }
         let choices =
             chosen.map(|all| Choices::from_wire(all, spec.counts.as_deref())).transpose()?;
-        let shards = u32::try_from(spec.urls.len()).expect("checked above");
+        let shards = joins.planned();
         // Streams have lanes of their own.
         let lanes = match mixture.is_empty() {
             true => plan::lanes(&spec.order, shards, spec.counts.is_some())?,
@@ -275,10 +286,10 @@ impl Session {
                 let all = || spec.counts.as_ref().map(|counts| counts.iter().sum());
                 spec.order.epoch_samples.or_else(all)
             }
-            false => order_of(&spec, &mixture, lanes, 0)?.total(),
+            false => order_of(&spec, (&mixture, shards), lanes, 0)?.total(),
         };
         if let Some(extent) = extent {
-            room::check(&spec, &mixture, lanes, extent, &host.store)?;
+            room::check(&spec, (&mixture, &joins), lanes, extent, &host.store)?;
         }
         let (events, receiver) = mpsc::channel(EVENTS);
         let patience = Duration::from_millis(spec.patience_ms);
@@ -304,6 +315,7 @@ impl Session {
             located: Located::default(),
             spec,
             mixture,
+            joins: Arc::new(joins),
         };
         let (job, stopped) = (Arc::new(job), watch::Sender::new(false));
         Ok((Self { number, job, samples, events, run: None, stopped, leasing: None }, receiver))
@@ -518,7 +530,7 @@ async fn pick(
     if samples.is_empty() || samples.len() > plan::BATCH_MAX as usize {
         return invalid("a batch needs 1 to 1048576 samples");
     }
-    if samples.iter().any(|sample| sample.shard as usize >= job.spec.urls.len()) {
+    if samples.iter().any(|sample| sample.shard >= job.joins.planned()) {
         return invalid("the job does not have this shard");
     }
     job.verdicts.begin();

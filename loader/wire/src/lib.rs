@@ -12,6 +12,7 @@ pub mod credentials;
 pub mod files;
 pub mod fork;
 pub mod frame;
+mod joined;
 pub mod leases;
 mod left_out;
 pub mod lent;
@@ -32,9 +33,10 @@ pub const PROTOCOL: u32 = 4;
 pub const PROTOCOL_OLDEST: u32 = 3;
 
 /// First protocol in which a run starts at any position or at chosen samples, jobs mix data sets or
-/// share a queue, checkpoints are saved, samples are chosen, and both sides report bad samples and
-/// decoders ([`message::Request::Play`], [`message::Request::Pick`], [`message::Request::Mix`],
-/// [`message::Request::Share`], [`message::Request::Checkpoint`], [`message::Request::Bad`],
+/// share a queue, checkpoints are saved, samples are chosen, shards are joined, and both sides
+/// report bad samples and decoders ([`message::Request::Play`], [`message::Request::Pick`],
+/// [`message::Request::Mix`], [`message::Request::Share`], [`message::Request::Checkpoint`],
+/// [`message::Request::Bad`],
 /// [`message::Request::Decoded`], [`message::Request::Choose`], [`message::Request::Members`],
-/// [`message::Reply::Placed`]).
+/// [`message::Request::Join`], [`message::Reply::Placed`]).
 pub const PROTOCOL_POSITIONS: u32 = 4;

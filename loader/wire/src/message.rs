@@ -10,6 +10,7 @@ use forebay_histogram::Times;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint;
+pub use crate::joined::Joined;
 use crate::leases::{LogPosition, Mark, Sharing};
 pub use crate::left_out::LeftOut;
 pub use crate::members::{Chosen, Indexed, IndexedSample, Located, MembersPart, RangePart};
@@ -160,6 +161,8 @@ pub enum Request {
         /// Number of bytes.
         len: u64,
     },
+    /// Declares that shards of the next [`Request::Open`] complete the samples of others.
+    Join(Vec<Joined>),
 }
 
 /// A piece of work on one of a job's shards, reported to a job that traces its batches.
@@ -704,6 +707,7 @@ mod tests {
             Request::Extent(Extent { bytes: Vec::new(), ranks: (0, 1) }),
             Request::Choose { shards: Vec::new() },
             Request::Locate { shards: Vec::new() },
+            Request::Join(Vec::new()),
         ];
         let kinds = [
             RequestKind::OPEN,
@@ -711,6 +715,7 @@ mod tests {
             RequestKind::EXTENT,
             RequestKind::CHOOSE,
             RequestKind::LOCATE,
+            RequestKind::JOIN,
         ];
         for (list, kind) in lists.iter().zip(kinds) {
             assert_eq!(RequestKind::of(place(list)), kind);

@@ -10,6 +10,7 @@ impl RequestKind {
     pub(crate) const EXTENT: Self = Self(8);
     pub(crate) const CHOOSE: Self = Self(19);
     pub(crate) const LOCATE: Self = Self(21);
+    pub(crate) const JOIN: Self = Self(23);
 
     /// Kind of the request that begins with this byte.
     #[must_use]
@@ -20,6 +21,7 @@ impl RequestKind {
     /// True for a request that lists shards or samples of a job, which the daemon keeps.
     #[must_use]
     pub fn is_list(self) -> bool {
-        [Self::OPEN, Self::MIX, Self::EXTENT, Self::CHOOSE, Self::LOCATE].contains(&self)
+        let lists = [Self::OPEN, Self::MIX, Self::EXTENT, Self::CHOOSE, Self::LOCATE, Self::JOIN];
+        lists.contains(&self)
     }
 }

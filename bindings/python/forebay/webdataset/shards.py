@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from forebay import _listing, _native, _paths
 from forebay._stop import items
 from forebay.errors import Invalid
+from forebay.join import Join
 from forebay.webdataset import environment
 from forebay.webdataset.place import Epoch, worker
 
@@ -75,6 +76,12 @@ def listed(urls: Any, allow_pipe: bool, daemon: str | None, timeout: float) -> l
     """
     if isinstance(urls, os.PathLike):
         urls = os.fspath(urls)
+    if isinstance(urls, Join):
+        raise Invalid(
+            "forebay.WebDataset reads one list of shards, and its steps may choose shards freely; "
+            "give the join to forebay.DataLoader or forebay.IndexedDataset",
+            {"option": "urls"},
+        )
     if isinstance(urls, dict) or (isinstance(urls, str) and urls.endswith((".yaml", ".yml"))):
         raise Invalid(
             "specifications of several data sets are not supported; give a list of shards",

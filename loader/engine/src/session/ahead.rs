@@ -93,6 +93,10 @@ impl Ahead {
         self.expecting.abort_all();
         while self.expecting.try_join_next().is_some() {}
         let mut samples = samples_of(places);
+        let others = samples.iter().flat_map(|(shard, samples)| {
+            self.job.joins.others(*shard).map(|other| (other, *samples))
+        });
+        samples.extend(others.collect::<Vec<_>>());
         let here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
         samples.retain(|(shard, _)| !here.contains(shard));
         drop(here);
@@ -131,6 +135,8 @@ impl Ahead {
     /// Fetches and claims the unclaimed shards of `upcoming`, and releases all others.
     pub(super) fn look(&mut self, mut upcoming: Vec<u32>) {
         while self.tasks.try_join_next().is_some() {}
+        let of = |shard| std::iter::once(shard).chain(self.job.joins.others(shard));
+        upcoming = upcoming.into_iter().flat_map(of).collect();
         self.job.outlook.leave(&mut upcoming);
         let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
         if upcoming != self.last {

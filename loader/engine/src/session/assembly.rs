@@ -4,6 +4,8 @@
 //! A shard is held only while it is read. The facts that the batch needs about a sample are
 //! copied when its bytes have arrived.
 
+mod joining;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,6 +21,7 @@ use forebay_wire::message::{self, Batch, Bytes, Cause, Sample, Stage};
 use super::JobData;
 use super::awaited::Awaited;
 use super::gather::{REPLACED, WORTH_NOTING_NS, arrival, opening};
+use super::joined::Gathered;
 use super::slots::{Hold, Slot};
 
 /// Members this close on disk are read together: the gap (headers, padding, a small unneeded
@@ -57,16 +60,27 @@ struct Record {
     key: String,
     /// Byte offset in its shard.
     offset: u64,
-    /// Requested members, each with its field's number in the batch, or the reason for their
-    /// absence.
-    members: Result<Vec<(u32, Member)>>,
+    /// Requested members, or the reason for their absence.
+    members: Result<Vec<Wanted>>,
     /// Names of the sample's fields, if a requested one is missing or the sample is bad.
     has: Vec<String>,
+    /// Parts captured so far, of a sample in joined shards.
+    gathered: Gathered,
+}
+
+/// A requested member.
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    /// Number of its field in the batch.
+    field: u32,
+    /// Number of its shard.
+    shard: u32,
+    member: Member,
 }
 
 impl Record {
     /// Returns the requested members; none of a bad sample.
-    fn wanted(&self) -> &[(u32, Member)] {
+    fn wanted(&self) -> &[Wanted] {
         self.members.as_deref().unwrap_or_default()
     }
 
@@ -74,7 +88,7 @@ impl Record {
     fn unread(&self) -> Vec<Result<message::Member>> {
         self.wanted()
             .iter()
-            .map(|(field, member)| {
+            .map(|Wanted { field, member, .. }| {
                 Ok(message::Member { field: *field, offset: 0, len: member.len })
             })
             .collect()
@@ -153,6 +167,7 @@ impl Assembly {
             offset: 0,
             members: Err(missing().at("url", job.url(place.shard)).at("sample", place.ordinal)),
             has: Vec::new(),
+            gathered: Gathered::default(),
         };
         Self {
             run,
@@ -197,20 +212,16 @@ impl Assembly {
                             if !complete {
                                 record.has = names(fields, &all);
                             }
-                            Ok(members
-                                .into_iter()
-                                .map(|(name, member)| (number_of(&mut self.fields, name), *member))
-                                .collect())
+                            let of = |(name, member): (&str, &Member)| Wanted {
+                                field: number_of(&mut self.fields, name),
+                                shard: number,
+                                member: *member,
+                            };
+                            Ok(members.into_iter().map(of).collect())
                         }
                         Some(why) => {
                             record.has = names(index.fields(), &index.members_of(&sample));
-                            Err(Error::new(
-                                ErrorKind::BadSample,
-                                format!("the sample cannot be used: {why}"),
-                            )
-                            .at("url", shard.url())
-                            .at("key", &sample.key)
-                            .at("offset", sample.offset))
+                            Err(unusable(&why, shard, &sample.key, sample.offset))
                         }
                     };
                 }
@@ -233,7 +244,7 @@ impl Assembly {
         let gap = |shard| if by_ranges.contains(&shard) { REQUEST_BYTES } else { MERGE_GAP };
         for (sample, record) in self.records.iter_mut().enumerate() {
             // Each member adds at most a gap, and its ends, which are smaller.
-            let most = |(_, member): &(u32, Member)| member.len.saturating_add(2 * REQUEST_BYTES);
+            let most = |wanted: &Wanted| wanted.member.len.saturating_add(2 * REQUEST_BYTES);
             if record.wanted().iter().map(most).sum::<u64>() <= limit as u64 {
                 continue;
             }
@@ -346,11 +357,21 @@ impl Assembly {
         if misled.is_empty() {
             return Ok(stages);
         }
-        for number in misled {
-            let runs: Vec<_> =
-                (0..self.runs.len()).filter(|run| self.runs[*run].shard == number).collect();
-            let shard = self.open(number, &runs, &mut stages).await?;
-            self.capture(number, &shard, None);
+        let job = self.job.clone();
+        let mut firsts: Vec<_> = misled.iter().map(|shard| job.joins.first_of(*shard)).collect();
+        firsts.dedup();
+        for first in firsts {
+            let mut parts = job.joins.parts(first).peekable();
+            if parts.peek().is_none() {
+                let shard = self.open(first, self.samples_of(first), &mut stages).await?;
+                self.capture(first, &shard, None);
+                continue;
+            }
+            for part in parts {
+                let shard = self.open(part.shard, self.samples_of(first), &mut stages).await?;
+                self.capture_part(part, &shard, None);
+            }
+            self.settle(first, &[])?;
         }
         let errors = std::mem::take(&mut self.errors);
         let limit = self.job.slots.largest();
@@ -385,7 +406,7 @@ impl Assembly {
         let (mut all, mut stages) = (Vec::with_capacity(wanted.len()), Vec::new());
         for tries in 1.. {
             let runs: Vec<usize> = wanted.iter().map(|(run, ..)| *run).collect();
-            let shard = self.open(number, &runs, &mut stages).await?;
+            let shard = self.open(number, self.samples_in(&runs), &mut stages).await?;
             let spans = wanted.into_iter().map(|(_, range, span)| (range, span)).collect();
             let (start_ns, start, is_through) = (now_ns(), Instant::now(), shard.is_read_through());
             let awaited = if is_through { Awaited::Shard(number) } else { Awaited::Tier(number) };
@@ -470,7 +491,7 @@ impl Assembly {
         self.runs[run].parts.iter().all(|part| {
             let record = &self.records[part.sample];
             let Ok(members) = &record.members else { return true };
-            let (_, member) = &members[part.member];
+            let Wanted { member, .. } = &members[part.member];
             let ordinal = usize::try_from(record.place.ordinal).unwrap_or(usize::MAX);
             let sample = index.sample(ordinal);
             sample.is_some_and(|sample| index.members_of(&sample).contains(member))
@@ -490,16 +511,22 @@ impl Assembly {
         error.kind() == ErrorKind::Corrupt && last.is_some_and(|facts| facts.is_hearsay)
     }
 
-    /// Opens the shard with the bytes of these runs present, and adds its waits to `stages`. A copy
-    /// evicted meanwhile is fetched again.
-    async fn open(
-        &self,
-        shard: u32,
-        runs: &[usize],
-        stages: &mut Vec<Stage>,
-    ) -> Result<ShardHandle> {
+    /// Returns the number of a shard's samples, from its first, that these runs need.
+    fn samples_in(&self, runs: &[usize]) -> u64 {
         let parts = runs.iter().flat_map(|run| &self.runs[*run].parts);
-        let last = parts.map(|part| self.records[part.sample].place.ordinal).max().unwrap_or(0);
+        let last = parts.map(|part| self.records[part.sample].place.ordinal).max();
+        last.unwrap_or(0) + 1
+    }
+
+    /// Returns the number of samples of a planned shard, from its first, that the batch needs.
+    fn samples_of(&self, shard: u32) -> u64 {
+        let of = self.records.iter().filter(|record| record.place.shard == shard);
+        of.map(|record| record.place.ordinal).max().unwrap_or(0) + 1
+    }
+
+    /// Opens the shard with its first `samples` samples present, and adds its waits to `stages`. A
+    /// copy evicted meanwhile is fetched again.
+    async fn open(&self, shard: u32, samples: u64, stages: &mut Vec<Stage>) -> Result<ShardHandle> {
         let url = self.job.url(shard);
         let listed = self.job.waits.begin(self.index, Awaited::Shard(shard));
         let waiting = self.job.patience.waiting(listed);
@@ -510,7 +537,7 @@ impl Assembly {
             stages.extend(opening(start_ns, &open));
             let (start_ns, start) = (now_ns(), Instant::now());
             let error = match open {
-                Ok(open) => match open.wait(last + 1).await {
+                Ok(open) => match open.wait(samples).await {
                     Ok(_) => {
                         stages.extend(arrival(start_ns, open.waited_since(start)));
                         self.job.store.check_version(&open)?;
@@ -538,10 +565,11 @@ impl Assembly {
     fn check(&self, run: usize, placed: Placed) -> Checked {
         let check = |part: &Part| {
             let record = &self.records[part.sample];
-            let (field, member) = record.members.as_ref().map_err(Clone::clone)?[part.member];
+            let members = record.members.as_ref().map_err(Clone::clone)?;
+            let Wanted { field, shard, member } = members[part.member];
             let offset = placed.check(&member).map_err(|error| {
                 error
-                    .at("url", self.job.url(record.place.shard))
+                    .at("url", self.job.url(shard))
                     .at("key", &record.key)
                     .at("field", &self.fields[field as usize])
             })?;
@@ -582,9 +610,18 @@ fn cut(start_ns: u64, end_ns: u64, mut waited: Vec<Stage>) -> Vec<Stage> {
 /// Returns the parts to read of the batch's `sample`-th sample; empty members have none.
 fn parts(sample: usize, record: &Record) -> impl Iterator<Item = (u32, Range<u64>, Part)> {
     let members = record.wanted().iter().enumerate();
-    members.filter(|(_, (_, wanted))| wanted.len > 0).map(move |(member, (_, wanted))| {
-        (record.place.shard, wanted.offset..wanted.end(), Part { sample, member })
+    members.filter(|(_, wanted)| wanted.member.len > 0).map(move |(at, wanted)| {
+        let Wanted { shard, member, .. } = wanted;
+        (*shard, member.offset..member.end(), Part { sample, member: at })
     })
+}
+
+/// Returns the error of a sample that its shard's index calls bad.
+fn unusable(why: &dyn std::fmt::Display, shard: &Shard, key: &str, offset: u64) -> Error {
+    Error::new(ErrorKind::BadSample, format!("the sample cannot be used: {why}"))
+        .at("url", shard.url())
+        .at("key", key)
+        .at("offset", offset)
 }
 
 /// Groups all parts into reads, in the order of shards and offsets. `gap` is the number of unneeded

@@ -198,10 +198,11 @@ fn tell(job: &Arc<JobData>, first: u64) -> Option<Told> {
     let part = if world == 1 || share.takes_whole_lanes() { 1.0 } else { 1.0 / f64::from(world) };
     let urls: Arc<[String]> = job.spec.urls.clone().into();
     let announce = |share: Share, scope: Scope| {
-        let order = job.order();
+        let (order, joins) = (job.order(), job.joins.clone());
         let future = move |shards| {
             let make = move |number: u64| order(first.saturating_add(number));
-            plan::outlook(make, share, shards, sample_bytes)
+            let others = move |shard: u32| joins.others(shard).collect();
+            plan::outlook(make, share, shards, others, sample_bytes)
         };
         let (bytes, options, future) = (bytes.clone(), job.origin.clone(), Box::new(future));
         let (name, urls) = (job.spec.job.clone(), urls.clone());

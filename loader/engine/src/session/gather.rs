@@ -4,7 +4,7 @@
 //! arriving sample, for a slot. Each wait of a batch is recorded as a stage, and so is the work
 //! between waits. Time outside all stages is time in which nobody here worked on the batch.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use forebay_wire::message::{Cause, Stage};
 use super::JobData;
 use super::assembly::{Assembly, SamplePlace};
 use super::awaited::{Awaited, GATHERED};
+use super::joined::{Difference, Part};
 
 /// Shortest wait that is recorded: shorter ones are look-ups, and a stage per look-up would
 /// outweigh the batch's own message.
@@ -36,11 +37,18 @@ pub(super) struct Gatherer {
     used: HashSet<u32>,
     /// Whole shards that were found to be those whose samples were chosen.
     compared: HashSet<u32>,
+    /// Samples gathered of each joined shard, from its first.
+    reached: HashMap<u32, u64>,
+    /// Joined shards whose parts were found to have as many samples, or not.
+    measured: HashSet<u32>,
+    /// First differences of shards from those that they complete.
+    differences: HashMap<u32, Difference>,
 }
 
 impl Gatherer {
     pub(super) fn new(job: Arc<JobData>, run: u64) -> Self {
-        Self { job, run, used: HashSet::new(), compared: HashSet::new() }
+        let (used, compared, reached, measured, differences) = Default::default();
+        Self { job, run, used, compared, reached, measured, differences }
     }
 
     /// Gathers batch `index` of these places, captured and with a slot; `errors` travel with it.
@@ -48,11 +56,11 @@ impl Gatherer {
         &mut self,
         index: u64,
         places: &[SamplePlace],
-        errors: Vec<Error>,
+        mut errors: Vec<Error>,
         mut stages: Stages,
     ) -> Result<Assembly> {
         let mut assembly = Assembly::new(self.job.clone(), self.run, index, places);
-        self.capture(&mut assembly, places, &mut stages).await?;
+        errors.extend(self.capture(&mut assembly, places, &mut stages).await?);
         assembly.plan_reads(errors, self.job.slots.largest());
         // From here on it waits for its trainer, which is no stage, or for memory of other jobs.
         let mut stages = stages.finish();
@@ -64,27 +72,122 @@ impl Gatherer {
 
     /// Waits for the samples' bytes, shard by shard, and records their places in the shard. No
     /// shard is held longer than that: a batch may touch more shards than the tier has room for.
+    /// Returns the errors of joined shards of different length.
     async fn capture(
         &mut self,
         assembly: &mut Assembly,
         places: &[SamplePlace],
         stages: &mut Stages,
-    ) -> Result<()> {
+    ) -> Result<Vec<Error>> {
+        let mut errors = Vec::new();
         for (number, samples) in samples_of(places) {
             let (shard, progress) = self.open(number, samples, stages).await?;
-            let broken = match progress {
+            let (mut counted, mut broken) = (None, None);
+            match progress {
                 Ok(progress) => {
                     self.check_manifest(number, &progress)?;
                     self.check_choice(number, &shard, &progress)?;
-                    None
+                    counted = progress.counted.then_some(progress.samples);
                 }
-                Err(error) if error.kind() == ErrorKind::Corrupt => Some(error),
+                Err(error) if error.kind() == ErrorKind::Corrupt => broken = Some(error),
                 Err(error) => return Err(error),
-            };
+            }
             self.job.verdicts.note(number, &shard, assembly.index());
-            assembly.capture(number, &shard, broken.as_ref());
+            let job = self.job.clone();
+            let mut parts = job.joins.parts(number);
+            let Some(first) = parts.next() else {
+                assembly.capture(number, &shard, broken.as_ref());
+                continue;
+            };
+            assembly.capture_part(first, &shard, broken.as_ref());
+            drop(shard);
+            let mut differences = Vec::new();
+            for part in parts {
+                let (shard, progress) = self.open(part.shard, samples, stages).await?;
+                let broken = match progress {
+                    Err(error) if error.kind() != ErrorKind::Corrupt => return Err(error),
+                    progress => progress.err(),
+                };
+                job.verdicts.note(part.shard, &shard, assembly.index());
+                let differs = assembly.capture_part(part, &shard, broken.as_ref());
+                drop(shard);
+                if differs && let Some(found) = self.difference(part, samples, stages).await? {
+                    let error = found.error(job.url(part.first), job.url(part.shard));
+                    differences.push((part.shard, error));
+                }
+            }
+            assembly.settle(number, &differences)?;
+            errors.extend(self.reach(number, samples, counted, stages).await?);
         }
-        Ok(())
+        Ok(errors)
+    }
+
+    /// Notes that a joined shard was read up to its sample number `samples`. Once that is the last
+    /// one, its parts are compared: returns the errors of those that have more samples.
+    async fn reach(
+        &mut self,
+        shard: u32,
+        samples: u64,
+        counted: Option<u64>,
+        stages: &mut Stages,
+    ) -> Result<Vec<Error>> {
+        let reached = self.reached.entry(shard).or_default();
+        *reached = samples.max(*reached);
+        match counted {
+            Some(counted) => self.measure(shard, counted, stages).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Compares the parts of a shard of `counted` samples, once all samples that the job reads of
+    /// it were gathered. Shorter parts are found by the samples that they lack.
+    pub(super) async fn measure(
+        &mut self,
+        shard: u32,
+        counted: u64,
+        stages: &mut Stages,
+    ) -> Result<Vec<Error>> {
+        let job = self.job.clone();
+        let last = match job.choice(shard) {
+            Some(choice) => choice.count().checked_sub(1).and_then(|nth| choice.place(nth)),
+            None => counted.checked_sub(1),
+        };
+        let reached = self.reached.get(&shard).copied().unwrap_or(0);
+        let mut errors = Vec::new();
+        if reached < last.map_or(0, |last| last + 1) || !self.measured.insert(shard) {
+            return Ok(errors);
+        }
+        for part in job.joins.parts(shard).skip(1) {
+            let (open, _) = self.open(part.shard, counted.saturating_add(1), stages).await?;
+            let more = open.progress().samples > counted;
+            drop(open);
+            if more && let Some(found) = self.difference(part, counted + 1, stages).await? {
+                errors.push(found.error(job.url(shard), job.url(part.shard)));
+            }
+        }
+        Ok(errors)
+    }
+
+    /// Returns the first difference of a part's shard from that of the first part, within their
+    /// first `samples` samples.
+    async fn difference(
+        &mut self,
+        part: Part<'_>,
+        samples: u64,
+        stages: &mut Stages,
+    ) -> Result<Option<Difference>> {
+        if let Some(known) = self.differences.get(&part.shard) {
+            return Ok(Some(known.clone()));
+        }
+        let (first, _) = self.open(part.first, samples, stages).await?;
+        let expected: Vec<_> = keys(&first, samples).collect();
+        drop(first);
+        let (other, _) = self.open(part.shard, samples, stages).await?;
+        let found = Difference::of(expected.into_iter(), keys(&other, samples));
+        if let Some(found) = &found {
+            self.differences.insert(part.shard, found.clone());
+        }
+        Ok(found)
     }
 
     fn check_manifest(&self, shard: u32, progress: &Progress) -> Result<()> {
@@ -215,6 +318,13 @@ pub(super) fn samples_of(places: &[SamplePlace]) -> Vec<(u32, u64)> {
         }
     }
     samples_of
+}
+
+/// Returns the keys of the first `samples` samples of a shard, or of those there are.
+fn keys(shard: &ShardHandle, samples: u64) -> impl Iterator<Item = String> {
+    let present = shard.progress().samples.min(samples);
+    let count = usize::try_from(present).unwrap_or(usize::MAX);
+    (0..count).map_while(|at| shard.index().sample(at).map(|sample| sample.key))
 }
 
 /// Divides the time from `start_ns` until now, in which a shard was opened: first its origin or

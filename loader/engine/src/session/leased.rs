@@ -213,7 +213,7 @@ impl Leased {
         check(&job, &sharing)?;
         let Sharing { group, rank, world_size, epoch, take, member: number, batch: index, .. } =
             sharing;
-        let shards = u32::try_from(job.spec.urls.len()).expect("checked when the job was opened");
+        let shards = job.joins.planned();
         let who = Joining {
             member: number,
             rank,
@@ -369,6 +369,11 @@ impl Leased {
     async fn learn(&mut self, shard: u32, stages: &mut Stages) -> Result<u64> {
         let (open, progress) = self.gatherer.open(shard, u64::MAX, stages).await?;
         match progress {
+            Ok(progress) if progress.samples == 0 => {
+                // Nothing of it will be gathered.
+                self.errors.extend(self.gatherer.measure(shard, 0, stages).await?);
+                Ok(0)
+            }
             Ok(progress) => Ok(progress.samples),
             // A broken tar ends at its last good sample; the fault travels with the next batch.
             Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -419,7 +424,7 @@ impl Leased {
 
     /// Returns the shard of a turn.
     fn shard(&self, turn: u32) -> u32 {
-        let shards = self.job.spec.urls.len() as u64;
+        let shards = u64::from(self.job.joins.planned());
         match self.job.spec.order.shuffle {
             Shuffle::None => turn,
             Shuffle::Window | Shuffle::Global => {
@@ -434,8 +439,7 @@ impl Leased {
     fn look_ahead(&mut self) {
         let mut upcoming: Vec<_> = self.reading.iter().map(|reading| reading.shard).collect();
         if self.member.is_near() {
-            let shards = u32::try_from(self.job.spec.urls.len()).expect("checked");
-            let turns = self.next_turn..shards;
+            let turns = self.next_turn..self.job.joins.planned();
             let next = turns.take(self.ahead.limit()).map(|turn| self.shard(turn));
             // A shard of which nothing is read is not fetched.
             upcoming.extend(next.filter(|shard| self.job.reads(*shard)));

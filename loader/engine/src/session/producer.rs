@@ -153,7 +153,12 @@ impl Producer {
                     self.look_ahead(position);
                     let (open, progress) = self.gatherer.open(shard, at_least, stages).await?;
                     let now = match progress {
-                        Ok(progress) if progress.counted => Known::Exactly(progress.samples),
+                        Ok(progress) if progress.counted => {
+                            drop(open);
+                            let errors = self.gatherer.measure(shard, progress.samples, stages);
+                            self.errors.extend(errors.await?);
+                            Known::Exactly(progress.samples)
+                        }
                         Ok(progress) => Known::AtLeast(progress.samples),
                         // A broken tar ends at its last good sample; the fault travels with the
                         // next batch.
@@ -177,10 +182,13 @@ impl Producer {
     /// Returns the samples of each shard, if this run learnt all of them.
     fn learnt(&self) -> Option<Vec<u64>> {
         let spec = &self.job.spec;
-        if self.broken || spec.counts.is_some() || self.known.len() < spec.urls.len() {
+        if self.broken
+            || spec.counts.is_some()
+            || self.known.len() < self.job.joins.planned() as usize
+        {
             return None;
         }
-        let shards = u32::try_from(spec.urls.len()).expect("checked when the job was opened");
+        let shards = self.job.joins.planned();
         let exactly = |shard: u32| match self.known.get(&shard)? {
             Known::Exactly(samples) => Some(*samples),
             Known::AtLeast(_) => None,

@@ -7,6 +7,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_store::Store;
 use forebay_wire::message::{Extent, Mixture, Open, Shuffle, Stream};
 
+use super::joined::Joins;
 use crate::plan::{self, Need, Part, need};
 
 /// Rejects a job whose window exceeds its share of the cache.
@@ -15,7 +16,7 @@ use crate::plan::{self, Need, Part, need};
 /// `Full` with the largest window that fits; `Invalid` for an extent of another job.
 pub(super) fn check(
     spec: &Open,
-    mixture: &Mixture,
+    (mixture, joins): (&Mixture, &Joins),
     lanes: u32,
     extent: &Extent,
     store: &Store,
@@ -31,6 +32,7 @@ pub(super) fn check(
     let bytes = urls().zip(&extent.bytes);
     let bytes: Vec<u64> =
         bytes.map(|(url, bytes)| if store.keeps(url) { *bytes } else { 0 }).collect();
+    let bytes = joins.sums(&bytes);
     let parts = match mixture.streams.as_slice() {
         [] => vec![Part::new(order, lanes, ranks, &bytes)],
         streams => {
