@@ -97,7 +97,7 @@ fn cold(bench: &Bench, link: &Link, lanes: u32, urls: Vec<String>) -> Start {
     let host = Host { store: fresh.store.clone(), slabs: SlabMemory::new(SLABS) };
     fresh.runtime.block_on(async {
         let (mut session, mut events) =
-            Session::open(1, open, Mixture::default(), None, None, host).unwrap();
+            Session::open(1, open, Mixture::default(), None, None, None, host).unwrap();
         let begin = Instant::now();
         session.start(1, Begin::at(0, 0));
         let carried = || fresh.store.links().iter().map(|link| link.bytes).sum::<u64>();

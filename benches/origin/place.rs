@@ -41,7 +41,7 @@ impl Job {
         let open = Open { prefetch: PREFETCH, ..open };
         let host = Host { store: store.clone(), slabs: SlabMemory::new(SLABS) };
         let (session, events) =
-            Session::open(number, open, Mixture::default(), None, None, host).unwrap();
+            Session::open(number, open, Mixture::default(), None, None, None, host).unwrap();
         Self { session, events, run: 0 }
     }
 

@@ -3,6 +3,7 @@
 //! ```text
 //!   loader   a job's batches: open, start, next, without the GIL    loader.rs
 //!   batch    one batch, column by column, to Python objects         batch.rs
+//!   binning  batches by tokens: lengths, and the bins they make      binning.rs
 //!   tensor   decoded memory, handed to a framework                  tensor.rs
 //!   dlpack   the C structures of that hand-over                     dlpack.rs
 //!   device   a GPU that decodes                                     device.rs
@@ -16,6 +17,7 @@
 //! in Python beside this; the signatures here are private to it.
 
 mod batch;
+mod binning;
 mod buffer;
 mod checkpoint;
 mod device;
@@ -41,6 +43,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("VIEWS_MAX", forebay_decode::VIEWS_MAX)?;
     module.add_class::<loader::Loader>()?;
     module.add_class::<selection::Selection>()?;
+    module.add_class::<binning::Cut>()?;
+    module.add_class::<binning::Bins>()?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<batch::Texts>()?;
     module.add_class::<batch::View>()?;

@@ -70,6 +70,13 @@ impl Selection {
     }
 }
 
+impl Selection {
+    /// Returns the choice of a shard.
+    pub(crate) fn choice(&self, shard: u32) -> Option<&Arc<Choice>> {
+        self.choices.all().get(shard as usize)
+    }
+}
+
 fn chosen(manifest: &Path, urls: &[String], filters: &[String]) -> Result<Selection> {
     let read = Manifest::read(manifest)?;
     let listed = read.of(urls).map_err(|error| error.at("path", manifest.display()))?;

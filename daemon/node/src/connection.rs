@@ -25,7 +25,8 @@ use forebay_wire::clock::now_ns;
 use forebay_wire::frame;
 use forebay_wire::leases::Sharing;
 use forebay_wire::message::{
-    Begin, Came, Cause, Chosen, Extent, LeftOut, Mixture, Open, Reply, Request, RequestKind, Work,
+    Begin, Binning, Came, Cause, Chosen, Extent, LeftOut, Mixture, Open, Reply, Request,
+    RequestKind, Work,
 };
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
 use tokio::io::Interest;
@@ -147,6 +148,7 @@ pub async fn serve(
         mixture: Mixture::default(),
         extent: None,
         chosen: None,
+        binning: None,
         traces: false,
         on_change: OnChange::default(),
         telling: None,
@@ -187,6 +189,8 @@ struct Connection {
     extent: Option<Extent>,
     /// Samples of the next job, if it reads some only.
     chosen: Option<Vec<Chosen>>,
+    /// Lengths of the next job's samples, if its batches are cut by tokens.
+    binning: Option<Binning>,
     /// True if the next job asks for its shards' arrivals.
     traces: bool,
     /// Treatment of shards that change during a run of the next job.
@@ -249,6 +253,7 @@ impl Connection {
                 Request::Mix(mixture) => self.mixture = mixture,
                 Request::Extent(extent) => self.extent = Some(extent),
                 Request::Choose { shards } => self.chosen = Some(shards),
+                Request::Bin(binning) => self.binning = Some(*binning),
                 Request::Trace => self.traces = true,
                 Request::ServeChanges => self.on_change = OnChange::Serve,
                 Request::Pick { run, samples } => {
@@ -306,7 +311,7 @@ impl Connection {
             return Err(Error::new(ErrorKind::Invalid, "a connection carries one job"));
         }
         let (mixture, extent) = (std::mem::take(&mut self.mixture), self.extent.take());
-        let chosen = self.chosen.take();
+        let (chosen, binning) = (self.chosen.take(), self.binning.take());
         let place = match self.may_open(&open) {
             Ok(place) => place,
             Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
@@ -320,7 +325,8 @@ impl Connection {
         let traced =
             std::mem::take(&mut self.traces).then(|| (self.store.listen(), open.urls.clone()));
         let datasets = self.store.datasets_of(open.urls.iter().take(LONG_LIST)).join(", ");
-        let opened = Session::open(number, open, mixture, extent.as_ref(), chosen.as_deref(), host);
+        let (extent, chosen) = (extent.as_ref(), chosen.as_deref());
+        let opened = Session::open(number, open, mixture, extent, chosen, binning, host);
         let (session, events) = match opened {
             Ok(opened) => opened,
             Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,

@@ -25,7 +25,9 @@ use forebay_source::Options;
 use forebay_store::{ShardHandle, Store};
 use forebay_uring::Region;
 use forebay_wire::leases::{self, Mark, Sharing};
-use forebay_wire::message::{Batch, Begin, Chosen, Extent, Mixture, Open, Opened, Picked, RunEnd};
+use forebay_wire::message::{
+    Batch, Begin, Binning, Chosen, Extent, Mixture, Open, Opened, Picked, RunEnd,
+};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use tokio::sync::{mpsc, watch};
@@ -33,7 +35,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::filter::{Choice, Choices};
 use crate::lease::Leases;
-use crate::plan::{self, Epoch, Mixed, Sequence};
+use crate::plan::{self, Bins, Epoch, Lengths, Share};
 use assembly::{Assembly, SamplePlace};
 use awaited::Waits;
 use foresee::Outlook;
@@ -114,6 +116,8 @@ pub(crate) struct JobData {
     pub(crate) outlook: Outlook,
     /// Samples that the job reads, if not all of its shards.
     pub(crate) choices: Option<Choices>,
+    /// Lengths of its samples, if batches are cut by tokens.
+    pub(crate) lengths: Option<Arc<Lengths>>,
 }
 
 impl JobData {
@@ -146,6 +150,22 @@ impl JobData {
     /// `Invalid` for an invalid mixture.
     pub(crate) fn epoch(&self, epoch: u64) -> Result<Epoch> {
         order_of(&self.spec, &self.mixture, self.lanes, epoch)
+    }
+
+    /// Returns the bins of an epoch, if batches are cut by tokens.
+    ///
+    /// # Errors
+    /// As [`JobData::epoch`].
+    pub(crate) fn bins(&self, epoch: u64) -> Result<Option<Bins>> {
+        let Some(lengths) = &self.lengths else { return Ok(None) };
+        Bins::new(self.epoch(epoch)?, lengths.clone(), &self.spec.order, epoch).map(Some)
+    }
+
+    /// Returns the share of this rank in a run that begins at position `base`, where the sequence
+    /// has these lanes. Bins have samples of all lanes.
+    pub(crate) fn share(&self, lanes: u32, base: u64) -> Share {
+        let lanes = if self.lengths.is_some() { 1 } else { lanes };
+        Share::new(&self.spec.order, lanes, base)
     }
 
     /// Returns a function from epoch numbers to orders that may outlive the job; it gives `None`
@@ -205,27 +225,8 @@ pub struct Session {
 
 /// Makes the order of a job's epoch.
 fn order_of(spec: &Open, mixture: &Mixture, lanes: u32, epoch: u64) -> Result<Epoch> {
-    let counts = spec.counts.as_deref();
     let shards = u32::try_from(spec.urls.len()).expect("checked when the job was opened");
-    if mixture.is_empty() {
-        let counts = spec.counts.clone();
-        return Ok(Epoch::One(Sequence::new(&spec.order, shards, counts, lanes, epoch)));
-    }
-    let streams = &mixture.streams;
-    let all = streams.iter().try_fold(0_u32, |sum, stream| sum.checked_add(stream.shards));
-    if all != Some(shards) {
-        let what = "the streams of the mixture do not match the job's shards";
-        return Err(Error::new(ErrorKind::Invalid, what).at("shards", shards));
-    }
-    let mut first = 0;
-    let mixed = streams.iter().map(|stream| {
-        let begin = first;
-        first += stream.shards as usize;
-        let counts = counts.map(|counts| counts[begin..first].to_vec());
-        plan::Stream { shards: stream.shards, counts, proportion: stream.proportion }
-    });
-    let mixed: Vec<_> = mixed.collect();
-    Mixed::new(&spec.order, &mixed, &mixture.phases, epoch).map(Epoch::Mixed)
+    Epoch::new(&spec.order, (shards, spec.counts.as_deref()), mixture, lanes, epoch)
 }
 
 /// Parts of the daemon that a session needs.
@@ -239,7 +240,7 @@ pub struct Host {
 impl Session {
     /// Opens a job, over these data sets if it mixes several; its events come from the receiver.
     /// `extent` has the sizes of its shards, if known; `chosen` the samples that it reads, if not
-    /// all.
+    /// all; `binning` cuts batches by tokens.
     ///
     /// # Errors
     /// `Invalid` if the job is invalid, `Full` if its window exceeds its share of the cache.
@@ -249,6 +250,7 @@ impl Session {
         mixture: Mixture,
         extent: Option<&Extent>,
         chosen: Option<&[Chosen]>,
+        binning: Option<Binning>,
         host: Host,
     ) -> Result<(Self, mpsc::Receiver<Event>)> {
         plan::check(&spec.order, spec.urls.len(), spec.counts.as_deref())?;
@@ -257,6 +259,9 @@ impl Session {
         }
         let choices =
             chosen.map(|all| Choices::from_wire(all, spec.counts.as_deref())).transpose()?;
+        let lengths =
+            binning.map(|binning| Lengths::new(Arc::new(binning), spec.counts.as_deref()));
+        let lengths = lengths.transpose()?.map(Arc::new);
         let shards = u32::try_from(spec.urls.len()).expect("checked above");
         // Streams have lanes of their own.
         let lanes = match mixture.is_empty() {
@@ -272,7 +277,7 @@ impl Session {
             false => order_of(&spec, &mixture, lanes, 0)?.total(),
         };
         if let Some(extent) = extent {
-            room::check(&spec, &mixture, lanes, extent, &host.store)?;
+            room::check(&spec, &mixture, (lanes, lengths.is_some()), extent, &host.store)?;
         }
         let (events, receiver) = mpsc::channel(EVENTS);
         let patience = Duration::from_millis(spec.patience_ms);
@@ -295,6 +300,7 @@ impl Session {
             bytes: extent.map(|extent| extent.bytes.clone()),
             outlook: Outlook::default(),
             choices,
+            lengths,
             spec,
             mixture,
         };
@@ -306,12 +312,14 @@ impl Session {
     #[must_use]
     pub fn opened(&self) -> Opened {
         let samples = self.samples;
-        let share = plan::Share::new(&self.job.spec.order, self.job.lanes, 0);
+        let share = self.job.share(self.job.lanes, 0);
+        // Bins are counted when they are composed.
+        let counted = samples.filter(|_| self.job.lengths.is_none());
         Opened {
             session: self.number,
             lanes: self.job.lanes,
             samples,
-            batches: samples.map(|samples| share.batches(samples)),
+            batches: counted.map(|samples| share.batches(samples)),
         }
     }
 

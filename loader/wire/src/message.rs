@@ -9,6 +9,7 @@ use forebay_error::{Error, ErrorKind};
 use forebay_histogram::Times;
 use serde::{Deserialize, Serialize};
 
+pub use crate::binning::{BinRule, Binning};
 use crate::checkpoint;
 use crate::leases::{LogPosition, Mark, Sharing};
 pub use crate::left_out::LeftOut;
@@ -138,6 +139,8 @@ pub enum Request {
         /// Number of the first sample.
         first: u64,
     },
+    /// Cuts the order of the next [`Request::Open`] into batches by tokens.
+    Bin(Box<Binning>),
 }
 
 /// Kind of a request, as the first byte of its encoding tells.
@@ -149,6 +152,7 @@ impl RequestKind {
     const MIX: Self = Self(6);
     const EXTENT: Self = Self(8);
     const CHOOSE: Self = Self(19);
+    const BIN: Self = Self(21);
 
     /// Kind of the request that begins with this byte.
     #[must_use]
@@ -159,7 +163,7 @@ impl RequestKind {
     /// True for a request that lists a job's shards.
     #[must_use]
     pub fn is_list(self) -> bool {
-        [Self::OPEN, Self::MIX, Self::EXTENT, Self::CHOOSE].contains(&self)
+        [Self::OPEN, Self::MIX, Self::EXTENT, Self::CHOOSE, Self::BIN].contains(&self)
     }
 }
 
@@ -697,13 +701,21 @@ mod tests {
         assert_eq!(place(&Request::List { pattern, origin }), 9);
         assert_eq!(place(&Request::Pace { bandwidth: 1 }), 10);
         let open = Open::new("", Vec::new(), Order::of_list(1));
+        let rule = BinRule { budget: 1, lookahead: 1, is_packed: true, buckets: Vec::new() };
         let lists = [
             Request::Open(Box::new(open)),
             Request::Mix(Mixture::default()),
             Request::Extent(Extent { bytes: Vec::new(), ranks: (0, 1) }),
             Request::Choose { shards: Vec::new() },
+            Request::Bin(Box::new(Binning { rule, lengths: Vec::new() })),
         ];
-        let kinds = [RequestKind::OPEN, RequestKind::MIX, RequestKind::EXTENT, RequestKind::CHOOSE];
+        let kinds = [
+            RequestKind::OPEN,
+            RequestKind::MIX,
+            RequestKind::EXTENT,
+            RequestKind::CHOOSE,
+            RequestKind::BIN,
+        ];
         for (list, kind) in lists.iter().zip(kinds) {
             assert_eq!(RequestKind::of(place(list)), kind);
         }

@@ -9,14 +9,15 @@ use forebay_wire::message::{Extent, Mixture, Open, Shuffle, Stream};
 
 use crate::plan::{self, Need, Part, need};
 
-/// Rejects a job whose window exceeds its share of the cache.
+/// Rejects a job whose window exceeds its share of the cache. `reads_all` says that each rank reads
+/// all `lanes`, however many there are.
 ///
 /// # Errors
 /// `Full` with the largest window that fits; `Invalid` for an extent of another job.
 pub(super) fn check(
     spec: &Open,
     mixture: &Mixture,
-    lanes: u32,
+    (lanes, reads_all): (u32, bool),
     extent: &Extent,
     store: &Store,
 ) -> Result<()> {
@@ -32,6 +33,7 @@ pub(super) fn check(
     let bytes: Vec<u64> =
         bytes.map(|(url, bytes)| if store.keeps(url) { *bytes } else { 0 }).collect();
     let parts = match mixture.streams.as_slice() {
+        [] if reads_all => vec![Part::stream(lanes, &bytes)],
         [] => vec![Part::new(order, lanes, ranks, &bytes)],
         streams => {
             let mut rest = bytes.as_slice();
