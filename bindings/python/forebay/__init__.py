@@ -39,6 +39,7 @@ from forebay.indexed import IndexedDataset
 from forebay.loader import DataLoader
 from forebay.schedule import Schedule
 from forebay.streams import Stream
+from forebay.tokens import Tokens
 
 if TYPE_CHECKING:
     from forebay.webdataset import WebDataset, WebLoader
@@ -65,6 +66,7 @@ __all__ = [
     "Schedule",
     "Stream",
     "Text",
+    "Tokens",
     "Unavailable",
     "WebDataset",
     "WebLoader",

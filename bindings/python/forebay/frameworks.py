@@ -92,6 +92,14 @@ class Framework:
         """Join arrays of one form into a tensor."""
         raise NotImplementedError
 
+    def widened(self, values: Any, width: int, value: float) -> Any:
+        """Return padded rows ``(rows, any, ...)`` cut, or filled up with `value`, to `width`."""
+        raise NotImplementedError
+
+    def places(self, lengths: list[int]) -> Any:
+        """Return 0, 1, … for each of adjacent rows of these lengths, int64."""
+        raise NotImplementedError
+
     def __reduce__(self) -> tuple[Any, ...]:
         return choose, (self.name,)
 
@@ -229,6 +237,17 @@ class _Torch(Framework):
     def join(self, rows: list[Any]) -> Any:
         return self._torch.cat(rows)
 
+    def widened(self, values: Any, width: int, value: float) -> Any:
+        made = values.new_full((len(values), width, *values.shape[2:]), value)
+        made[:, : values.shape[1]] = values[:, :width]
+        return made
+
+    def places(self, lengths: list[int]) -> Any:
+        torch = self._torch
+        sizes = torch.tensor(lengths, dtype=torch.int64)
+        firsts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
+        return torch.arange(len(firsts)) - firsts
+
     def _join(self, rows: list[Any]) -> Any:
         return self._torch.stack(rows)
 
@@ -276,6 +295,17 @@ class _NumPy(Framework):
     def join(self, rows: list[Any]) -> Any:
         return self._numpy.concatenate(rows)
 
+    def widened(self, values: Any, width: int, value: float) -> Any:
+        shape = (len(values), width, *values.shape[2:])
+        made = self._numpy.full(shape, value, values.dtype)
+        made[:, : values.shape[1]] = values[:, :width]
+        return made
+
+    def places(self, lengths: list[int]) -> Any:
+        sizes = self._numpy.asarray(lengths, "int64")
+        firsts = self._numpy.repeat(sizes.cumsum() - sizes, sizes)
+        return self._numpy.arange(len(firsts)) - firsts
+
     def _join(self, rows: list[Any]) -> Any:
         return self._numpy.stack(rows)
 
@@ -307,6 +337,17 @@ class _Jax(Framework):
 
     def pad(self, rows: list[Any], width: int, value: float) -> Any:
         return self._numpy.asarray(self._host.pad(rows, width, value))
+
+    def join(self, rows: list[Any]) -> Any:
+        return self._numpy.asarray(self._host.join(rows))
+
+    def widened(self, values: Any, width: int, value: float) -> Any:
+        # By the host: JAX compiles anew for each shape that it is given.
+        values = _require("numpy").asarray(values)
+        return self._numpy.asarray(self._host.widened(values, width, value))
+
+    def places(self, lengths: list[int]) -> Any:
+        return self._numpy.asarray(self._host.places(lengths))
 
     def _join(self, rows: list[Any]) -> Any:
         return self._numpy.stack(rows)
