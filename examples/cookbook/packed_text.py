@@ -20,7 +20,7 @@ BUDGET = 4096
 
 def attention(values: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
     """Stand in for ``flash_attn_varlen_func``, which takes the same ends of documents."""
-    parts = values.tensor_split(batch["cu_seqlens"][1:-1])
+    parts = values.tensor_split(batch["cu_seqlens"][1:-1].long())
     each = torch.nn.functional.scaled_dot_product_attention
     return torch.cat(
         [each(part[None], part[None], part[None], is_causal=True)[0] for part in parts]

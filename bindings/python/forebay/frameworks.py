@@ -244,6 +244,11 @@ class _Torch(Framework):
 
     def places(self, lengths: list[int]) -> Any:
         torch = self._torch
+        # Torch imports it, where it is installed. Its own operations wake threads for so many
+        # numbers, which takes milliseconds on a busy node.
+        numpy: Any = sys.modules.get("numpy")
+        if numpy is not None:
+            return torch.from_numpy(_places(numpy, lengths))
         sizes = torch.tensor(lengths, dtype=torch.int64)
         firsts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
         return torch.arange(len(firsts)) - firsts
@@ -302,9 +307,7 @@ class _NumPy(Framework):
         return made
 
     def places(self, lengths: list[int]) -> Any:
-        sizes = self._numpy.asarray(lengths, "int64")
-        firsts = self._numpy.repeat(sizes.cumsum() - sizes, sizes)
-        return self._numpy.arange(len(firsts)) - firsts
+        return _places(self._numpy, lengths)
 
     def _join(self, rows: list[Any]) -> Any:
         return self._numpy.stack(rows)
@@ -355,6 +358,13 @@ class _Jax(Framework):
     def numbers(self, rows: list[Any], dtype: str) -> Any | None:
         # Through NumPy: JAX narrows dtypes silently, and warns of requested ones.
         return self._numpy.asarray(_require("numpy").asarray(rows, dtype))
+
+
+def _places(numpy: Any, lengths: list[int]) -> Any:
+    """Return 0, 1, … for each of adjacent rows."""
+    sizes = numpy.asarray(lengths, "int64")
+    firsts = numpy.repeat(sizes.cumsum() - sizes, sizes)
+    return numpy.arange(len(firsts), dtype="int64") - firsts
 
 
 def _written(rows: list[Any], made: Any) -> Any:
