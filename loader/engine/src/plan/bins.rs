@@ -280,10 +280,8 @@ impl Bins {
         // In the order of the bins, so that each window is composed once.
         let (window, _) = self.find(base, first)?;
         let behind = self.span(window).start;
-        let own = match self.find(base, first.checked_add(rank)?) {
-            Some((window, place)) => Some(self.positions(window, place)),
-            None => None,
-        };
+        let own = self.find(base, first.checked_add(rank)?);
+        let own = own.map(|(window, place)| self.positions(window, place));
         let is_whole = self.find(base, first.checked_add(world - 1)?).is_some();
         match (own, tail) {
             (_, Tail::Drop) if !is_whole => None,

@@ -35,14 +35,14 @@ fn real(bin: &Bin, lengths: &[u32]) -> u64 {
 /// Shares of tokens that are padding, and of steps of `world` ranks that differ by more than 5 %.
 fn padding_and_uneven(bins: &[Bin], lengths: &[u32], world: usize) -> (f64, f64) {
     let all: u64 = bins.iter().map(|bin| bin.tokens).sum();
-    let real: u64 = bins.iter().map(|bin| self::real(bin, lengths)).sum();
+    let rows: u64 = bins.iter().map(|bin| real(bin, lengths)).sum();
     let uneven = |step: &[Bin]| {
         let sizes = || step.iter().map(|bin| bin.tokens);
         sizes().max() > sizes().min().map(|least| least + least / 20)
     };
     let steps = bins.chunks_exact(world);
     let (all_steps, uneven) = (steps.len(), steps.filter(|step| uneven(step)).count());
-    (1.0 - real as f64 / all as f64, uneven as f64 / all_steps as f64)
+    (1.0 - rows as f64 / all as f64, uneven as f64 / all_steps as f64)
 }
 
 #[test]
