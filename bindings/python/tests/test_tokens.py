@@ -6,13 +6,15 @@ import io
 import itertools
 import json
 import math
+import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
 
 import forebay
-from conftest import write_shard
+from conftest import wait_gone, write_shard
 from forebay import _native
 from forebay._launch import command
 
@@ -212,6 +214,34 @@ def test_state_goes_on_in_another_world(data):
             assert resumed.state_dict()["epoch"] == 1
     there = [part for step in zip(*found, strict=True) for part in step if part]
     assert there == alone[8:]
+
+
+def test_killed_daemon_is_replaced_within_a_look_ahead(home, data):
+    with loader(data, prefetch=1) as one:
+        expected = [keys(batch) for batch in one]
+        one.set_epoch(0)
+        found = []
+        for number, batch in enumerate(one):
+            found.append(keys(batch))
+            if number in (1, 11):
+                pid = one.stats()["daemon_pid"]
+                os.kill(pid, signal.SIGKILL)
+                assert wait_gone(pid)
+        assert one.stats()["reconnects"] == 2
+    assert found == expected
+    assert len(home.daemons()) == 1
+
+
+def test_torchs_workers_take_turns_at_the_batches(data):
+    torch = pytest.importorskip("torch", reason="needs torch: its loader")
+    from forebay.torch import IterableDataset
+
+    options = {"batch_by": by(), "fields": FIELDS, "shuffle": True, "rank": 0, "world_size": 2}
+    dataset = IterableDataset(**(data | options))
+    turns = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2)
+    found = [keys(batch) for batch in turns]
+    with loader(data, world_size=2) as one:
+        assert found == [keys(batch) for batch in one]
 
 
 def test_state_of_other_batches_is_rejected(data):
