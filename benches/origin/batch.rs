@@ -7,8 +7,8 @@
 use std::time::Instant;
 
 use forebay_benches::MEMBER;
-use forebay_engine::session::{Event, Host, Session, SlabMemory};
-use forebay_wire::message::{Begin, Mixture, Open, Order};
+use forebay_engine::session::{Event, Host, Preface, Session, SlabMemory};
+use forebay_wire::message::{Begin, Open, Order};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -96,8 +96,7 @@ fn cold(bench: &Bench, link: &Link, lanes: u32, urls: Vec<String>) -> Start {
     let open = Open { counts, prefetch: PREFETCH, ..Open::new("batch", urls, order) };
     let host = Host { store: fresh.store.clone(), slabs: SlabMemory::new(SLABS) };
     fresh.runtime.block_on(async {
-        let (mut session, mut events) =
-            Session::open(1, open, Mixture::default(), None, None, &[], host).unwrap();
+        let (mut session, mut events) = Session::open(1, open, Preface::default(), host).unwrap();
         let begin = Instant::now();
         session.start(1, Begin::at(0, 0));
         let carried = || fresh.store.links().iter().map(|link| link.bytes).sum::<u64>();

@@ -7,9 +7,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-use forebay_engine::session::{Event, Host, Session, SlabMemory};
+use forebay_engine::session::{Event, Host, Preface, Session, SlabMemory};
 use forebay_store::{Cache, Dataset, Evict, Store};
-use forebay_wire::message::{Begin, Mixture, Open, Order};
+use forebay_wire::message::{Begin, Open, Order};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -40,8 +40,7 @@ impl Job {
         let open = Open::new("place", urls, Order::shuffled(1, 1, BATCH));
         let open = Open { prefetch: PREFETCH, ..open };
         let host = Host { store: store.clone(), slabs: SlabMemory::new(SLABS) };
-        let (session, events) =
-            Session::open(number, open, Mixture::default(), None, None, &[], host).unwrap();
+        let (session, events) = Session::open(number, open, Preface::default(), host).unwrap();
         Self { session, events, run: 0 }
     }
 

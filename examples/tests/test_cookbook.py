@@ -27,6 +27,8 @@ TIMEOUT_S = 120
 RANKS, PHOTOS = 8, 70
 # Files of 64 KiB, eight in a shard.
 BLOBS, BLOB_BYTES = 640, 64 << 10
+# Tokens of documents.
+DOCUMENTS = [1 + number * number % 3001 for number in range(400)]
 MOTO = ROOT / ".tools/moto/bin/moto_server"
 
 
@@ -52,7 +54,11 @@ def place(tmp_path_factory, forebay):
     (folder / "blobs").mkdir()
     for number in range(BLOBS):
         (folder / f"blobs/{number:04}.bin").write_bytes(bytes([number % 256]) * BLOB_BYTES)
+    (folder / "documents").mkdir()
+    for number, length in enumerate(DOCUMENTS):
+        (folder / f"documents/{number:03}.bin").write_bytes(bytes([number % 256, 1]) * length)
     for source, name, samples in (
+        ("documents", "text", 50),
         ("loose", "train", 10),
         ("loose", "web", 10),
         ("loose", "clean", 35),
@@ -61,7 +67,9 @@ def place(tmp_path_factory, forebay):
         pattern = folder / f"bucket/{name}-{{:03d}}.tar"
         pack = [forebay, "pack", folder / source, "-o", pattern, "--samples", str(samples)]
         subprocess.run(
-            [*pack, "--manifest", folder / f"{name}.json"], check=True, stdout=subprocess.PIPE
+            [*pack, "--manifest", folder / f"{name}.json", "--members"],
+            check=True,
+            stdout=subprocess.PIPE,
         )
     return folder
 
@@ -117,6 +125,21 @@ def test_pairs_are_filtered_while_they_are_read(place, environment):
     chosen = [n for n in range(PHOTOS) if n % 2 and n % 5 / 4 > 0.3 and n != 7]
     told = f"{len(chosen)} pairs, {PHOTOS - 1 - len(chosen)} filtered, 1 broken"
     assert run("image_text", [urls("train", place)], environment) == [told]
+
+
+def test_packed_documents_fill_the_ranks_equally(place, environment):
+    arguments = [urls("text", place), place / "text.json"]
+    ranks = [
+        start("packed_text", arguments, environment | {"RANK": str(rank), "WORLD_SIZE": "3"})
+        for rank in range(3)
+    ]
+    told = [rank.communicate(timeout=TIMEOUT_S)[0] for rank in ranks]
+    found = [re.fullmatch(r"(\d+) steps, (\d+) tokens\n", one).groups() for one in told]
+    (steps,) = {int(steps) for steps, _ in found}
+    # Three documents are as long as a budget, so bins are not quite full.
+    fewest = -(-sum(DOCUMENTS) // (3 * 4096))
+    assert fewest <= steps <= 1.05 * fewest
+    assert sum(int(tokens) for _, tokens in found) == sum(DOCUMENTS)
 
 
 def test_mixture_has_the_shares_of_its_weights(place, environment):

@@ -40,6 +40,7 @@ from forebay.join import Join
 from forebay.loader import DataLoader
 from forebay.schedule import Schedule
 from forebay.streams import Stream
+from forebay.tokens import Tokens
 
 if TYPE_CHECKING:
     from forebay.webdataset import WebDataset, WebLoader
@@ -67,6 +68,7 @@ __all__ = [
     "Schedule",
     "Stream",
     "Text",
+    "Tokens",
     "Unavailable",
     "WebDataset",
     "WebLoader",

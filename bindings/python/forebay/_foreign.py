@@ -64,6 +64,7 @@ LOADER: dict[str, str] = {
     "shard_id": "use rank=, together with world_size=",
     "num_threads": "use workers=; decoding uses the cores that FOREBAY_DECODE_THREADS allows",
     "batchsize": "use batch_size=",
+    "max_tokens": "use batch_by=forebay.Tokens(field, budget=)",
     "transforms": "use transform= for a function of each batch",
     "shuffle_buffer": _SHUFFLED,
     "shardshuffle": _SHUFFLED,

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from forebay import _filters, _foreign, _leases, _listing, _native, _paths, join
+from forebay import _bins, _filters, _foreign, _leases, _listing, _native, _paths, join
 from forebay._device import Wish
 from forebay._launch import daemon as launch
+from forebay._layout import Layout
 from forebay._sendable import check_program, check_sendable
 from forebay._stop import items
 from forebay._values import U32_MAX, U64_MAX, flag, number, text, whole, word
@@ -22,6 +23,7 @@ from forebay.fields import Bytes, Field, Rows, cropped, specification
 from forebay.frameworks import Name, no_nested
 from forebay.join import Join, Joined, Urls
 from forebay.streams import Mixture, Stream
+from forebay.tokens import Tokens
 
 Sources = Urls | Join | Sequence[Stream]
 Verdict = Literal["raise", "skip", "stop"]
@@ -52,6 +54,8 @@ class Options:
     mixture: Mixture | None
     # Samples that pass `where`; `counts` then counts these.
     filtered: _filters.Filtered | None
+    # Batches by tokens, in place of `batch_size`.
+    binned: _bins.Binned | None
     batch_size: int
     fields: Mapping[str, Field] | None
     transform: Callable[[dict[str, Any]], Any] | None
@@ -88,6 +92,20 @@ class Options:
         """Return the samples to read; None for all."""
         return None if self.filtered is None else self.filtered.selection
 
+    def cut(self) -> _native.Cut | None:
+        """Return the lengths of the samples; None for batches of samples."""
+        return None if self.binned is None else self.binned.cut
+
+    def batches(self) -> str:
+        """Return the size of batches, for people."""
+        if self.binned is None:
+            return f"batch_size={self.batch_size}"
+        return f"{self.binned.layout.budget} tokens"
+
+    def layout(self) -> Layout | None:
+        """Return the layout of batches by tokens."""
+        return None if self.binned is None else self.binned.layout
+
     def spec(self) -> list[dict[str, Any]] | None:
         """Return the fields for the native side."""
         return None if self.fields is None else specification(self.fields)
@@ -120,6 +138,7 @@ class Options:
             "streams": None if self.mixture is None else self.mixture.described(),
             "where": None if self.filtered is None else self.filtered.identity,
             "join": None if self.joined is None else self.joined.identity,
+            "batch_by": None if self.binned is None else self.binned.identity,
         }
 
     def _sources(self) -> Sources:
@@ -139,6 +158,8 @@ def check(
     *,
     urls: Sources,
     batch_size: int,
+    batch_by: Tokens | None,
+    pack: bool,
     fields: Mapping[str, Field] | None,
     transform: Callable[[dict[str, Any]], Any] | None,
     select: Callable[[dict[str, Any]], Any] | None,
@@ -192,12 +213,19 @@ def check(
     _split(split, uneven)
     if (rank is None) != (world_size is None):
         raise Invalid("rank and world_size come together; give both or neither")
+    tokens = _bins.refused(batch_by, pack, {"batch_size": batch_size, "split": split})
     if fields is not None:
         specification(fields)
         fields = cropped(fields)
+        # Packed rows are no nested tensor.
+        packed = tokens.names() if tokens is not None and pack else ()
         for name, field in fields.items():
-            if framework in ("jax", "numpy") and isinstance(field, Rows) and field.is_nested:
+            is_nested = isinstance(field, Rows) and field.is_nested and name not in packed
+            if framework in ("jax", "numpy") and is_nested:
                 raise no_nested(framework, name)
+    layout = None
+    if tokens is not None:
+        fields, layout = _bins.laid_out(tokens, pack, fields)
     word("worker_type", worker_type, WorkerType)
     if worker_type == "process":
         _processes(workers, framework, fields, select, transform)
@@ -241,12 +269,16 @@ def check(
                 "`forebay index`), or each stream its own",
                 {"option": "manifest"},
             )
-    filtered = _filters.filtered(_parts(streams, lists, manifest, where), counts, way)
+    parts = _parts(streams, lists, manifest, where)
+    filtered = _filters.filtered(parts, counts, way)
     if filtered is not None:
         counts = filtered.selection.counts()
         if sizes is not None:
             # Shards of which no sample passes are not read.
             sizes = [size if count else 0 for size, count in zip(sizes, counts, strict=True)]
+    binned = None
+    if tokens is not None and layout is not None:
+        binned = _bins.binned(tokens, layout, fields or {}, parts, filtered, way)
     return Options(
         urls=listed,
         joined=joined,
@@ -254,7 +286,8 @@ def check(
         sizes=sizes,
         mixture=mixture,
         filtered=filtered,
-        batch_size=_batch_size(batch_size),
+        binned=binned,
+        batch_size=_batch_size(batch_size) if tokens is None else 1,
         fields=None if fields is None else dict(fields),
         transform=transform,
         select=select,

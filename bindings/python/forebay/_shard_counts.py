@@ -12,6 +12,11 @@ from forebay import _native
 from forebay._launch import daemon as launch
 from forebay._options import Options
 
+_NO_LENGTH = (
+    "the length is not known without sample counts: give manifest= (make one with `forebay index "
+    "URLS -o manifest.json`) or epoch_samples="
+)
+
 
 class ShardCounts:
     """Samples of each shard, and the identity that a state has of the shards."""
@@ -25,6 +30,22 @@ class ShardCounts:
     def are_learnt(self) -> bool:
         """True if they come from an earlier epoch."""
         return self.samples is not None and self._options.counts is None
+
+    def total(self) -> int:
+        """Return the samples in an epoch over all ranks.
+
+        Raises
+        ------
+        TypeError
+            Without sample counts; the text says how to get them.
+        """
+        options = self._options
+        if options.epoch_samples is not None:
+            return options.epoch_samples
+        if self.samples is None:
+            raise TypeError(_NO_LENGTH)
+        mixture = options.mixture
+        return sum(self.samples) if mixture is None else mixture.samples(self.samples)
 
     def use(self, samples: list[int] | None) -> bool:
         """Use these counts; returns True if they are others than before."""

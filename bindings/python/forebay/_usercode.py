@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from forebay import _native, _ragged
+from forebay._layout import Layout
 from forebay._lazy import Lazy
 from forebay.errors import Invalid
 from forebay.fields import Field, Rows
@@ -55,10 +56,13 @@ class UserCode:
     transform: Callable[[dict[str, Any]], Any] | None
     # True if batches without samples are not delivered.
     drops_empty: bool = False
+    # Layout of batches by tokens.
+    layout: Layout | None = None
 
     def __post_init__(self) -> None:
+        packed = () if self.layout is None else self.layout.names
         for name, field in self.fields.items():
-            if isinstance(field, Rows) and field.is_nested:
+            if isinstance(field, Rows) and field.is_nested and name not in packed:
                 self.framework.refuse_nested(name)
 
     def __call__(self, decoded: Decoded) -> Made:
@@ -75,18 +79,24 @@ class UserCode:
         if self.drops_empty and emptied and not any(decoded.valid.tolist()):
             return Made(None, left_out, dropped=True)
         batch: dict[str, Any] = {}
+        rows_of: dict[str, _ragged.Ragged] = {}
         for name, values, present in decoded.columns:
             field = self.fields.get(name)
             if field is not None and field.map is not None:
                 rows = where(present, list(values))
                 values = self._mapped(name, field, field.map, rows, decoded)
             if isinstance(values, _ragged.Ragged):
+                if self.layout is not None:
+                    values = self.layout.laid(self.framework, name, values)
+                    rows_of[name] = values
                 batch[name] = values.whole(self.framework)
                 batch[f"{name}_len"] = values.lengths
             else:
                 batch[name] = values
             if present is not None:
                 batch[f"{name}_present"] = self.framework.tensor(_native.Batch.flags(present))
+        if self.layout is not None:
+            batch |= self.layout.extras(self.framework, rows_of)
         batch["__key__"], batch["__url__"] = decoded.keys, decoded.urls
         batch["__valid__"] = decoded.valid
         if self.transform is None:

@@ -92,6 +92,14 @@ class Framework:
         """Join arrays of one form into a tensor."""
         raise NotImplementedError
 
+    def widened(self, values: Any, width: int, value: float) -> Any:
+        """Return padded rows ``(rows, any, ...)`` cut, or filled up with `value`, to `width`."""
+        raise NotImplementedError
+
+    def places(self, lengths: list[int]) -> Any:
+        """Return 0, 1, … for each of adjacent rows of these lengths, int64."""
+        raise NotImplementedError
+
     def __reduce__(self) -> tuple[Any, ...]:
         return choose, (self.name,)
 
@@ -229,6 +237,22 @@ class _Torch(Framework):
     def join(self, rows: list[Any]) -> Any:
         return self._torch.cat(rows)
 
+    def widened(self, values: Any, width: int, value: float) -> Any:
+        made = values.new_full((len(values), width, *values.shape[2:]), value)
+        made[:, : values.shape[1]] = values[:, :width]
+        return made
+
+    def places(self, lengths: list[int]) -> Any:
+        torch = self._torch
+        # Torch imports it, where it is installed. Its own operations wake threads for so many
+        # numbers, which takes milliseconds on a busy node.
+        numpy: Any = sys.modules.get("numpy")
+        if numpy is not None:
+            return torch.from_numpy(_places(numpy, lengths))
+        sizes = torch.tensor(lengths, dtype=torch.int64)
+        firsts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
+        return torch.arange(len(firsts)) - firsts
+
     def _join(self, rows: list[Any]) -> Any:
         return self._torch.stack(rows)
 
@@ -276,6 +300,15 @@ class _NumPy(Framework):
     def join(self, rows: list[Any]) -> Any:
         return self._numpy.concatenate(rows)
 
+    def widened(self, values: Any, width: int, value: float) -> Any:
+        shape = (len(values), width, *values.shape[2:])
+        made = self._numpy.full(shape, value, values.dtype)
+        made[:, : values.shape[1]] = values[:, :width]
+        return made
+
+    def places(self, lengths: list[int]) -> Any:
+        return _places(self._numpy, lengths)
+
     def _join(self, rows: list[Any]) -> Any:
         return self._numpy.stack(rows)
 
@@ -308,12 +341,30 @@ class _Jax(Framework):
     def pad(self, rows: list[Any], width: int, value: float) -> Any:
         return self._numpy.asarray(self._host.pad(rows, width, value))
 
+    def join(self, rows: list[Any]) -> Any:
+        return self._numpy.asarray(self._host.join(rows))
+
+    def widened(self, values: Any, width: int, value: float) -> Any:
+        # By the host: JAX compiles anew for each shape that it is given.
+        values = _require("numpy").asarray(values)
+        return self._numpy.asarray(self._host.widened(values, width, value))
+
+    def places(self, lengths: list[int]) -> Any:
+        return self._numpy.asarray(self._host.places(lengths))
+
     def _join(self, rows: list[Any]) -> Any:
         return self._numpy.stack(rows)
 
     def numbers(self, rows: list[Any], dtype: str) -> Any | None:
         # Through NumPy: JAX narrows dtypes silently, and warns of requested ones.
         return self._numpy.asarray(_require("numpy").asarray(rows, dtype))
+
+
+def _places(numpy: Any, lengths: list[int]) -> Any:
+    """Return 0, 1, … for each of adjacent rows."""
+    sizes = numpy.asarray(lengths, "int64")
+    firsts = numpy.repeat(sizes.cumsum() - sizes, sizes)
+    return numpy.arange(len(firsts), dtype="int64") - firsts
 
 
 def _written(rows: list[Any], made: Any) -> Any:

@@ -21,6 +21,7 @@ from forebay import (
     _paths,
     _settings,
     _state,
+    _steps,
     frameworks,
     ranks,
     schedule,
@@ -38,13 +39,9 @@ from forebay.errors import Closed, ForebayError, Invalid
 from forebay.fields import Field
 from forebay.schedule import Change
 from forebay.streams import checked_weights
+from forebay.tokens import Tokens
 
 __all__ = ["DataLoader"]
-
-_NO_LENGTH = (
-    "the length is not known without sample counts: give manifest= (make one with `forebay index "
-    "URLS -o manifest.json`) or epoch_samples="
-)
 
 
 class DataLoader:
@@ -70,6 +67,11 @@ class DataLoader:
         one sample of those with one key in several shards.
     batch_size : int
         Samples per rank and batch.
+    batch_by : Tokens, optional
+        Batches of at most so many tokens, in place of `batch_size`.
+    pack : bool
+        Rows of `batch_by` one after the other, ``(tokens,)``, with ``"cu_seqlens"`` (int32,
+        ``(batch + 1,)``), ``"position_ids"`` and ``"max_seqlen"``; False pads them.
     fields : dict of str to Field, optional
         Fields to deliver, as in ``{"image": forebay.Image("jpg")}``. None: every field as a list of
         bytes, under its own extension.
@@ -167,6 +169,8 @@ class DataLoader:
         urls: Sources,
         *,
         batch_size: int = 256,
+        batch_by: Tokens | None = None,
+        pack: bool = False,
         fields: Mapping[str, Field] | None = None,
         transform: Callable[[dict[str, Any]], Any] | None = None,
         select: Callable[[dict[str, Any]], Any] | None = None,
@@ -215,6 +219,7 @@ class DataLoader:
         self._current: weakref.ref[Epoch] | None = None
         self._lanes, self._version = self._options.lanes, _native.ORDER_VERSION
         self._counted = ShardCounts(self._options)
+        self._steps = _steps.Steps(self._options)
         self._weights: list[Change] = []  # Set while the job ran.
         self._learnt: int | None = None  # Samples of a complete epoch over all ranks.
         self._process = _native.forks()
@@ -284,7 +289,7 @@ class DataLoader:
         new, total = checked_weights(self._options.mixture, weights), self._total() or 0
         with self._turns.lock:
             at = self._start(self.epoch) if self._left_alone() else self._at
-            first = at.epoch * total + min(at.samples(self._global_batch()), total)
+            first = at.epoch * total + self._steps.settled(at, total, self._job())
             self._change(schedule.changed(self._weights, (first, new)))
 
     def _change(self, weights: list[Change]) -> None:
@@ -306,7 +311,7 @@ class DataLoader:
                 "with split='dynamic' the number of batches of a rank depends on its speed and is "
                 "unknown; loader.num_samples counts the samples of all ranks"
             )
-        return self._batches(self.num_samples)
+        return self._steps.left(_state.Position(self.epoch), self.num_samples, self._job())
 
     @property
     def num_samples(self) -> int:
@@ -317,12 +322,7 @@ class DataLoader:
         TypeError
             Without sample counts; the text says how to get them.
         """
-        if self._options.epoch_samples is not None:
-            return self._options.epoch_samples
-        counts, mixture = self._counted.samples, self._options.mixture
-        if counts is not None:
-            return sum(counts) if mixture is None else mixture.samples(counts)
-        raise TypeError(_NO_LENGTH)
+        return self._counted.total()
 
     # State
 
@@ -340,7 +340,7 @@ class DataLoader:
         at, total = self._unheld(), self._total()
         if self._leases is not None:
             return self._leases.state(self._own_native(), at.epoch, self._held)
-        if total is not None and at.batch >= self._batches(total - at.base):
+        if total is not None and self._steps.is_over(at, total, self._job()):
             at = self._start(at.epoch + 1)
         return self._saved(at)
 
@@ -444,10 +444,7 @@ class DataLoader:
         more = f" and {len(urls) - 1} more" if len(urls) > 1 else ""
         state = "closed" if self._closed else f"epoch {self.epoch}, batch {self._at.batch}"
         fields = "every field" if self._options.fields is None else ", ".join(self._options.fields)
-        return (
-            f"<forebay.DataLoader {urls[0]}{more}: {fields}; "
-            f"batch_size={self._options.batch_size}; {state}>"
-        )
+        return f"<forebay.DataLoader {urls[0]}{more}: {fields}; {self._options.batches()}; {state}>"
 
     # For Epoch
 
@@ -479,8 +476,8 @@ class DataLoader:
             device = self._device()
             order = (self._lanes, self._version, self._counted.samples)
             settings = _settings.of(self._options, place, order, self._step, self._weights)
-            selection = self._options.selection()
-            self._native = _native.Loader(json.dumps(settings), self._before, device, selection)
+            samples = self._options.selection(), self._options.cut()
+            self._native = _native.Loader(json.dumps(settings), self._before, device, *samples)
             if self._options.mixture is None and self._leases is None:
                 self._lanes = self._native.lanes()
             if self._counts.errors:
@@ -495,7 +492,8 @@ class DataLoader:
             fields = options.fields or {}
             place = self._place or ranks.resolve(options.rank, options.world_size)
             drops = options.drops_empty(place.world_size)
-            code = UserCode(fields, framework, options.select, options.transform, drops)
+            layout = options.layout()
+            code = UserCode(fields, framework, options.select, options.transform, drops, layout)
             self._assemble = Assembler(code, options.pin_memory)
         return self._assemble
 
@@ -592,7 +590,7 @@ class DataLoader:
             )
 
     def _saved(self, at: _state.Position) -> dict[str, Any]:
-        samples = at.samples(self._global_batch())
+        samples = self._steps.samples(at, self._job())
         urls = self._counted.urls if self._counted.are_learnt else None
         order = (self._order(), self._version)
         state = _state.save(at.epoch, samples, order, self._counted.shards, urls)
@@ -650,18 +648,13 @@ class DataLoader:
             native.close()
             self._before = native
 
-    def _global_batch(self) -> int:
+    def _job(self) -> _steps.Job:
         place = self._place or ranks.resolve(self._options.rank, self._options.world_size)
-        return self._options.batch_size * place.world_size
+        return place, (self._lanes, self._version), self._weights
 
     def _total(self) -> int | None:
         known = self._counted.samples is not None or self._options.epoch_samples is not None
         return self.num_samples if known else self._learnt
-
-    def _batches(self, samples: int) -> int:
-        """Return the batches of each rank for this many samples of all."""
-        batch = self._global_batch()
-        return samples // batch if self._options.drop_last else -(-samples // batch)
 
     def _order(self) -> dict[str, Any]:
         """Return every option that the order of samples is a function of."""

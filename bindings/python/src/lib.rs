@@ -4,6 +4,7 @@
 //!   loader   a job's batches: open, start, next, without the GIL    loader.rs
 //!   locator  places of samples, by a member index                 locator.rs
 //!   batch    one batch, column by column, to Python objects         batch.rs
+//!   binning  batches by tokens: lengths, and the bins they make      binning.rs
 //!   tensor   decoded memory, handed to a framework                  tensor.rs
 //!   dlpack   the C structures of that hand-over                     dlpack.rs
 //!   device   a GPU that decodes                                     device.rs
@@ -17,6 +18,7 @@
 //! in Python beside this; the signatures here are private to it.
 
 mod batch;
+mod binning;
 mod buffer;
 mod checkpoint;
 mod device;
@@ -44,6 +46,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loader::Loader>()?;
     module.add_class::<selection::Selection>()?;
     module.add_class::<locator::Locator>()?;
+    module.add_class::<binning::Cut>()?;
+    module.add_class::<binning::Bins>()?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<batch::Texts>()?;
     module.add_class::<batch::View>()?;

@@ -15,11 +15,14 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_wire::fork::Generation;
 use forebay_wire::leases::{LogPosition, Sharing};
-use forebay_wire::message::{Bad, Begin, Chosen, Extent, Joined, Mixture, Open, Order, Picked};
+use forebay_wire::message::{
+    Bad, Begin, Binning, Chosen, Extent, Joined, Mixture, Open, Order, Picked,
+};
 use pyo3::prelude::*;
 use serde::Deserialize;
 
 use crate::batch::Batch;
+use crate::binning::Cut;
 use crate::device::Device as Gpu;
 use crate::errors::{Failure, exception, raise};
 use crate::interruptible::interruptible;
@@ -64,10 +67,12 @@ impl Settings {
         self,
         device: Option<Arc<Device>>,
         trace: Option<Trace>,
-        chosen: Option<Arc<[Chosen]>>,
+        (chosen, binning): (Option<Arc<[Chosen]>>, Option<Arc<Binning>>),
     ) -> Result<LoaderConfig> {
         let timeout = seconds(self.timeout)?;
-        let order = Order { lanes: self.lanes(), ..self.order.clone() };
+        // Those of bins do not depend on the ranks.
+        let lanes = if binning.is_some() { self.order.lanes } else { self.lanes() };
+        let order = Order { lanes, ..self.order.clone() };
         let launch = Launch {
             command: self.command.into_iter().map(OsString::from).collect(),
             directory: RuntimeDirectory::of_this_user(),
@@ -89,6 +94,7 @@ impl Settings {
                 mixture: self.mixture,
                 joined: self.joined,
                 chosen,
+                binning,
                 extent: self.bytes.map(|bytes| Extent { bytes, ranks: self.ranks }),
                 timeout,
                 serves_changes: self.serves_changes,
@@ -172,15 +178,17 @@ pub(crate) struct Loader {
 impl Loader {
     /// Opens the job that `settings` (JSON) describe, starting a daemon if that is needed. It goes
     /// on counting where the loader `before` it, which was closed, stopped. `device` is the GPU
-    /// that decodes; `selection` has the samples of a filtered job.
+    /// that decodes; `selection` has the samples of a filtered job, `cut` the lengths of one whose
+    /// batches are cut by tokens.
     #[new]
-    #[pyo3(signature = (settings, before=None, device=None, selection=None))]
+    #[pyo3(signature = (settings, before=None, device=None, selection=None, cut=None))]
     fn new(
         py: Python<'_>,
         settings: &str,
         before: Option<&Self>,
         device: Option<&Gpu>,
         selection: Option<&Selection>,
+        cut: Option<&Cut>,
     ) -> PyResult<Self> {
         let settings: Settings = serde_json::from_str(settings).map_err(|error| {
             let what = format!("the loader's settings cannot be read: {error}");
@@ -203,7 +211,8 @@ impl Loader {
         };
         let following = trace.clone();
         let chosen = selection.map(|selection| selection.chosen.clone());
-        let open = move || make(settings.into_config(device, following, chosen)?, counting);
+        let samples = (chosen, cut.map(|cut| cut.0.clone()));
+        let open = move || make(settings.into_config(device, following, samples)?, counting);
         let opened = py.detach(|| interruptible("fb-open", open));
         let loader = opened.map_err(|failure| failure.raise(py))?;
         if let Some(notice) = loader.notice() {

@@ -72,6 +72,13 @@ impl Selection {
     }
 }
 
+impl Selection {
+    /// Returns the choice of each shard.
+    pub(crate) fn choices(&self) -> Vec<Arc<Choice>> {
+        self.choices.all().to_vec()
+    }
+}
+
 fn chosen(manifest: &Documents, urls: &[String], filters: &[String]) -> Result<Selection> {
     let read = manifest.manifest()?;
     let listed = read.of(urls).map_err(|error| error.at("path", manifest))?;

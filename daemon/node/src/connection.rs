@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use forebay_api::status;
 use forebay_api::status::BadSamples;
-use forebay_engine::session::{Event, Grant, Session};
+use forebay_engine::session::{Event, Grant, Preface, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::{self as source, Client, Ending, Handover, Listing, Options, Permit, Rate};
 use forebay_store::{Listener, OnChange, Store};
@@ -26,8 +26,7 @@ use forebay_wire::clock::now_ns;
 use forebay_wire::frame;
 use forebay_wire::leases::Sharing;
 use forebay_wire::message::{
-    Begin, Came, Cause, Chosen, Extent, Joined, LeftOut, Located, Mixture, Open, Reply, Request,
-    RequestKind, Work,
+    Begin, Came, Cause, LeftOut, Located, Open, Reply, Request, RequestKind, Work,
 };
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
 use tokio::io::Interest;
@@ -147,11 +146,8 @@ pub async fn serve(
         pace: None,
         session: None,
         protocol: PROTOCOL_OLDEST,
-        mixture: Mixture::default(),
-        extent: None,
-        chosen: None,
+        preface: Preface::default(),
         located: Vec::new(),
-        joined: Vec::new(),
         traces: false,
         on_change: OnChange::default(),
         telling: None,
@@ -186,16 +182,10 @@ struct Connection {
     session: Option<RegisteredSession>,
     /// Protocol version of both sides.
     protocol: u32,
-    /// Streams of the next job, if it mixes several data sets.
-    mixture: Mixture,
-    /// Extent of the next job, if it gives one.
-    extent: Option<Extent>,
-    /// Samples of the next job, if it reads some only.
-    chosen: Option<Vec<Chosen>>,
+    /// Facts about the next job.
+    preface: Preface,
     /// Places of the samples that the job picks next.
     located: Vec<Located>,
-    /// Shards of the next job that complete samples of others.
-    joined: Vec<Joined>,
     /// True if the next job asks for its shards' arrivals.
     traces: bool,
     /// Treatment of shards that change during a run of the next job.
@@ -255,10 +245,11 @@ impl Connection {
                     self.begins()?;
                     self.session()?.lock().start(run, begin);
                 }
-                Request::Mix(mixture) => self.mixture = mixture,
-                Request::Extent(extent) => self.extent = Some(extent),
-                Request::Choose { shards } => self.chosen = Some(shards),
-                Request::Join(joined) => self.joined = joined,
+                Request::Mix(mixture) => self.preface.mixture = mixture,
+                Request::Extent(extent) => self.preface.extent = Some(extent),
+                Request::Choose { shards } => self.preface.chosen = Some(shards),
+                Request::Join(joined) => self.preface.joined = joined,
+                Request::Bin(binning) => self.preface.binning = Some(*binning),
                 Request::Trace => self.traces = true,
                 Request::ServeChanges => self.on_change = OnChange::Serve,
                 Request::Locate { shards } => self.located = shards,
@@ -321,8 +312,7 @@ impl Connection {
         if self.session.is_some() {
             return Err(Error::new(ErrorKind::Invalid, "a connection carries one job"));
         }
-        let (mixture, extent) = (std::mem::take(&mut self.mixture), self.extent.take());
-        let (chosen, joined) = (self.chosen.take(), std::mem::take(&mut self.joined));
+        let preface = std::mem::take(&mut self.preface);
         let place = match self.may_open(&open) {
             Ok(place) => place,
             Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
@@ -336,8 +326,7 @@ impl Connection {
         let traced =
             std::mem::take(&mut self.traces).then(|| (self.store.listen(), open.urls.clone()));
         let datasets = self.store.datasets_of(open.urls.iter().take(LONG_LIST)).join(", ");
-        let (extent, chosen) = (extent.as_ref(), chosen.as_deref());
-        let opened = Session::open(number, open, mixture, extent, chosen, &joined, host);
+        let opened = Session::open(number, open, preface, host);
         let (session, events) = match opened {
             Ok(opened) => opened,
             Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,

@@ -14,7 +14,8 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::leases::{Mark, Sharing};
 use forebay_wire::message::{
-    Bad, Begin, Chosen, Extent, Joined, LeftOut, Located, Mixture, Picked, Progress, Reply, Request,
+    Bad, Begin, Binning, Chosen, Extent, Joined, LeftOut, Located, Mixture, Picked, Progress,
+    Reply, Request,
 };
 use forebay_wire::socket::SocketPath;
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
@@ -234,6 +235,17 @@ impl Connection {
             return Err(self.is_older("joins no shards"));
         }
         self.send(&Request::Join(joined.to_vec()))
+    }
+
+    /// Cuts the next job's batches by tokens.
+    ///
+    /// # Errors
+    /// `Invalid` if the daemon's release cuts them by samples only, else as [`Connection::send`].
+    pub(crate) fn bin(&self, binning: &Binning) -> Result<()> {
+        if self.protocol < PROTOCOL_POSITIONS {
+            return Err(self.is_older("makes no batches by tokens"));
+        }
+        self.send(&Request::Bin(Box::new(binning.clone())))
     }
 
     /// Asks that the next job hear of what comes in of its shards.

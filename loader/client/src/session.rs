@@ -4,6 +4,8 @@
 //! again and asks for the first batch it has not received; batches received before stay valid, for
 //! their slab is mapped here. So each batch of a run comes exactly once.
 
+mod teller;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,8 +17,8 @@ use forebay_wire::fork::Generation;
 use forebay_wire::frame::Receiver;
 use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{
-    self, Bad, Begin, Chosen, Extent, Joined, Located, Mixture, Open, Opened, Picked, Progress,
-    Reply, Request, RunEnd,
+    self, Bad, Begin, Binning, Chosen, Extent, Joined, Located, Mixture, Open, Opened, Picked,
+    Progress, Reply, Request, RunEnd,
 };
 use forebay_wire::slab::Slab;
 
@@ -27,6 +29,7 @@ use crate::lease::{Lease, spare_bytes};
 use crate::leased::Leased;
 use crate::outage::Outage;
 use crate::trace::Trace;
+pub(crate) use teller::Teller;
 
 /// Daemons tried when a job is opened and each goes away before it answers.
 const OPENINGS: usize = 5;
@@ -46,6 +49,8 @@ pub struct SessionConfig {
     pub chosen: Option<Arc<[Chosen]>>,
     /// Shards that complete samples of others.
     pub joined: Vec<Joined>,
+    /// Lengths of its samples, if batches are cut by tokens.
+    pub binning: Option<Arc<Binning>>,
     /// Limit on every wait, [`TIMEOUT_MAX`] at most.
     pub timeout: Duration,
     /// True if shards that change during a run are served; otherwise the run ends with an error.
@@ -58,9 +63,20 @@ impl SessionConfig {
     /// Returns the session of a job over one data set of unknown size that runs no commands.
     #[must_use]
     pub fn new(address: Address, open: Open, timeout: Duration) -> Self {
-        let (mixture, extent, chosen, joined) = Default::default();
+        let (mixture, extent, chosen, joined, binning) = Default::default();
         let (serves_changes, allow_pipe) = (false, false);
-        Self { address, open, mixture, extent, chosen, joined, timeout, serves_changes, allow_pipe }
+        Self {
+            address,
+            open,
+            mixture,
+            extent,
+            chosen,
+            joined,
+            binning,
+            timeout,
+            serves_changes,
+            allow_pipe,
+        }
     }
 
     /// The job, with a daemon's waits for a store cut to what leaves it time to say so before the
@@ -178,37 +194,6 @@ pub(crate) struct Session {
     made_in: Generation,
 }
 
-/// Tells the daemon of a session how far the job's consumer came, from whatever thread.
-#[derive(Debug)]
-pub(crate) struct Teller(Arc<Shared>);
-
-impl Teller {
-    /// Tells it what `progress` says now; the daemon after it hears of it, too.
-    pub(crate) fn tell_progress(&self, progress: impl FnOnce() -> Progress) {
-        let mut wanted = self.0.wanted();
-        // Counted behind the lock: what was counted later is not told earlier.
-        wanted.progress = progress();
-        if let Some(connection) = &wanted.connection {
-            // If it is gone, the next one is told when it is found.
-            let _ = connection.tell_progress(&wanted.progress);
-        }
-    }
-
-    /// Asks it what the next batch waits for.
-    pub(crate) fn ask_awaited(&self) {
-        let mut wanted = self.0.wanted();
-        let run = wanted.run;
-        let Some(connection) = &wanted.connection else { return };
-        // If it is gone, that is the reason of the wait.
-        if connection.explains() && connection.explain(run).is_ok() {
-            // An earlier answer is good until the next.
-            if matches!(wanted.question, Question::None) {
-                wanted.question = Question::Asked;
-            }
-        }
-    }
-}
-
 impl Session {
     /// Opens the job; batches come out of the queue after [`Session::start`].
     ///
@@ -296,7 +281,7 @@ impl Session {
 
     /// Returns the sender of the consumer's progress.
     pub(crate) fn teller(&self) -> Teller {
-        Teller(self.shared.clone())
+        Teller::new(self.shared.clone())
     }
 
     /// Starts a run of leased shards.
@@ -486,6 +471,9 @@ fn register(
     }
     if !config.joined.is_empty() {
         connection.join(&config.joined)?;
+    }
+    if let Some(binning) = &config.binning {
+        connection.bin(binning)?;
     }
     if traces {
         connection.trace()?;

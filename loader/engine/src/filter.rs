@@ -21,6 +21,7 @@ use forebay_shard::members::MemberIndex;
 use roaring::RoaringBitmap;
 
 use bind::Bound;
+pub(crate) use bind::nearest;
 pub use choice::{Choice, Choices};
 
 /// Longest filter in bytes: a list of some thousand labels.

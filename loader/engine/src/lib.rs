@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   filter    expression over columns → samples of each shard   before the plan  filter.rs
+//!   lengths   tokens of each sample, for batches by tokens      before the plan  lengths.rs
 //!   plan      position → (shard, sample)                        pure, no I/O     plan.rs
 //!   lease     shards that ranks take from a shared queue, and return             lease.rs
 //!   session   one job: its runs, its slots, its look-ahead                       session.rs
@@ -13,5 +14,6 @@
 
 pub mod filter;
 pub mod lease;
+pub mod lengths;
 pub mod plan;
 pub mod session;

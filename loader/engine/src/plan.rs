@@ -17,6 +17,7 @@
 //! decides
 //! which stream is next.
 
+mod bins;
 mod deal;
 mod epoch;
 mod ladder;
@@ -29,6 +30,7 @@ mod permute;
 mod sequence;
 mod share;
 
+pub use bins::{Bins, LENGTHS_MAX, Lengths, Taken, Taker};
 pub use epoch::Epoch;
 pub use ladder::default_lanes;
 pub use mix::{Mix, Mixed, Phase, Proportion, Stream, repeats, weights};

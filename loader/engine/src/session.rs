@@ -28,7 +28,7 @@ use forebay_store::{ShardHandle, Store};
 use forebay_uring::Region;
 use forebay_wire::leases::{self, Mark, Sharing};
 use forebay_wire::message::{
-    self, Batch, Begin, Chosen, Extent, Joined, Mixture, Open, Opened, Picked, RunEnd,
+    self, Batch, Begin, Binning, Chosen, Extent, Joined, Mixture, Open, Opened, Picked, RunEnd,
 };
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt};
@@ -37,7 +37,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::filter::{Choice, Choices};
 use crate::lease::Leases;
-use crate::plan::{self, Epoch, Mixed, Sequence};
+use crate::plan::{self, Bins, Epoch, Lengths, Share};
 use assembly::{Assembly, SamplePlace};
 use awaited::Waits;
 use foresee::Outlook;
@@ -124,6 +124,8 @@ pub(crate) struct JobData {
     pub(crate) choices: Option<Choices>,
     /// Places of samples that the job's own index has.
     pub(crate) located: Located,
+    /// Lengths of its samples, if batches are cut by tokens.
+    pub(crate) lengths: Option<Arc<Lengths>>,
 }
 
 impl JobData {
@@ -156,6 +158,22 @@ impl JobData {
     /// `Invalid` for an invalid mixture.
     pub(crate) fn epoch(&self, epoch: u64) -> Result<Epoch> {
         order_of(&self.spec, (&self.mixture, self.joins.planned()), self.lanes, epoch)
+    }
+
+    /// Returns the bins of an epoch, if batches are cut by tokens.
+    ///
+    /// # Errors
+    /// As [`JobData::epoch`].
+    pub(crate) fn bins(&self, epoch: u64) -> Result<Option<Bins>> {
+        let Some(lengths) = &self.lengths else { return Ok(None) };
+        Bins::new(self.epoch(epoch)?, lengths.clone(), &self.spec.order, epoch).map(Some)
+    }
+
+    /// Returns the share of this rank in a run that begins at position `base`, where the sequence
+    /// has these lanes. Bins have samples of all lanes.
+    pub(crate) fn share(&self, lanes: u32, base: u64) -> Share {
+        let lanes = if self.lengths.is_some() { 1 } else { lanes };
+        Share::new(&self.spec.order, lanes, base)
     }
 
     /// Returns a function from epoch numbers to orders that may outlive the job; it gives `None`
@@ -221,26 +239,7 @@ fn order_of(
     lanes: u32,
     epoch: u64,
 ) -> Result<Epoch> {
-    let counts = spec.counts.as_deref();
-    if mixture.is_empty() {
-        let counts = spec.counts.clone();
-        return Ok(Epoch::One(Sequence::new(&spec.order, shards, counts, lanes, epoch)));
-    }
-    let streams = &mixture.streams;
-    let all = streams.iter().try_fold(0_u32, |sum, stream| sum.checked_add(stream.shards));
-    if all != Some(shards) {
-        let what = "the streams of the mixture do not match the job's shards";
-        return Err(Error::new(ErrorKind::Invalid, what).at("shards", shards));
-    }
-    let mut first = 0;
-    let mixed = streams.iter().map(|stream| {
-        let begin = first;
-        first += stream.shards as usize;
-        let counts = counts.map(|counts| counts[begin..first].to_vec());
-        plan::Stream { shards: stream.shards, counts, proportion: stream.proportion }
-    });
-    let mixed: Vec<_> = mixed.collect();
-    Mixed::new(&spec.order, &mixed, &mixture.phases, epoch).map(Epoch::Mixed)
+    Epoch::new(&spec.order, (shards, spec.counts.as_deref()), mixture, lanes, epoch)
 }
 
 /// Parts of the daemon that a session needs.
@@ -251,29 +250,43 @@ pub struct Host {
     pub slabs: SlabMemory,
 }
 
+/// Facts about a job that a client sends before it opens the job.
+#[derive(Debug, Clone, Default)]
+pub struct Preface {
+    /// Data sets, if it mixes several.
+    pub mixture: Mixture,
+    /// Sizes of its shards, if they are known.
+    pub extent: Option<Extent>,
+    /// Samples that it reads, if not all.
+    pub chosen: Option<Vec<Chosen>>,
+    /// Shards that complete samples of others.
+    pub joined: Vec<Joined>,
+    /// Lengths of its samples, if its batches are cut by tokens.
+    pub binning: Option<Binning>,
+}
+
 impl Session {
-    /// Opens a job, over these data sets if it mixes several; its events come from the receiver.
-    /// `extent` has the sizes of its shards, if known; `chosen` the samples that it reads, if not
-    /// all; `joined` the shards that complete samples of others.
+    /// Opens a job; its events come from the receiver.
     ///
     /// # Errors
     /// `Invalid` if the job is invalid, `Full` if its window exceeds its share of the cache.
     pub fn open(
         number: u64,
         spec: Open,
-        mixture: Mixture,
-        extent: Option<&Extent>,
-        chosen: Option<&[Chosen]>,
-        joined: &[Joined],
+        preface: Preface,
         host: Host,
     ) -> Result<(Self, mpsc::Receiver<Event>)> {
-        let joins = Joins::new(joined, u32::try_from(spec.urls.len()).unwrap_or(u32::MAX))?;
+        let Preface { mixture, extent, chosen, joined, binning } = preface;
+        let joins = Joins::new(&joined, u32::try_from(spec.urls.len()).unwrap_or(u32::MAX))?;
         plan::check(&spec.order, joins.planned() as usize, spec.counts.as_deref())?;
         if spec.prefetch == 0 {
             return Err(Error::new(ErrorKind::Invalid, "prefetch is 0").advise("give at least 1"));
         }
         let choices =
-            chosen.map(|all| Choices::from_wire(all, spec.counts.as_deref())).transpose()?;
+            chosen.map(|all| Choices::from_wire(&all, spec.counts.as_deref())).transpose()?;
+        let lengths =
+            binning.map(|binning| Lengths::new(Arc::new(binning), spec.counts.as_deref()));
+        let lengths = lengths.transpose()?.map(Arc::new);
         let shards = joins.planned();
         // Streams have lanes of their own.
         let lanes = match mixture.is_empty() {
@@ -288,7 +301,8 @@ impl Session {
             }
             false => order_of(&spec, (&mixture, shards), lanes, 0)?.total(),
         };
-        if let Some(extent) = extent {
+        if let Some(extent) = &extent {
+            let lanes = (lanes, lengths.is_some());
             room::check(&spec, (&mixture, &joins), lanes, extent, &host.store)?;
         }
         let (events, receiver) = mpsc::channel(EVENTS);
@@ -309,10 +323,11 @@ impl Session {
             patience: Patience::new(patience, &spec.job, &host.store),
             store: host.store,
             verdicts: Verdicts::default(),
-            bytes: extent.map(|extent| extent.bytes.clone()),
+            bytes: extent.map(|extent| extent.bytes),
             outlook: Outlook::default(),
             choices,
             located: Located::default(),
+            lengths,
             spec,
             mixture,
             joins: Arc::new(joins),
@@ -325,12 +340,14 @@ impl Session {
     #[must_use]
     pub fn opened(&self) -> Opened {
         let samples = self.samples;
-        let share = plan::Share::new(&self.job.spec.order, self.job.lanes, 0);
+        let share = self.job.share(self.job.lanes, 0);
+        // Bins are counted when they are composed.
+        let counted = samples.filter(|_| self.job.lengths.is_none());
         Opened {
             session: self.number,
             lanes: self.job.lanes,
             samples,
-            batches: samples.map(|samples| share.batches(samples)),
+            batches: counted.map(|samples| share.batches(samples)),
         }
     }
 

@@ -310,8 +310,8 @@ mod tests {
     use super::*;
     use crate::leases::{LogPosition, Mark, Sharing};
     use crate::message::{
-        Bad, BadSample, Chosen, Decoded, Extent, Mixture, Open, Order, Phase, Picked, Progress,
-        Proportion, Request, Stream,
+        Bad, BadSample, BinRule, Binning, Chosen, Decoded, Extent, Mixture, Open, Order, Phase,
+        Picked, Progress, Proportion, Request, Stream,
     };
 
     #[test]
@@ -420,6 +420,10 @@ mod tests {
             keeper: None,
         };
         let share = |sharing| Request::Share { run: 1, sharing: Box::new(sharing) };
+        let bin = |lengths, buckets| {
+            let rule = BinRule { budget: 1, lookahead: 1, is_packed: false, buckets };
+            Request::Bin(Box::new(Binning { rule, lengths }))
+        };
         let requests = [
             Request::Open(Box::new(Open { urls: texts(), ..open() })),
             Request::Open(Box::new(Open { counts: Some(vec![0; count]), ..open() })),
@@ -452,6 +456,8 @@ mod tests {
             share(sharing(None, Vec::new(), marks())),
             Request::Acknowledge { run: 1, number: 1, batch: 0, marks: marks() },
             Request::Choose { shards: vec![chosen; count] },
+            bin(vec![1; 2 * count], Vec::new()),
+            bin(Vec::new(), vec![1; 2 * count]),
         ];
         requests.into()
     }

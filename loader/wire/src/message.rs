@@ -9,6 +9,7 @@ use forebay_error::{Error, ErrorKind};
 use forebay_histogram::Times;
 use serde::{Deserialize, Serialize};
 
+pub use crate::binning::{BinRule, Binning};
 use crate::checkpoint;
 pub use crate::joined::Joined;
 use crate::leases::{LogPosition, Mark, Sharing};
@@ -163,6 +164,8 @@ pub enum Request {
     },
     /// Declares that shards of the next [`Request::Open`] complete the samples of others.
     Join(Vec<Joined>),
+    /// Cuts the order of the next [`Request::Open`] into batches by tokens.
+    Bin(Box<Binning>),
 }
 
 /// A piece of work on one of a job's shards, reported to a job that traces its batches.
@@ -701,6 +704,7 @@ mod tests {
         assert_eq!(place(&Request::List { pattern, origin }), 9);
         assert_eq!(place(&Request::Pace { bandwidth: 1 }), 10);
         let open = Open::new("", Vec::new(), Order::of_list(1));
+        let rule = BinRule { budget: 1, lookahead: 1, is_packed: true, buckets: Vec::new() };
         let lists = [
             Request::Open(Box::new(open)),
             Request::Mix(Mixture::default()),
@@ -708,6 +712,7 @@ mod tests {
             Request::Choose { shards: Vec::new() },
             Request::Locate { shards: Vec::new() },
             Request::Join(Vec::new()),
+            Request::Bin(Box::new(Binning { rule, lengths: Vec::new() })),
         ];
         let kinds = [
             RequestKind::OPEN,
@@ -716,6 +721,7 @@ mod tests {
             RequestKind::CHOOSE,
             RequestKind::LOCATE,
             RequestKind::JOIN,
+            RequestKind::BIN,
         ];
         for (list, kind) in lists.iter().zip(kinds) {
             assert_eq!(RequestKind::of(place(list)), kind);

@@ -11,6 +11,7 @@ impl RequestKind {
     pub(crate) const CHOOSE: Self = Self(19);
     pub(crate) const LOCATE: Self = Self(21);
     pub(crate) const JOIN: Self = Self(23);
+    pub(crate) const BIN: Self = Self(24);
 
     /// Kind of the request that begins with this byte.
     #[must_use]
@@ -21,7 +22,7 @@ impl RequestKind {
     /// True for a request that lists shards or samples of a job, which the daemon keeps.
     #[must_use]
     pub fn is_list(self) -> bool {
-        let lists = [Self::OPEN, Self::MIX, Self::EXTENT, Self::CHOOSE, Self::LOCATE, Self::JOIN];
-        lists.contains(&self)
+        let facts = [Self::OPEN, Self::MIX, Self::EXTENT, Self::CHOOSE, Self::JOIN, Self::BIN];
+        facts.contains(&self) || self == Self::LOCATE
     }
 }

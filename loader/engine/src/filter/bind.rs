@@ -66,24 +66,37 @@ fn unknown(text: &str, column: &str, at: usize, columns: &[ColumnInfo]) -> Error
         .at("where", text)
         .at("position", position(text, at))
         .at("column", column);
-    let names: Vec<&str> = columns.iter().map(|info| info.name.as_str()).collect();
-    let likeness = |name: &str| strsim::jaro_winkler(&name.to_lowercase(), &column.to_lowercase());
+    let names = columns.iter().map(|info| info.name.as_str());
+    let add = "add columns with `forebay index --members --columns json:NAME,…`";
+    nearest(error, column, names, "columns", add)
+}
+
+/// Adds to the error about an unknown name which ones there are (`what`), the one that may be
+/// meant, and the advice `or`.
+pub(crate) fn nearest<'a>(
+    error: Error,
+    name: &str,
+    known: impl Iterator<Item = &'a str>,
+    what: &'static str,
+    or: &str,
+) -> Error {
+    let names: Vec<&str> = known.collect();
+    let likeness = |known: &str| strsim::jaro_winkler(&known.to_lowercase(), &name.to_lowercase());
     let nearest = names.iter().map(|name| (likeness(name), name));
     let nearest = nearest.max_by(|one, other| one.0.total_cmp(&other.0));
     let nearest = nearest.filter(|(likeness, _)| *likeness >= LIKENESS_MIN);
-    let add = "add columns with `forebay index --members --columns json:NAME,…`";
     let (known, error) = match names.is_empty() {
-        true => ("the member index has no columns".to_owned(), error),
+        true => (format!("the member index has no {what}"), error),
         false => {
             let known = names.join(", ");
-            (format!("the columns are {known}"), error.at("columns", known))
+            (format!("the {what} are {known}"), error.at(what, known))
         }
     };
     match nearest {
         Some((_, name)) => {
-            error.at("meant", name).advise(format!("did you mean {name}? {known}; {add}"))
+            error.at("meant", name).advise(format!("did you mean {name}? {known}; {or}"))
         }
-        None => error.advise(format!("{known}; {add}")),
+        None => error.advise(format!("{known}; {or}")),
     }
 }
 

@@ -48,6 +48,11 @@ impl Choice {
         self.passing.select(nth).map(u64::from)
     }
 
+    /// Returns the places in the shard of all samples that pass, ascending.
+    pub fn places(&self) -> impl Iterator<Item = u64> + '_ {
+        self.passing.iter().map(u64::from)
+    }
+
     /// Returns its form on the wire. `is_moved` leaves the version out: the shard has another URL
     /// than the one that was indexed.
     #[must_use]

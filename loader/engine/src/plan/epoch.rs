@@ -1,6 +1,9 @@
 //! Order of an epoch, over one data set or a mixture.
 
-use super::{Known, Located, Mixed, Sequence, Share, Span};
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_wire::message::{Mixture, Order};
+
+use super::{Known, Located, Mixed, Sequence, Share, Span, Stream};
 
 /// Order of one epoch. Ascending queries are fastest; any order of queries is right.
 #[derive(Debug)]
@@ -12,6 +15,39 @@ pub enum Epoch {
 }
 
 impl Epoch {
+    /// Makes the order of epoch `number` over `shards` shards, dealt to `lanes` lanes if they are
+    /// one data set.
+    ///
+    /// # Errors
+    /// `Invalid` for an invalid mixture.
+    pub fn new(
+        order: &Order,
+        (shards, counts): (u32, Option<&[u64]>),
+        mixture: &Mixture,
+        lanes: u32,
+        number: u64,
+    ) -> Result<Self> {
+        if mixture.is_empty() {
+            let counts = counts.map(<[u64]>::to_vec);
+            return Ok(Self::One(Sequence::new(order, shards, counts, lanes, number)));
+        }
+        let streams = &mixture.streams;
+        let all = streams.iter().try_fold(0_u32, |sum, stream| sum.checked_add(stream.shards));
+        if all != Some(shards) {
+            let what = "the streams of the mixture do not match the job's shards";
+            return Err(Error::new(ErrorKind::Invalid, what).at("shards", shards));
+        }
+        let mut first = 0;
+        let mixed = streams.iter().map(|stream| {
+            let begin = first;
+            first += stream.shards as usize;
+            let counts = counts.map(|counts| counts[begin..first].to_vec());
+            Stream { shards: stream.shards, counts, proportion: stream.proportion }
+        });
+        let mixed: Vec<_> = mixed.collect();
+        Mixed::new(order, &mixed, &mixture.phases, number).map(Self::Mixed)
+    }
+
     /// Returns the sample at `position`: see [`Sequence::locate`].
     pub fn locate(&mut self, position: u64, known: &dyn Fn(u32) -> Known) -> Located {
         match self {

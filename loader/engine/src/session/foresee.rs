@@ -190,7 +190,7 @@ fn tell(job: &Arc<JobData>, first: u64) -> Option<Told> {
     let samples: u64 = counts.iter().sum();
     let sample_bytes = bytes.iter().sum::<u64>() as f64 / (samples.max(1)) as f64;
     let epoch = job.epoch(first).ok()?;
-    let share = Share::new(&job.spec.order, epoch.lanes(), 0);
+    let share = job.share(epoch.lanes(), 0);
     // A job without uses announces nothing.
     epoch.spans(&share).filter(|spans| !spans.is_empty())?;
     let epoch_bytes = plan::place(epoch.total()?, sample_bytes);

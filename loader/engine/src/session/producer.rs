@@ -4,7 +4,7 @@
 //! later one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::message::Begin;
@@ -13,7 +13,7 @@ use super::JobData;
 use super::ahead::Ahead;
 use super::assembly::{Assembly, SamplePlace};
 use super::gather::{Gatherer, Stages};
-use crate::plan::{self, Epoch, Known, Share};
+use crate::plan::{self, Bins, Epoch, Known, Share, Taken, Taker};
 
 /// Outcome of an epoch.
 #[derive(Debug, Clone)]
@@ -35,6 +35,10 @@ pub(super) struct Producer {
     step: u64,
     sequence: Epoch,
     share: Share,
+    /// Bins, if batches are cut by tokens, and the position of the run's first.
+    bins: Option<(Bins, u64)>,
+    /// For each located bin, the first position that later ones may still need.
+    behind: Arc<Mutex<HashMap<u64, u64>>>,
     total: Option<u64>,
     known: HashMap<u32, Known>,
     gatherer: Gatherer,
@@ -50,12 +54,19 @@ impl Producer {
     pub(super) fn new(job: Arc<JobData>, run: u64, begin: Begin) -> Result<Self> {
         let spec = &job.spec;
         let sequence = job.epoch(begin.epoch)?;
-        let share = Share::new(&spec.order, sequence.lanes(), begin.base);
-        let open = sequence.open(&share);
+        let share = job.share(sequence.lanes(), begin.base);
+        let bins = job.bins(begin.epoch)?;
+        let mut open = sequence.open(&share);
+        if let Some(bins) = &bins {
+            // Samples of a bin lie anywhere in its window.
+            open += bins.lookahead().div_ceil((bins.total() / spec.urls.len() as u64).max(1));
+        }
         Ok(Self {
             next: begin.batch,
             step: begin.step,
             share,
+            bins: bins.map(|bins| (bins, begin.base)),
+            behind: Arc::default(),
             total: sequence.total(),
             sequence,
             known: HashMap::new(),
@@ -75,8 +86,11 @@ impl Producer {
 
     /// Returns a function from batch numbers to the positions after them.
     pub(super) fn after(&self) -> impl Fn(u64) -> u64 + Send + use<> {
-        let share = self.share.clone();
-        move |index| share.after(index)
+        let (share, behind) = (self.share.clone(), self.behind.clone());
+        move |index| {
+            let bin = behind.lock().unwrap_or_else(PoisonError::into_inner).remove(&index);
+            bin.unwrap_or_else(|| share.after(index))
+        }
     }
 
     /// Returns the next batch, located, arrived and with a slot; `None` after the last.
@@ -97,6 +111,9 @@ impl Producer {
         index: u64,
         stages: &mut Stages,
     ) -> Result<Option<Vec<SamplePlace>>> {
+        if let Some((bins, base)) = self.bins.take() {
+            return self.locate_bin(bins, base, index, stages).await;
+        }
         'again: loop {
             if let Some(total) = self.total
                 && index >= self.share.batches(total)
@@ -132,6 +149,51 @@ impl Producer {
             self.ahead.expect(&places).await;
             return Ok(Some(places));
         }
+    }
+
+    /// Locates the samples of the bin of batch `index`; `None` past the last.
+    async fn locate_bin(
+        &mut self,
+        mut bins: Bins,
+        base: u64,
+        index: u64,
+        stages: &mut Stages,
+    ) -> Result<Option<Vec<SamplePlace>>> {
+        let taker = Taker::of(&self.job.spec.order);
+        // Composing a window takes milliseconds, and a run that begins far from its base composes
+        // all windows between.
+        let composing = tokio::task::spawn_blocking(move || {
+            let taken = bins.take(base, index, taker);
+            let steps = if taken.is_none() { bins.steps(base, taker) } else { 0 };
+            (bins, taken, steps)
+        });
+        let composed = composing.await;
+        let ended = |_| Error::new(ErrorKind::Closed, "the daemon is stopping");
+        let (bins, taken, batches) = composed.map_err(ended)?;
+        let samples = bins.total();
+        self.bins = Some((bins, base));
+        let Some(Taken { samples: positions, behind }) = taken else {
+            // Counts are known, and shards that break off are found by them.
+            let outcome = Outcome { batches, samples, errors: Vec::new(), counts: None };
+            // Set once: no call follows `None`.
+            let _ = self.outcome.set(outcome);
+            return Ok(None);
+        };
+        self.behind.lock().unwrap_or_else(PoisonError::into_inner).insert(index, behind);
+        if self.ahead.has_begun() {
+            self.look_ahead(behind);
+        }
+        let mut places = Vec::with_capacity(positions.len());
+        for (position, valid) in positions {
+            let Ok((shard, nth)) = self.locate(position, stages).await? else {
+                let what = "a bin has samples that its epoch does not have";
+                return Err(Error::new(ErrorKind::Invalid, what).at("position", position));
+            };
+            let ordinal = self.job.place(shard, nth);
+            places.push(SamplePlace { position, valid, shard, ordinal });
+        }
+        self.ahead.expect(&places).await;
+        Ok(Some(places))
     }
 
     /// Locates the sample at `position`, or returns the epoch's length past the end.

@@ -10,14 +10,15 @@ use forebay_wire::message::{Extent, Mixture, Open, Shuffle, Stream};
 use super::joined::Joins;
 use crate::plan::{self, Need, Part, need};
 
-/// Rejects a job whose window exceeds its share of the cache.
+/// Rejects a job whose window exceeds its share of the cache. `reads_all` says that each rank reads
+/// all `lanes`, however many there are.
 ///
 /// # Errors
 /// `Full` with the largest window that fits; `Invalid` for an extent of another job.
 pub(super) fn check(
     spec: &Open,
     (mixture, joins): (&Mixture, &Joins),
-    lanes: u32,
+    (lanes, reads_all): (u32, bool),
     extent: &Extent,
     store: &Store,
 ) -> Result<()> {
@@ -34,6 +35,7 @@ pub(super) fn check(
         bytes.map(|(url, bytes)| if store.keeps(url) { *bytes } else { 0 }).collect();
     let bytes = joins.sums(&bytes);
     let parts = match mixture.streams.as_slice() {
+        [] if reads_all => vec![Part::stream(lanes, &bytes)],
         [] => vec![Part::new(order, lanes, ranks, &bytes)],
         streams => {
             let mut rest = bytes.as_slice();
