@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from forebay import _native
+from forebay import _native, _slowest
 from forebay._foreign import refuse_collation
 from forebay._options import Verdict
 from forebay._stop import inside
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from forebay.loader import DataLoader
 
 _log = logging.getLogger("forebay")
+
+# Seconds after which batches that came meanwhile are started, while the first one is made.
+_REFILL = 0.05
 
 
 class _Over(Exception):
@@ -60,6 +63,10 @@ class Pending:
     errors: list[ForebayError] = field(default_factory=list)
     samples: int = 0
     task: Task | None = None
+
+    def is_made(self, seconds: float | None) -> bool:
+        """Wait for a worker, for so long at most; return True once `take` would not wait."""
+        return self.task is None or self.task.wait(seconds)
 
 
 class Epoch(Iterator[Any]):
@@ -123,6 +130,8 @@ class Epoch(Iterator[Any]):
             self._fill(native)
             first = self._pending[0]
             self._judge(first.errors)
+            while not first.is_made(None if self._is_filled() else _REFILL):
+                self._fill(native)
             made = first.take()
         except _Over as over:
             # A natural end has reported its errors; one made by `on_error` skips none.
@@ -143,6 +152,8 @@ class Epoch(Iterator[Any]):
             raise
         self._pending.popleft()
         self._count(first.errors)
+        counts = self._loader._counts
+        counts.slowest = _slowest.merged(counts.slowest, made.slowest)
         self._loader._handed_out(first.samples - made.left_out, made.left_out, made.dropped)
         return made
 
@@ -188,12 +199,21 @@ class Epoch(Iterator[Any]):
         self._errors = 0
 
     def _fill(self, native: _native.Loader) -> None:
-        """Keep as many batches in flight as there are workers; wait for the first only."""
-        limit = max(1, self._loader._options.workers)
-        while not self._full and len(self._pending) < limit:
+        """Keep a batch in flight for each worker, and as many more as are kept ready; wait for the
+        first only.
+
+        With fewer, workers would idle behind a batch with slow samples.
+        """
+        while not self._is_filled():
             if self._pending and not native.is_ready():
                 return
             self._pending.append(self._pull(native))
+
+    def _is_filled(self) -> bool:
+        """Return True if no further batch is to be started now."""
+        options = self._loader._options
+        limit = options.workers + options.prefetch if options.workers else 1
+        return self._full or len(self._pending) >= limit
 
     def _pull(self, native: _native.Loader) -> Pending:
         try:

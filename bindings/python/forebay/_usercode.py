@@ -8,12 +8,14 @@ depend on where they run (the loop's own thread, other threads, other processes)
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from forebay import _native, _ragged
+from forebay import _native, _ragged, _slowest
 from forebay._layout import Layout
 from forebay._lazy import Lazy
 from forebay.errors import Invalid
@@ -44,6 +46,8 @@ class Made:
     left_out: int = 0
     # True if no sample is left in it: it is not delivered, and no other code saw it.
     dropped: bool = False
+    # Calls of user code that took longest.
+    slowest: list[_slowest.Slow] = dataclasses.field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,9 @@ class UserCode:
     def __call__(self, decoded: Decoded) -> Made:
         """Run all of it."""
         left_out = 0
+        slowest: list[_slowest.Slow] = []
         if self.select is not None:
-            chosen = self._chosen(self.select, decoded)
+            chosen = self._chosen(self.select, decoded, slowest)
             if len(chosen) < len(decoded.keys):
                 samples = sum(decoded.valid.tolist())
                 decoded = self._take(decoded, chosen)
@@ -77,14 +82,14 @@ class UserCode:
         # A batch of padding alone keeps ranks in step.
         emptied = left_out > 0 or not len(decoded.keys)
         if self.drops_empty and emptied and not any(decoded.valid.tolist()):
-            return Made(None, left_out, dropped=True)
+            return Made(None, left_out, dropped=True, slowest=slowest)
         batch: dict[str, Any] = {}
         rows_of: dict[str, _ragged.Ragged] = {}
         for name, values, present in decoded.columns:
             field = self.fields.get(name)
             if field is not None and field.map is not None:
                 rows = where(present, list(values))
-                values = self._mapped(name, field, field.map, rows, decoded)
+                values = self._mapped(name, field, field.map, rows, decoded, slowest)
             if isinstance(values, _ragged.Ragged):
                 if self.layout is not None:
                     values = self.layout.laid(self.framework, name, values)
@@ -100,25 +105,40 @@ class UserCode:
         batch["__key__"], batch["__url__"] = decoded.keys, decoded.urls
         batch["__valid__"] = decoded.valid
         if self.transform is None:
-            return Made(batch, left_out)
+            return Made(batch, left_out, slowest=slowest)
+        start = time.perf_counter()
         try:
-            return Made(self.transform(batch), left_out)
+            transformed = self.transform(batch)
         except Exception as error:
             _note(error, "transform=", ends(decoded))
             raise
+        if len(decoded.keys):
+            # It is called with all samples; the first one names them.
+            took = [time.perf_counter() - start]
+            slowest += _slowest.of_batch(took, decoded.keys, decoded.urls, "transform")
+        return Made(transformed, left_out, slowest=slowest)
 
-    def _chosen(self, select: Callable[[dict[str, Any]], Any], decoded: Decoded) -> list[int]:
+    def _chosen(
+        self,
+        select: Callable[[dict[str, Any]], Any],
+        decoded: Decoded,
+        slowest: list[_slowest.Slow],
+    ) -> list[int]:
         """Return the rows that `select` keeps."""
         columns = [(name, where(present, own(rows))) for name, rows, present in decoded.columns]
         chosen = []
+        seconds = []
         for row, (key, url) in enumerate(zip(decoded.keys, decoded.urls, strict=True)):
             sample = {name: values[row] for name, values in columns}
+            start = time.perf_counter()
             try:
                 if select(sample | {"__key__": key, "__url__": url}):
                     chosen.append(row)
             except Exception as error:
                 _note(error, "select=", place(decoded, row))
                 raise
+            seconds.append(time.perf_counter() - start)
+        slowest += _slowest.of_batch(seconds, decoded.keys, decoded.urls, "select")
         return chosen
 
     def _take(self, decoded: Decoded, rows: list[int]) -> Decoded:
@@ -148,11 +168,14 @@ class UserCode:
         function: Callable[[Any], Any],
         rows: list[Any],
         decoded: Decoded,
+        slowest: list[_slowest.Slow],
     ) -> Any:
         ragged = field if isinstance(field, Rows) and field.has_lengths else None
         mapped: list[Any] = []
         before = None
+        seconds = []
         for number, row in enumerate(rows):
+            start = time.perf_counter()
             try:
                 made = None if row is None else function(row)
                 if ragged is not None and row is not None:
@@ -161,7 +184,9 @@ class UserCode:
             except Exception as error:
                 _note(error, "map=", place(decoded, number) | {"field": name})
                 raise
+            seconds.append(time.perf_counter() - start)
             mapped.append(made)
+        slowest += _slowest.of_batch(seconds, decoded.keys, decoded.urls, "map", name)
         if ragged is not None and ragged.is_nested:
             return _ragged.nested(self.framework, mapped)
         if ragged is not None:

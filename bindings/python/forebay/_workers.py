@@ -13,7 +13,9 @@ import pickle
 import signal
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import connection
 from typing import Any, Protocol
@@ -44,6 +46,9 @@ class Task(Protocol):
     def result(self) -> Made:
         """Return the batch once it is made, or raise its exception."""
 
+    def wait(self, seconds: float | None) -> bool:
+        """Wait for so long at most, or without a limit; return True once it is made or failed."""
+
     def cancel(self) -> Any:
         """Abandon the batch."""
 
@@ -52,7 +57,7 @@ class Workers(Protocol):
     """Maker of several batches at once."""
 
     def submit(self, decode: Callable[[], Decoded]) -> Task:
-        """Start a batch. There are never more in flight than workers."""
+        """Start a batch, as soon as a worker is free for it."""
 
     def end(self) -> None:
         """End all workers at once."""
@@ -74,7 +79,7 @@ class Threads:
         self._pool = ThreadPoolExecutor(count, "forebay-worker")
         self._code, self._finish = code, finish
 
-    def submit(self, decode: Callable[[], Decoded]) -> Future[Made]:
+    def submit(self, decode: Callable[[], Decoded]) -> Task:
         """Start a batch."""
         stream = self._code.framework.stream()
 
@@ -83,11 +88,27 @@ class Threads:
             with stream():
                 return self._finish(self._code(decode()))
 
-        return self._pool.submit(make)
+        return _OfThread(self._pool.submit(make))
 
     def end(self) -> None:
         """Let threads end after their present batch."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _OfThread:
+    """A batch of a worker thread."""
+
+    def __init__(self, future: Future[Made]) -> None:
+        self._future = future
+
+    def result(self) -> Made:
+        return self._future.result()
+
+    def wait(self, seconds: float | None) -> bool:
+        return bool(futures.wait([self._future], seconds).done)
+
+    def cancel(self) -> None:
+        self._future.cancel()
 
 
 class Processes:
@@ -113,30 +134,42 @@ class Processes:
         self._context = multiprocessing.get_context("spawn")
         self._count, self._code, self._finish = count, code, finish
         self._workers: list[_Worker] = []
+        # Batches that no worker has yet, the next one first.
+        self._waiting: deque[_AtWorker] = deque()
 
     def submit(self, decode: Callable[[], Decoded]) -> Task:
-        """Start a batch: it is decoded here, and copied to a worker."""
-        try:
-            decoded = decode()
-            worker = self._free()
-            worker.task = _AtWorker(self, worker, ends(decoded), self._finish)
-            try:
-                _sharing.send(worker.connection, decoded)
-            except ConnectionError:
-                # It died: the waiter of the batch gets the reason.
-                pass
-            except Exception:
-                # Its progress is unknown.
-                self.drop(worker)
-                raise
-        except Exception as error:
-            # This batch's turn comes after those before it.
-            return _Failed(error)
-        return worker.task
+        """Start a batch: it is decoded here, and copied to a worker, once one is free."""
+        task = _AtWorker(self, decode, self._finish)
+        self._waiting.append(task)
+        self.serve(0)
+        return task
+
+    def serve(self, seconds: float | None) -> None:
+        """Take the answers that are there, and give waiting batches to idle workers.
+
+        Answers come in any order: a slow batch keeps its own worker only. The first one is waited
+        for so long at most, or without a limit.
+        """
+        lines: dict[Any, _Worker] = {}
+        for worker in self._workers:
+            if worker.task is not None:
+                lines |= dict.fromkeys(worker.lines(), worker)
+        limit = seconds if lines else 0
+        for worker in {lines[line] for line in connection.wait(list(lines), limit)}:
+            if worker.task is not None:
+                worker.task.fetch()
+        while self._waiting and self._has_idle():
+            self._waiting.popleft().begin()
+
+    def withdraw(self, task: _AtWorker) -> None:
+        """Forget a batch, unless a worker has it."""
+        if task in self._waiting:
+            self._waiting.remove(task)
 
     def end(self) -> None:
         """End all of them at once."""
         workers, self._workers = self._workers, []
+        self._waiting.clear()
         for worker in workers:
             worker.process.terminate()
         for worker in workers:
@@ -149,23 +182,17 @@ class Processes:
         worker.process.terminate()
         worker.end()
 
-    def _free(self) -> _Worker:
-        """Return an idle worker, started or awaited."""
-        while True:
-            for worker in self._workers:
-                if worker.task is None:
-                    return worker
-            if len(self._workers) < self._count:
-                self._workers.append(_Worker(self._context, self._code))
-                return self._workers[-1]
-            # At least one has an abandoned batch: there are no more awaited batches than workers.
-            # Answers come in any order, so each is kept.
-            lines: dict[Any, _Worker] = {}
-            for worker in self._workers:
-                lines |= dict.fromkeys(worker.lines(), worker)
-            for worker in {lines[line] for line in connection.wait(list(lines))}:
-                if worker.task is not None:
-                    worker.task.fetch()
+    def idle(self) -> _Worker:
+        """Return an idle worker, started if need be."""
+        for worker in self._workers:
+            if worker.task is None:
+                return worker
+        self._workers.append(_Worker(self._context, self._code))
+        return self._workers[-1]
+
+    def _has_idle(self) -> bool:
+        busy = sum(worker.task is not None for worker in self._workers)
+        return busy < self._count
 
 
 class _Worker:
@@ -204,16 +231,36 @@ class _Worker:
 class _AtWorker:
     """A batch at a worker process."""
 
-    def __init__(
-        self, pool: Processes, worker: _Worker, places: dict[str, str], finish: Finish
-    ) -> None:
-        self._pool, self._worker, self._places, self._finish = pool, worker, places, finish
+    def __init__(self, pool: Processes, decode: Callable[[], Decoded], finish: Finish) -> None:
+        self._pool, self._decode, self._finish = pool, decode, finish
+        self._worker: _Worker | None = None
+        self._places: dict[str, str] = {}
         self._answer: tuple[bool, Any] | None = None
         self._failure: Exception | None = None
+
+    def begin(self) -> None:
+        """Decode the batch and give it to an idle worker."""
+        try:
+            decoded = self._decode()
+            worker = self._worker = self._pool.idle()
+            worker.task, self._places = self, ends(decoded)
+            try:
+                _sharing.send(worker.connection, decoded)
+            except ConnectionError:
+                # It died: the waiter of the batch gets the reason.
+                pass
+            except Exception:
+                # Its progress is unknown.
+                self._pool.drop(worker)
+                raise
+        except Exception as error:
+            # This batch's turn comes after those before it.
+            self._failure = error
 
     def fetch(self) -> None:
         """Wait for the worker's answer and keep it: the worker is free for another batch."""
         worker = self._worker
+        assert worker is not None, "a worker has the batch"
         try:
             if worker.connection not in connection.wait(worker.lines()):
                 raise EOFError
@@ -222,7 +269,8 @@ class _AtWorker:
         except (EOFError, OSError) as error:
             # A dead process has an exit code once it is joined.
             worker.process.join(_GRACE)
-            self._failure = error if worker.process.exitcode is None else self._died(error)
+            lives = worker.process.exitcode is None
+            self._failure = error if lives else self._died(worker, error)
             self._pool.drop(worker)
         except Exception as error:
             # It arrived, but cannot be rebuilt here.
@@ -230,9 +278,18 @@ class _AtWorker:
             self._pool.drop(worker)
         worker.task = None
 
+    def wait(self, seconds: float | None) -> bool:
+        if not self._is_over():
+            self._pool.serve(seconds)
+        while seconds is None and not self._is_over():
+            self._pool.serve(None)
+        return self._is_over()
+
+    def _is_over(self) -> bool:
+        return self._answer is not None or self._failure is not None
+
     def result(self) -> Made:
-        if self._answer is None and self._failure is None:
-            self.fetch()
+        self.wait(None)
         if self._failure is not None:
             raise self._failure
         assert self._answer is not None
@@ -243,12 +300,13 @@ class _AtWorker:
         raise raised from WorkerTraceback(trace)
 
     def cancel(self) -> None:
-        """Do nothing: the worker's answer is read before its next batch."""
+        """Abandon it; the answer of a worker that has it is read before its next batch."""
+        self._pool.withdraw(self)
 
-    def _died(self, how_known: Exception) -> ForebayError:
-        process = self._worker.process
+    def _died(self, worker: _Worker, how_known: Exception) -> ForebayError:
+        process = worker.process
         code = process.exitcode
-        if code == _UNGUARDED and not self._worker.has_served:
+        if code == _UNGUARDED and not worker.has_served:
             return unguarded()
         how = f"with exit code {code}"
         if code is not None and code < 0:
@@ -262,19 +320,6 @@ class _AtWorker:
         )
         died.__cause__ = how_known
         return died
-
-
-class _Failed:
-    """A batch that never reached a worker."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def result(self) -> Made:
-        raise self._error
-
-    def cancel(self) -> None:
-        pass
 
 
 class WorkerTraceback(Exception):

@@ -250,8 +250,8 @@ def test_unsendable_batch_is_an_error_and_is_retried(make):
     iteration = iter(loader)
     seen = [value for _ in range(2) for value in next(iteration)["label"].tolist()]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Without file descriptors no memory can be shared.
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    # Without file descriptors no memory can be shared; two of each worker can still be polled.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * PROCESSES["workers"], hard))
     try:
         with pytest.raises(OSError, match="Too many open files"):
             take_all(iteration, seen)
