@@ -53,9 +53,7 @@ def checked(where: str | None) -> str | None:
     return where
 
 
-def filtered(
-    parts: Sequence[Part], counts: list[int] | None, way: _native.Way
-) -> Filtered | None:
+def filtered(parts: Sequence[Part], counts: list[int] | None, way: _native.Way) -> Filtered | None:
     """Return the samples that pass; None if nothing is filtered.
 
     Parameters

@@ -32,9 +32,9 @@ Sample = dict[str, Any]
 class IndexedDataset:
     """Samples of WebDataset shards as a sequence: ``len(dataset)``, ``dataset[i]``.
 
-    Sample i is the i-th in list order. It is a dict like a batch of `forebay.DataLoader`, with single
-    values instead of rows, and without ``"__valid__"``. A list of numbers, or a slice, gives a batch
-    in that order, read at once: ``dataset[[5, 3, 8]]``.
+    Sample i is the i-th in list order. It is a dict like a batch of `forebay.DataLoader`, with
+    single values instead of rows, and without ``"__valid__"``. A list of numbers, or a slice, gives
+    a batch in that order, read at once: ``dataset[[5, 3, 8]]``.
 
     It pickles, opens a session of its own in each process that uses it, and works under torch's
     ``DataLoader`` with any sampler and number of workers (each batch is then one request).
@@ -47,8 +47,8 @@ class IndexedDataset:
     manifest : path or URL, optional
         A file made by ``forebay index``, here or in a store. Without one the shards are counted at
         the first use, for which each of them passes through the cache once. With a member index
-        beside it (``forebay index --members``), a sample of a shard that is not in the cache is read
-        by itself: its fields in `fields`, in one request or two.
+        beside it (``forebay index --members``), a sample of a shard that is not in the cache is
+        read by itself: its fields in `fields`, in one request or two.
     where : str, optional
         Filter, as of `forebay.DataLoader`: sample i is the i-th that passes.
 
