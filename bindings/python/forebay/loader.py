@@ -103,7 +103,7 @@ class DataLoader:
         marked in ``"__valid__"``; or by default split evenly among the ranks.
     epoch_samples : int, optional
         Samples per epoch over all ranks, if not the data set's own number.
-    manifest : path, optional
+    manifest : path or URL, optional
         A file made by ``forebay index``. Several ranks need it, or `epoch_samples`; a single rank
         learns the sample counts in its first epoch.
     where : str, optional

@@ -37,7 +37,7 @@ class Stream:
         Repetitions per epoch: 2 plays every sample twice, 0.5 half of them. Default 1 without a
         weight.
         Needs sample counts.
-    manifest : path, optional
+    manifest : path or URL, optional
         A file made by ``forebay index`` of these shards.
     where : str, optional
         Filter of this stream, besides the loader's; as of `forebay.DataLoader`.
