@@ -140,7 +140,7 @@ def torch_steps(tokens: list[int]) -> tuple[list[Step], list[float]]:
     data, count = Documents(tokens), round(BUDGET / statistics.mean(tokens))
     ranks, rates = [], []
     for rank in range(WORLD):
-        sampler = torch.utils.data.DistributedSampler(data, WORLD, rank, seed=SEED)
+        sampler: Any = torch.utils.data.DistributedSampler(data, WORLD, rank, seed=SEED)
         part = torch.utils.data.DataLoader(
             data, count, sampler=sampler, collate_fn=padded, num_workers=WORKERS
         )

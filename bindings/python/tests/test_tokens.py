@@ -232,13 +232,16 @@ def test_killed_daemon_is_replaced_within_a_look_ahead(home, data):
     assert len(home.daemons()) == 1
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 def test_torchs_workers_take_turns_at_the_batches(data):
     torch = pytest.importorskip("torch", reason="needs torch: its loader")
     from forebay.torch import IterableDataset
 
     options = {"batch_by": by(), "fields": FIELDS, "shuffle": True, "rank": 0, "world_size": 2}
     dataset = IterableDataset(**(data | options))
-    turns = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2)
+    options = {"num_workers": 2, "multiprocessing_context": "spawn"}
+    turns = torch.utils.data.DataLoader(dataset, batch_size=None, **options)
     found = [keys(batch) for batch in turns]
     with loader(data, world_size=2) as one:
         assert found == [keys(batch) for batch in one]
