@@ -89,6 +89,30 @@ fn last_step_follows_the_tail() {
 }
 
 #[test]
+fn windows_meet_at_bins_of_nearly_one_size() {
+    let mut bins = bins(&[2000], &rule(500, false), Shuffle::Window);
+    for window in 0..4 {
+        let sizes: Vec<u64> = bins.of(window).iter().map(|bin| bin.tokens).collect();
+        let (first, last) = (sizes[0], sizes[sizes.len() - 1]);
+        assert!(if window % 2 == 0 { first > last } else { first < last }, "{sizes:?}");
+    }
+}
+
+/// Saved states depend on bins, so a change of their composition needs a new order version.
+#[test]
+fn bins_match_their_golden_positions() {
+    for (is_packed, golden) in [(true, GOLDEN_PACKED), (false, GOLDEN_PADDED)] {
+        let all = taken(&mut bins(&[40], &rule(20, is_packed), Shuffle::Window), 0, 1);
+        let firsts: Vec<u64> = all.iter().map(|bin| bin[0] * 100 + bin.len() as u64).collect();
+        assert_eq!(firsts, golden, "{is_packed}");
+    }
+}
+
+/// First position, times 100, and number of samples of each bin.
+const GOLDEN_PACKED: &[u64] = &[208, 6, 106, 2407, 2003, 2107, 2303];
+const GOLDEN_PADDED: &[u64] = &[306, 2, 204, 108, 2107, 2802, 2002, 3007, 2602];
+
+#[test]
 fn other_epochs_have_other_bins() {
     let counts = [500];
     let lengths = lengths(&counts, rule(100, false));
