@@ -286,16 +286,17 @@ fn hostile_places_are_rejected() {
         loader.pick_located(wanted.to_vec(), hostile).unwrap();
         assert_eq!(rest(&loader).unwrap_err().kind(), ErrorKind::Invalid);
     }
+    // Places of other samples than the wanted ones.
+    loader.pick_located(vec![picked(0, 9)], good.clone()).unwrap();
+    let got = rest(&loader).unwrap();
+    assert_eq!((got.samples.len(), got.errors.len()), (0, 1));
+    assert_eq!(got.errors[0].place("sample"), Some("9"));
     // A shard that is said to be longer than it is: its own index tells.
     let mut longer = good.clone();
     longer[0].bytes += 1 << 20;
     longer[0].samples[0].1.members[0].offset = good[0].bytes + 512;
     loader.pick_located(wanted.to_vec(), longer).unwrap();
     assert_picked(&rest(&loader).unwrap(), &wanted);
-    // Places of other samples than the wanted ones.
-    loader.pick_located(vec![picked(0, 9)], good).unwrap();
-    let got = rest(&loader);
-    assert!(got.is_err() || got.is_ok_and(|got| got.errors.len() == 1));
 }
 
 /// An index that ends early, or belongs to another manifest, is found when it is opened.
@@ -370,7 +371,8 @@ fn shards_without_ranges_are_read_as_a_whole() {
     assert_picked(&pick(&loader, &locator, &wanted).unwrap(), &wanted);
     let stored = bench.origin.bytes("1.tar").len() as u64;
     let served = bench.origin.served("1.tar") - before;
-    assert!((stored..2 * stored).contains(&served), "{served} of {stored}");
+    // A range, and a fill whose first requests are repeated, since the name shows no compression.
+    assert!((stored..3 * stored).contains(&served), "{served} of {stored}");
 
     let whole = shard(SAMPLES, 0, &SIZES);
     let url = serve_without_ranges(whole.clone());
