@@ -94,6 +94,8 @@ impl Span {
             Arc::ptr_eq(&self.block, &next.block) && next.offset == self.offset + self.len;
         assert!(follows, "join of {self:?} with {next:?}, which does not follow it");
         self.len += next.len;
+        // Given back before the bytes are named by `self` alone.
+        drop(next);
         self
     }
 

@@ -26,7 +26,7 @@ use forebay_wire::clock::now_ns;
 use forebay_wire::frame;
 use forebay_wire::leases::Sharing;
 use forebay_wire::message::{
-    Begin, Came, Cause, LeftOut, Located, Open, Reply, Request, RequestKind, Work,
+    Begin, Came, Cause, LeftOut, Located, Open, Progress, Reply, Request, RequestKind, Work,
 };
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
 use tokio::io::Interest;
@@ -259,12 +259,7 @@ impl Connection {
                     self.session()?.lock().pick(run, samples, located);
                 }
                 Request::Bad(bad) => self.session()?.told().bad_samples = BadSamples::told(bad),
-                Request::Progress(mut progress) => {
-                    let session = self.session()?;
-                    let decoded = std::mem::take(&mut progress.decoded);
-                    session.told().decoders = status::decoders(decoded);
-                    session.pace().heard(*progress, Instant::now());
-                }
+                Request::Progress(progress) => self.progress(*progress)?,
                 Request::Share { run, sharing } => {
                     self.begins()?;
                     self.share(run, *sharing).await?;
@@ -299,6 +294,15 @@ impl Connection {
     /// A run of the job's begins.
     fn begins(&self) -> Result<()> {
         self.session()?.pace().begins();
+        Ok(())
+    }
+
+    /// Notes the trainer's waits, and the decoders of its rows.
+    fn progress(&self, mut progress: Progress) -> Result<()> {
+        let session = self.session()?;
+        let decoded = std::mem::take(&mut progress.decoded);
+        session.told().decoders = status::decoders(decoded);
+        session.pace().heard(progress, Instant::now());
         Ok(())
     }
 

@@ -457,7 +457,7 @@ impl ShardTable {
                 _ if state == ShardState::Broken && shard.stat.binding == Binding::Stream => {}
                 Body::Memory(_) => entry.kept = Some(shard.clone()),
                 Body::Disk { .. } | Body::Origin | Body::Ranges => {
-                    self.open.keep(shard.name().clone(), shard)
+                    self.open.keep(shard.name().clone(), shard);
                 }
             }
         }
