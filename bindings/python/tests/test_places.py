@@ -119,7 +119,10 @@ def test_torch_workers_draw_at_random(data):
     places = dataset(data, framework="torch")
     generator = torch.Generator().manual_seed(5)
     sampler = torch.utils.data.RandomSampler(places, generator=generator)
-    loader = torch.utils.data.DataLoader(places, batch_size=8, sampler=sampler, num_workers=2)
+    # A fork would copy the threads of what other tests imported.
+    loader = torch.utils.data.DataLoader(
+        places, batch_size=8, sampler=sampler, num_workers=2, multiprocessing_context="spawn"
+    )
     labels = [label for batch in loader for label in batch["label"].tolist()]
     assert sorted(labels) == list(range(sum(COUNTS)))
 

@@ -223,6 +223,8 @@ told = {url.rpartition("/")[2]: error.kind for url, error in callback.failures.i
 # Other machines.
 place = Path(root, "other" if case == "shared" else f"other-{rank}")
 folder, brought = restore(url, place), None
+# Until then a folder may be under way beside it.
+distributed.barrier()
 if folder is not None:
     assert Path(folder) == place / "checkpoint-5"
     brought = sorted(path.name for path in Path(folder).iterdir())
