@@ -43,7 +43,7 @@ class Join:
         keep their names. The first part gives the order; `manifest`, `where` and ``"__url__"`` are
         about its shards.
     on : {"key"}
-        What samples have in common.
+        Property by which samples are joined.
 
     Raises
     ------

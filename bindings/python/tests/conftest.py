@@ -26,6 +26,7 @@ import numpy
 import pytest
 
 from forebay import DataLoader
+from forebay._launch import command
 
 if TYPE_CHECKING:
     from selenium import webdriver
@@ -207,6 +208,19 @@ class Home:
             os.kill(pid, signal.SIGTERM)
             assert wait_gone(pid), f"daemon {pid} ignores SIGTERM"
         assert not self.daemons()
+
+
+@contextmanager
+def node_daemon(config: Path) -> Iterator[None]:
+    """Run a node's daemon from a configuration file, and end it afterwards."""
+    arguments = [*command(), "daemon", "--config", str(config)]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stderr is not None
+        assert any("listening" in line for line in daemon.stderr)
+        yield
+        daemon.terminate()
+        daemon.communicate(timeout=GONE_WITHIN)
+    assert daemon.returncode == 0
 
 
 @pytest.fixture(scope="session", autouse=True)

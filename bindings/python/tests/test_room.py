@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,10 @@ from typing import Any
 import pytest
 
 import forebay
+from conftest import node_daemon
 from forebay import ranks
-from forebay._launch import command
 
 MIB = 1 << 20
-# Seconds for a daemon to end.
-GONE_WITHIN = 30
 
 
 def sized(manifest: str, tmp_path: Path, mib: int) -> str:
@@ -67,15 +64,9 @@ def test_disk_filled_by_other_files_is_named(
         f'[daemon]\nsocket = "{socket}"\nmemory = "256MiB"\n'
         f'[[tier]]\nname = "nvme0"\npath = "{cache}"\ncapacity = "64MiB"\nkeep_free = "{keep}"\n'
     )
-    start = [*command(), "daemon", "--config", str(config)]
-    with subprocess.Popen(start, stderr=subprocess.PIPE, text=True) as daemon:
-        assert daemon.stderr is not None
-        assert any("listening" in line for line in daemon.stderr)
-        listed = sized(manifest, tmp_path, 1)
-        with pytest.raises(forebay.Full, match="keep_free") as caught:
-            list(make(manifest=listed, fields=None, daemon=f"unix:{socket}"))
-        daemon.terminate()
-        daemon.communicate(timeout=GONE_WITHIN)
+    listed = sized(manifest, tmp_path, 1)
+    with node_daemon(config), pytest.raises(forebay.Full, match="keep_free") as caught:
+        list(make(manifest=listed, fields=None, daemon=f"unix:{socket}"))
     assert "room=0" in str(caught.value)
     assert "tiers=nvme0" in str(caught.value)
 

@@ -24,10 +24,9 @@ import webdataset
 from torch.utils.data import DataLoader, IterableDataset
 
 import forebay
-from conftest import GONE_WITHIN, Home, wait_gone, write_shard
+from conftest import Home, node_daemon, wait_gone, write_shard
 from forebay import BadSample, Invalid, NotFound, WebDataset, WebLoader
 from forebay import webdataset as ours
-from forebay._launch import command
 from forebay.webdataset import samples as samples_module
 from test_stores import Store, store  # noqa: F401
 
@@ -255,14 +254,8 @@ def small_daemon(tmp_path: Path) -> Iterator[str]:
         f'[[tier]]\nname = "disk"\npath = "{cache}"\ncapacity = "1GiB"\n'
         f'[[source]]\nmatch = "{tmp_path}/"\n'
     )
-    arguments = [*command(), "daemon", "--config", str(config)]
-    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as daemon:
-        assert daemon.stderr is not None
-        assert any("listening" in line for line in daemon.stderr)
+    with node_daemon(config):
         yield f"unix:{address}"
-        daemon.terminate()
-        daemon.communicate(timeout=GONE_WITHIN)
-    assert daemon.returncode == 0
 
 
 def test_samples_too_large_for_a_batch_are_all_read(small_daemon: str, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ pub fn whole(len: u64) -> u64 {
 
 /// Cost that reads of parts of a shard have had so far.
 ///
-/// What future reads will cost is unknown, as it is for who rents skis. A shard is fetched as a
+/// The cost of future reads is unknown, as in the ski-rental problem. A shard is fetched as a
 /// whole once its parts have cost as much.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent(u64);

@@ -7,7 +7,6 @@ the offset of a tensor's bytes in the file. They go from lent memory to their pl
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import IO, Any
 
@@ -27,7 +26,7 @@ def restore(
     stored
         The file.
     view
-        Its bytes that hold the tensor, as ``torch.save`` wrote them; they begin at `offset`.
+        Bytes of the file from `offset` on that hold the tensor, as ``torch.save`` wrote them.
     item
         Part that is wanted.
     planner
@@ -116,5 +115,5 @@ def _fill(stored: StoredFile, target: torch.Tensor) -> None:
     if not target.numel():
         return
     read = stored.readinto(target.reshape(-1).view(torch.uint8).numpy())
-    if read != math.prod(target.size()) * target.itemsize:
+    if read != target.nbytes:
         raise EOFError(f"a tensor of a checkpoint ends after {read} of its bytes")
