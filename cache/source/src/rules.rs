@@ -374,6 +374,12 @@ impl Rules {
             format!("ask an admin to add: [[source]] match = \"{}\"", pattern::root(&plain));
         Err(Error::new(ErrorKind::PermissionDenied, what).at("url", url).advise(advice))
     }
+
+    /// The same for a URL that may be a folder's: a rule of all that lies below it is its rule.
+    pub(crate) fn of_folder(&self, url: &str) -> Result<Option<(usize, &Rule)>> {
+        let below = format!("{}/", url.strip_suffix('/').unwrap_or(url));
+        self.of(&below).or_else(|_| self.of(url))
+    }
 }
 
 /// Returns the targets of redirects that these texts of rules name; they were checked before.

@@ -3,7 +3,6 @@
 //! Equal questions get the same source, so connections are shared, and how many are
 //! remembered is bounded whatever clients ask for.
 
-use std::borrow::Cow;
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -126,20 +125,24 @@ impl Ruled {
 
     /// The rule for the URL of a store, for this client.
     fn rule(&self, url: &str, client: Option<&ByClient>) -> Result<Option<(usize, &Rule)>> {
-        let rule = self.rules.of(url)?;
-        match permit(client).is_some() && rule.is_none() {
-            true => Err(unnamed().at("url", url)),
-            false => Ok(rule),
-        }
+        named(self.rules.of(url)?, url, client)
     }
 
-    /// The same for a URL that may be a folder's: a rule of all that lies below it is its rule.
+    /// The same for a URL that may be a folder's.
     fn rule_of_folder(
         &self,
         url: &str,
         client: Option<&ByClient>,
     ) -> Result<Option<(usize, &Rule)>> {
-        self.rule(&below(url), client).or_else(|_| self.rule(url, client))
+        named(self.rules.of_folder(url)?, url, client)
+    }
+}
+
+/// Rejects a URL without a rule, if the client's rights are narrower than the daemon's.
+fn named<R>(rule: Option<R>, url: &str, client: Option<&ByClient>) -> Result<Option<R>> {
+    match permit(client).is_some() && rule.is_none() {
+        true => Err(unnamed().at("url", url)),
+        false => Ok(rule),
     }
 }
 
@@ -432,8 +435,7 @@ impl Sources {
     /// Returns the writer of files, where this process opens them by their paths for this client.
     fn file_sink(&self, url: &str, client: Option<&ByClient>) -> Result<Arc<dyn Sink>> {
         let ruled = self.now();
-        let rule = ruled.rules.of(&below(url)).or_else(|_| ruled.rules.of(url))?;
-        let is_named = rule.is_some() || self.opens_named;
+        let is_named = ruled.rules.of_folder(url)?.is_some() || self.opens_named;
         if is_named && permit(client).is_none() {
             return Ok(Arc::clone(&self.files) as Arc<dyn Sink>);
         }
@@ -531,14 +533,6 @@ impl Sources {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.now().wire.counters()
-    }
-}
-
-/// Returns the URL of a folder with the `/` that everything in it has.
-fn below(url: &str) -> Cow<'_, str> {
-    match url.ends_with('/') {
-        true => Cow::Borrowed(url),
-        false => Cow::Owned(format!("{url}/")),
     }
 }
 
