@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use crate::errors::raise;
 use crate::interruptible::interruptible;
-use crate::locator::{Way, documents};
+use crate::locator::{Way, documents, indexed};
 use crate::selection::Selection;
 
 /// A rule, and the tokens of each sample that a job reads.
@@ -71,14 +71,8 @@ fn lengths_of(
     urls: &[String],
     chosen: Option<&[Arc<Choice>]>,
 ) -> Result<Vec<u32>> {
-    let read = manifest.manifest()?;
-    let listed = read.of(urls).map_err(|error| error.at("path", manifest))?;
-    let index = manifest.members(&read).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Error::new(ErrorKind::Invalid, "the manifest has no member index")
-            .at("path", manifest)
-            .advise("write it with `forebay index URLS -o MANIFEST --members`"),
-        _ => error,
-    })?;
+    let advice = "write it with `forebay index URLS -o MANIFEST --members`";
+    let (_, listed, index) = indexed(manifest, urls, advice)?;
     let samples = urls.iter().zip(&listed.numbers).enumerate();
     let shards: Vec<_> = samples
         .map(|(at, (url, number))| ShardSamples {

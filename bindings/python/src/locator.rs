@@ -8,7 +8,9 @@ use std::sync::Arc;
 use forebay_client::{
     Address, Documents, Launch, Locator as Places, RemoteReads, RuntimeDirectory,
 };
-use forebay_error::Result;
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_shard::members::MemberIndex;
+use forebay_shard::{Listed, Manifest};
 use forebay_source::Options;
 use pyo3::prelude::*;
 
@@ -27,6 +29,26 @@ pub(crate) fn documents(manifest: &str, (daemon, command, timeout): Way) -> Resu
         limit: seconds(timeout)?,
     };
     Ok(Documents::at(manifest, reads))
+}
+
+/// Opens a manifest for `urls`, and its member index, which `advice` says how to write.
+///
+/// # Errors
+/// `Invalid` if there is no member index; as [`Documents::manifest`] and [`Documents::members`].
+pub(crate) fn indexed(
+    manifest: &Documents,
+    urls: &[String],
+    advice: &str,
+) -> Result<(Manifest, Listed, MemberIndex)> {
+    let read = manifest.manifest()?;
+    let listed = read.of(urls).map_err(|error| error.at("path", manifest))?;
+    let index = manifest.members(&read).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Error::new(ErrorKind::Invalid, "the manifest has no member index")
+            .at("path", manifest)
+            .advise(advice),
+        _ => error,
+    })?;
+    Ok((read, listed, index))
 }
 
 /// Places of the samples of a job.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use forebay_client::{Documents, is_same_object};
 use forebay_engine::filter::{Choice, Choices, Filter};
-use forebay_error::{Error, ErrorKind, Result};
+use forebay_error::Result;
 use forebay_wire::message::Chosen;
 use pyo3::prelude::*;
 
 use crate::errors::raise;
 use crate::interruptible::interruptible;
-use crate::locator::{Way, documents};
+use crate::locator::{Way, documents, indexed};
 
 /// Samples of a job's shards.
 #[pyclass(frozen, module = "forebay._native")]
@@ -80,14 +80,8 @@ impl Selection {
 }
 
 fn chosen(manifest: &Documents, urls: &[String], filters: &[String]) -> Result<Selection> {
-    let read = manifest.manifest()?;
-    let listed = read.of(urls).map_err(|error| error.at("path", manifest))?;
-    let index = manifest.members(&read).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Error::new(ErrorKind::Invalid, "the manifest has no member index")
-            .at("path", manifest)
-            .advise("write it with `forebay index URLS -o MANIFEST --columns json:NAME,…`"),
-        _ => error,
-    })?;
+    let advice = "write it with `forebay index URLS -o MANIFEST --columns json:NAME,…`";
+    let (read, listed, index) = indexed(manifest, urls, advice)?;
     let choices = Filter::new(filters, &index)?.choose(&index, &listed.numbers)?;
     let chosen = choices.iter().zip(urls).zip(&listed.numbers).map(|((choice, url), number)| {
         choice.to_wire(!is_same_object(&read.shards()[*number].url, url))
