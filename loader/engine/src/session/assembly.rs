@@ -244,7 +244,7 @@ impl Assembly {
         let gap = |shard| if by_ranges.contains(&shard) { REQUEST_BYTES } else { MERGE_GAP };
         for (sample, record) in self.records.iter_mut().enumerate() {
             // Each member adds at most a gap, and its ends, which are smaller.
-            let most = |wanted: &Wanted| wanted.member.len.saturating_add(2 * REQUEST_BYTES);
+            let most = |wanted: &Wanted| wanted.member.len.saturating_add(2 * gap(wanted.shard));
             if record.wanted().iter().map(most).sum::<u64>() <= limit as u64 {
                 continue;
             }
