@@ -17,7 +17,6 @@ import gc
 import json
 import mmap
 import os
-import shutil
 import statistics
 import sys
 import tempfile
@@ -39,8 +38,6 @@ PHOTOS, COPIES = 512, 32
 SHARDS = 16
 # Names of each shard: an epoch of seconds, since its first batches are late on an idle device.
 NAMES = 4
-# Memory that holds the shards, if it has room: no disk is measured here.
-SHARED_MEMORY, SHARED_BYTES = Path("/dev/shm"), 8 << 30
 # A round of a decoder without epochs: some ten batches.
 ROUND_SECONDS = 0.5
 # Bytes of one copy: two batches of photos together.
@@ -155,7 +152,7 @@ def main() -> int:
     gpu = {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
     report = Report(arguments.rounds, arguments.json, gpu)
     with (
-        tempfile.TemporaryDirectory(prefix="forebay-gpu-", dir=_memory()) as name,
+        tempfile.TemporaryDirectory(prefix="forebay-gpu-", dir=own_daemon.memory()) as name,
         own_daemon.environment() as environment,
     ):
         os.environ.update(environment)
@@ -175,12 +172,6 @@ def main() -> int:
             if not arguments.parts or part in arguments.parts:
                 report.part(part, work)
     return 1 if report.failed else 0
-
-
-def _memory() -> Path | None:
-    """Return shared memory if it has room for the shards; else the default place."""
-    has_room = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free >= SHARED_BYTES
-    return SHARED_MEMORY if has_room else None
 
 
 def timed(work: Callable[[], None]) -> float:
@@ -280,7 +271,7 @@ def decoding(report: Report, urls: list[str], files: list[bytes]) -> None:
     import decoders
 
     contenders: dict[str, decoders.Contender] = {}
-    loader = None
+    loader: Any = None
     try:
         loader = forebay_loader(urls)
         contenders[FOREBAY] = _epochs(loader)
@@ -291,7 +282,7 @@ def decoding(report: Report, urls: list[str], files: list[bytes]) -> None:
     for turn in range(report.rounds + 1):
         for name, contender in list(contenders.items()):
             try:
-                daemon = loader.stats()["daemon_pid"] if loader and name == FOREBAY else None
+                daemon = loader.stats()["daemon_pid"] if name == FOREBAY else None
                 _round(report, name, contender, is_counted=turn > 0, daemon=daemon)
             except Exception as error:
                 del contenders[name]

@@ -313,6 +313,10 @@ class DataLoader:
             )
         return self._steps.left(_state.Position(self.epoch), self.num_samples, self._job())
 
+    def __bool__(self) -> bool:
+        """Return true: `if loader:` asks for a loader, not for its length, which may be unknown."""
+        return True
+
     @property
     def num_samples(self) -> int:
         """Samples in an epoch over all ranks.

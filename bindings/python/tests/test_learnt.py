@@ -46,6 +46,7 @@ def test_second_epoch_equals_that_of_a_manifest(
     loader, counted = make(urls, **OPTIONS), make(urls, manifest=listed, **OPTIONS)
     with pytest.raises(TypeError, match="manifest"):
         len(loader)
+    assert loader, "a loader is true though its length is unknown"
     first, second = keys(loader), keys(loader)
     of_manifest = [keys(counted), keys(counted)]
     assert first != of_manifest[0], "the counts make no difference to this order"
