@@ -55,6 +55,10 @@ SETTLED_SECONDS = 1.5
 # Batches whose kernels are timed.
 PROFILED = 40
 FOREBAY, BARE = "decode: forebay", "decode: bare"
+# The same shards without decoding: what decoding cannot be faster than.
+DELIVERY = "delivery: forebay, files as they are"
+# Threads below so many cores are not named.
+NAMED_CORES = 0.02
 
 
 @dataclass
@@ -266,32 +270,43 @@ def forebay_loader(urls: list[str], batch: int = BATCH) -> Any:
     )
 
 
+def files_loader(urls: list[str]) -> Any:
+    """Forebay without decoding: the files are views of the daemon's memory, made if looked at."""
+    import forebay
+
+    fields = {"file": forebay.Bytes("jpg", copy=False)}
+    return forebay.DataLoader(urls, batch_size=BATCH, fields=fields, seed=1)
+
+
 def decoding(report: Report, urls: list[str], files: list[bytes]) -> None:
     """Images per second, delivered; and the share of the best bare loop."""
     import decoders
 
     contenders: dict[str, decoders.Contender] = {}
-    loader: Any = None
-    try:
-        loader = forebay_loader(urls)
-        contenders[FOREBAY] = _epochs(loader)
-    except Exception as error:
-        report.fail(FOREBAY, error)
+    loaders: dict[str, Any] = {}
+    for name, maker in ((FOREBAY, forebay_loader), (DELIVERY, files_loader)):
+        try:
+            loaders[name] = maker(urls)
+            contenders[name] = _epochs(loaders[name])
+        except Exception as error:
+            report.fail(name, error)
     for name, contender in decoders.contenders(files, BATCH):
         contenders[f"decode: {name}"] = contender
     for turn in range(report.rounds + 1):
         for name, contender in list(contenders.items()):
             try:
-                daemon = loader.stats()["daemon_pid"] if name == FOREBAY else None
+                daemon = loaders[name].stats()["daemon_pid"] if name in loaders else None
                 _round(report, name, contender, is_counted=turn > 0, daemon=daemon)
             except Exception as error:
                 del contenders[name]
                 report.fail(name, error)
+    loader = loaders.get(FOREBAY)
     if loader is not None and FOREBAY in report.figures:
         more = report.figures[FOREBAY].more
         more.update(decoders=loader.stats()["decoders"], wait=loader.stats()["wait"])
         report.part("kernels", lambda: kernels(report, loader))
-        loader.close()
+    for one in loaders.values():
+        one.close()
     gc.collect()
     _compare(report)
 
@@ -304,8 +319,9 @@ def _epochs(loader: Any) -> Callable[[float], int]:
         images, begin = 0, time.perf_counter()
         while not images or time.perf_counter() - begin < seconds:
             for batch in loader:
-                batch["image"].amax()
-                images += len(batch["image"])
+                if "image" in batch:
+                    batch["image"].amax()
+                images += len(batch["__key__"])
         torch.cuda.synchronize()
         return images
 
@@ -320,7 +336,10 @@ def _round(
     is_counted: bool,
     daemon: int | None = None,
 ) -> None:
-    """Take a contender's turn: images per second, CPU time per image and cores, a daemon's too."""
+    """Take a contender's turn: images per second, CPU time per image, and cores.
+
+    A daemon's are counted too; of both, threads by name.
+    """
     images = 0
 
     def work() -> None:
@@ -333,12 +352,19 @@ def _round(
     def spent_by_now() -> float:
         return bare_loop.cpu_seconds() + processes.cpu_seconds([daemon] if daemon else [])
 
-    before = spent_by_now()
+    pids = [os.getpid(), daemon] if daemon else []
+    before, threads = spent_by_now(), processes.thread_seconds(pids)
     seconds = timed(work)
     if not is_counted:
         return
     figure = report.add(name, "images/s", images / seconds)
     spent = spent_by_now() - before
+    cores = {
+        kind: round((now - threads.get(kind, 0.0)) / seconds, 3)
+        for kind, now in processes.thread_seconds(pids).items()
+    }
+    named = {kind: used for kind, used in cores.items() if used > NAMED_CORES}
+    figure.more.setdefault("threads", []).append(named)
     figure.more.setdefault("cpu_ms_per_image", []).append(spent * 1000 / images)
     figure.more.setdefault("rounds_cores", []).append(spent / seconds)
     figure.more["cores"] = statistics.median(figure.more["rounds_cores"])

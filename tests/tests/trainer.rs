@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forebay_client::{
-    Address, Batch, Connection, Deadline, Loader, LoaderConfig, Next, TIMEOUT_MAX,
+    Address, Batch, Connection, Deadline, Loader, LoaderConfig, Next, SlowSample, TIMEOUT_MAX,
 };
 use forebay_decode::{DType, FieldKind, FieldSpec, Ragged, RawSpec};
 use forebay_error::{Error, ErrorKind, Result};
@@ -185,12 +185,21 @@ fn trainer_progress_is_reported_to_daemons() {
     let fields = vec![FieldSpec::new("values", "bin", kind)];
     let (loader, mut peer) = connected_with(&daemon, Some(fields));
     let by_cpu = |rows| vec![Decoded { by: "cpu".to_owned(), why: "no_device".to_owned(), rows }];
+    let slow = |key: &str, seconds| SlowSample {
+        key: key.to_owned(),
+        url: "s3://bucket/0.tar".to_owned(),
+        stage: "map".to_owned(),
+        field: Some("values".to_owned()),
+        seconds,
+    };
+    loader.note_slow(&[slow("a", 0.25), slow("b", 1.5), slow("a", 0.125)]);
     // If this takes long it hears of what is between.
     let hears = |peer: &mut TrainerConnection, rows| {
         loop {
             let told = peer.progress();
             if told.decoded == by_cpu(rows) {
-                return assert_eq!((told.batches, told.samples, told.waiting_ns), (rows, rows, 0));
+                assert_eq!((told.batches, told.samples, told.waiting_ns), (rows, rows, 0));
+                return told.slowest;
             }
         }
     };
@@ -210,7 +219,10 @@ fn trainer_progress_is_reported_to_daemons() {
     drop(peer);
     let mut peer = daemon.accept();
     peer.register();
-    hears(&mut peer, 3);
+    let told: Vec<_> =
+        hears(&mut peer, 3).into_iter().map(|slow| (slow.key, slow.stage, slow.ns)).collect();
+    let of = |key: &str, ns| (key.to_owned(), "map".to_owned(), ns);
+    assert_eq!(told, [of("b", 1_500_000_000), of("a", 250_000_000)]);
 }
 
 /// A daemon that hears of a wait also hears of its end if that is an error.

@@ -7,6 +7,7 @@ continues from it.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections import deque
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from forebay import _native, _slowest
+from forebay import _native
 from forebay._foreign import refuse_collation
 from forebay._options import Verdict
 from forebay._stop import inside
@@ -152,8 +153,9 @@ class Epoch(Iterator[Any]):
             raise
         self._pending.popleft()
         self._count(first.errors)
-        counts = self._loader._counts
-        counts.slowest = _slowest.merged(counts.slowest, made.slowest)
+        native = self._loader._own_native()
+        if made.slowest and native is not None:
+            native.note_slow(json.dumps(made.slowest))
         self._loader._handed_out(first.samples - made.left_out, made.left_out, made.dropped)
         return made
 

@@ -1,4 +1,4 @@
-"""Slowest samples of a job: what a trainer that waits for batches waits for, by name."""
+"""Slowest calls of user code, by sample; the native loader keeps those of the job."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import heapq
 from collections.abc import Sequence
 from typing import TypedDict
 
-# Named samples of a job: one screen.
-KEPT = 16
-
 # Named samples of a batch, of each function: enough to find those of the job.
 _OF_BATCH = 4
 
 
 class Slow(TypedDict):
-    """A call that took long: of a decoder or a function of the user's, for one sample."""
+    """A call of user code that took long, for one sample."""
 
     key: str
     url: str
@@ -42,12 +39,3 @@ def of_batch(
         for row in heapq.nlargest(_OF_BATCH, range(len(seconds)), key=seconds.__getitem__)
     ]
 
-
-def merged(known: Sequence[Slow], more: Sequence[Slow]) -> list[Slow]:
-    """Return the slowest of both, each sample, stage and field once."""
-    slowest: dict[tuple[str, str, str, str | None], Slow] = {}
-    for one in (*known, *more):
-        name = (one["key"], one["url"], one["stage"], one["field"])
-        if name not in slowest or slowest[name]["seconds"] < one["seconds"]:
-            slowest[name] = one
-    return heapq.nlargest(KEPT, slowest.values(), key=lambda one: one["seconds"])

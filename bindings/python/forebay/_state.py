@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from forebay import _native, _slowest
+from forebay import _native
 from forebay._bad import Bad
 from forebay._values import U64_MAX, whole
 from forebay.errors import Invalid
@@ -124,8 +124,6 @@ class Counts:
     errors: int = 0
     bad: Bad = field(default_factory=Bad)
     deselected: int = 0
-    # Calls of user code that took longest.
-    slowest: list[_slowest.Slow] = field(default_factory=list)
 
 
 def stats(counts: Counts, native: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +137,7 @@ def stats(counts: Counts, native: dict[str, Any]) -> dict[str, Any]:
         "wait": native["wait"],
         "bytes": {"tier": native["tier_bytes"], "origin": native["origin_bytes"]},
         "decoders": native["decoders"],
-        "slowest": list(counts.slowest),
+        "slowest": native["slowest"],
         "private_copies": native["private_copies"],
         "reconnects": native["reconnects"],
         "daemon_pid": native["daemon_pid"],

@@ -399,8 +399,8 @@ class DataLoader:
             ``batches`` and ``samples`` (without padding) delivered; ``errors`` skipped, and of
             these in ``bad`` the counts ``by_kind``, and the ``last`` ones (16 at most) with
             ``kind``, ``url``, ``key``, ``field``, ``offset`` and ``message``; samples rejected by
-            `select` (``deselected``); ``slowest``, calls of user code that took most ``seconds``
-            (16 at most), by ``key``, ``url``, ``stage`` and ``field``. Of everything
+            `select` (``deselected``); ``slowest``, decodes and calls of user code that took most
+            ``seconds`` (16 at most), by ``key``, ``url``, ``stage`` and ``field``. Of everything
             read, some of it ahead: ``decoders``, rows of images and arrays by decoder and reason;
             ``wait`` with ``total_seconds``, ``by_cause`` (its parts, which sum to it) and
             ``p50_seconds`` to ``max_seconds``; ``bytes`` of payload from the cache's ``tier``

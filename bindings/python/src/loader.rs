@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_client::{
-    Address, Launch, LoaderConfig, Next, RuntimeDirectory, SessionConfig, TRACE, Tally, Trace,
+    Address, Launch, LoaderConfig, Next, RuntimeDirectory, SessionConfig, SlowSample, TRACE, Tally,
+    Trace,
 };
 use forebay_decode::{Device, FieldSpec};
 use forebay_engine::plan;
@@ -333,6 +334,16 @@ impl Loader {
         })?;
         let told = self.get().map(|loader| py.detach(|| loader.tell(bad)));
         told.map_err(|error| raise(py, &error))
+    }
+
+    /// Notes samples that took long in user code, as JSON.
+    fn note_slow(&self, py: Python<'_>, slow: &str) -> PyResult<()> {
+        let slow: Vec<SlowSample> = serde_json::from_str(slow).map_err(|error| {
+            let what = format!("slow samples cannot be read: {error}");
+            raise(py, &Error::new(ErrorKind::Invalid, what))
+        })?;
+        let noted = self.get().map(|loader| loader.note_slow(&slow));
+        noted.map_err(|error| raise(py, &error))
     }
 
     /// Lanes in use.

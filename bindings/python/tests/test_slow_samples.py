@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -74,3 +77,30 @@ def test_slowest_samples_are_named(make, shards, workers):
     assert first["url"].endswith(shards[3])
     names = [(slow["key"], slow["stage"], slow["field"]) for slow in slowest]
     assert len(set(names)) == len(names)
+
+
+def test_daemon_names_slow_samples_of_user_code(make):
+    loader = make(fields={"label": forebay.Int("cls", map=slow_map)}, workers=2, job="slow job")
+    for _ in range(2):
+        assert sum(len(batch["__key__"]) for batch in loader) == 60
+    command = [sys.executable, "-c", "from forebay._cli import main; main()", "status", "--json"]
+
+    def slowest():
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        (job,) = (job for job in json.loads(done.stdout)["jobs"] if job["name"] == "slow job")
+        return [(slow["key"], slow["stage"], slow["field"]) for slow in job["slowest"][:1]]
+
+    # Each look starts a process, while the loader reports once a second.
+    assert any(slowest() == [("s00033", "map", "label")] for _ in range(20))
+
+
+def test_slowest_decodes_are_named(make):
+    loader = make(fields={"image": forebay.Image("png")})
+    assert sum(len(batch["__key__"]) for batch in loader) == 60
+    slowest = loader.stats()["slowest"]
+    assert {slow["stage"] for slow in slowest} == {"decode"}
+    assert {slow["field"] for slow in slowest} == {"image"}
+    assert all(slow["seconds"] > 0 for slow in slowest)
+    # They outlive the session, as all counts do.
+    loader.close()
+    assert loader.stats()["slowest"] == slowest

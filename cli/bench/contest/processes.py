@@ -39,6 +39,27 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return ticks / CLOCK_TICKS
 
 
+def thread_seconds(pids: Iterable[int]) -> dict[str, float]:
+    """Return the CPU seconds of the threads of `pids` that run now, summed by name.
+
+    A number behind a name's last dash is left out: `fb-decode-3` counts as `fb-decode`.
+    """
+    ticks: dict[str, int] = {}
+    for pid in pids:
+        try:
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                before, _, after = (task / "stat").read_text().rpartition(")")
+                name = before.partition("(")[2]
+                kind, dash, number = name.rpartition("-")
+                name = kind if dash and number.isdigit() else name
+                spent = sum(int(field) for field in after.split()[11:13])
+                ticks[name] = ticks.get(name, 0) + spent
+        except (FileNotFoundError, ProcessLookupError):
+            # It ended meanwhile.
+            continue
+    return {name: spent / CLOCK_TICKS for name, spent in ticks.items()}
+
+
 def memory_bytes(pid: int | str, file: str, name: str) -> int:
     """Return a figure of `/proc/PID/FILE` in bytes; 0 for a process that has ended."""
     try:

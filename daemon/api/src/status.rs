@@ -4,6 +4,7 @@ mod text;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use forebay_checkpoints::CheckpointsReport;
 use forebay_error::Error;
@@ -14,7 +15,9 @@ use forebay_store::{
     BillKey, Counters, DatasetTraffic, Fills, ForecastReport, Holdings, ThroughCounters, TierReport,
 };
 use forebay_uring::PageReport;
-use forebay_wire::message::{BAD_NAMED, Bad, BadSample, DECODED_NAMED, Decoded};
+use forebay_wire::message::{
+    self, BAD_NAMED, Bad, BadSample, DECODED_NAMED, Decoded, SLOWEST_NAMED,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -184,12 +187,29 @@ impl Awaited {
 
 /// Facts only a trainer knows about its job. The daemon trusts none of it, so the size is bounded
 /// here.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Told {
     /// Skipped samples.
     pub bad_samples: BadSamples,
     /// Rows of images and arrays by who made them, and of those by why.
     pub decoders: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Samples that took longest to decode or in user code, the slowest first.
+    pub slowest: Vec<SlowSample>,
+}
+
+/// A sample that took long to decode, or to be treated by user code.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SlowSample {
+    /// Key.
+    pub key: String,
+    /// Shard.
+    pub url: String,
+    /// The work: `decode`, `select`, `map` or `transform`.
+    pub stage: String,
+    /// The field, unless the work treats whole samples.
+    pub field: Option<String>,
+    /// Duration in seconds.
+    pub seconds: f64,
 }
 
 /// Samples a trainer reports as unusable.
@@ -256,6 +276,19 @@ pub fn decoders(told: Vec<Decoded>) -> BTreeMap<String, BTreeMap<String, u64>> {
     decoders
 }
 
+/// Returns the slowest samples of a job, as its trainer reports them.
+#[must_use]
+pub fn slowest(told: Vec<message::SlowSample>) -> Vec<SlowSample> {
+    let named = told.into_iter().take(SLOWEST_NAMED).map(|slow| SlowSample {
+        key: cut(&slow.key),
+        url: cut(&slow.url),
+        stage: cut(&slow.stage),
+        field: slow.field.map(|field| cut(&field)),
+        seconds: Duration::from_nanos(slow.ns).as_secs_f64(),
+    });
+    named.collect()
+}
+
 /// State of the log.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AuditReport {
@@ -275,6 +308,27 @@ pub struct AuditReport {
 mod tests {
     use super::text::TEXT_MAX;
     use super::*;
+
+    #[test]
+    fn slow_samples_of_a_trainer_are_bounded_and_named() {
+        let one = |number: usize| message::SlowSample {
+            key: format!("sample {number}"),
+            url: "\x1b[2J".repeat(1000),
+            stage: "map".to_owned(),
+            field: None,
+            ns: 2_000_000,
+        };
+        let told = slowest((0..SLOWEST_NAMED + 5).map(one).collect());
+        assert_eq!(told.len(), SLOWEST_NAMED);
+        assert!(told.iter().all(|slow| slow.url.chars().count() == TEXT_MAX));
+        let url = "s3://b/0.tar".to_owned();
+        let job = Job {
+            told: Told { slowest: vec![SlowSample { url, ..told[0].clone() }], ..Told::default() },
+            ..Job::default()
+        };
+        let text = JobLines(&job).to_string();
+        assert!(text.contains("map took 2 ms for sample 0 in s3://b/0.tar"), "{text}");
+    }
 
     #[test]
     fn decoder_reports_of_a_trainer_are_bounded() {

@@ -297,11 +297,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Notes the trainer's waits, and the decoders of its rows.
+    /// Notes the trainer's waits, the decoders of its rows, and its slowest samples.
     fn progress(&self, mut progress: Progress) -> Result<()> {
         let session = self.session()?;
-        let decoded = std::mem::take(&mut progress.decoded);
-        session.told().decoders = status::decoders(decoded);
+        let decoders = status::decoders(std::mem::take(&mut progress.decoded));
+        let slowest = status::slowest(std::mem::take(&mut progress.slowest));
+        let mut told = session.told();
+        (told.decoders, told.slowest) = (decoders, slowest);
+        drop(told);
         session.pace().heard(progress, Instant::now());
         Ok(())
     }

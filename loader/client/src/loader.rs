@@ -1,15 +1,18 @@
 //! Batches of tensors, a few ahead of the consumer.
 //!
-//! A thread decodes batch after batch (on the decoder's own threads), or two if there is a GPU; the
-//! consumer takes them out of a bounded queue. A batch is with these threads from when it came,
-//! though it may wait for its turn there. A slot is returned the moment its last byte was decoded;
-//! only fields handed out as views keep it, and only while that leaves the daemon room to go on.
+//! A few threads each decode a batch (on the decoder's own threads), two if there is a GPU; the
+//! consumer takes them out of a bounded queue, in order. A batch is with these threads from when it
+//! came, though it may wait for its turn there. A slot is returned the moment its last byte was
+//! decoded; only fields handed out as views keep it, and only while that leaves the daemon room to
+//! go on.
 
 mod lending;
 mod order;
 mod picking;
 mod retiring;
 mod rows;
+mod slowest;
+mod stages;
 mod telling;
 
 use std::collections::BTreeMap;
@@ -35,9 +38,11 @@ use crate::session::{RawBatch, Rest, Session, SessionConfig};
 use crate::trace::{Followed, Handed, Trace};
 use crate::waits::{WaitReport, Waits};
 use lending::Lending;
-use order::InOrder;
+use order::{InOrder, Threads};
 use retiring::{Busy, Retiring};
 pub use rows::{Batch, Rows, View};
+pub use slowest::SlowSample;
+use stages::decoding;
 use telling::Telling;
 
 /// Interval at which a waiting consumer checks for an interrupt (Ctrl-C).
@@ -108,14 +113,11 @@ pub struct Stats {
     pub daemon_pid: Option<u32>,
     /// Rows of images and arrays by who made them, and of those by why.
     pub decoders: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
+    /// Samples that took longest to decode or in user code, the slowest first.
+    pub slowest: Vec<SlowSample>,
     /// Waits of the consumer.
     pub wait: WaitReport,
 }
-
-/// Threads that decode with a GPU: one in the decoder's call, which lasts as long as the engines
-/// decode (9 ms for 256 photos on an H100), and one that prepares the next batch meanwhile. Without
-/// a GPU one thread keeps all cores busy.
-const DEVICE_THREADS: usize = 2;
 
 enum Ready {
     Batch { run: u64, batch: Box<Batch>, stages: Vec<Stage>, followed: Option<Box<Followed>> },
@@ -186,6 +188,7 @@ impl Counts {
             waiting_ns: 0,
             decoded: ways.map(|(by, why, rows)| Decoded { by, why, rows }).collect(),
             waits: each,
+            slowest: stats.slowest.iter().map(message::SlowSample::from).collect(),
         }
     }
 }
@@ -224,7 +227,7 @@ impl Loader {
     fn with(config: LoaderConfig, tally: Tally, leases: bool) -> Result<Self> {
         let prefetch = config.session.open.prefetch as usize;
         let timeout = config.session.timeout;
-        let seed = config.session.open.order.seed;
+        let (seed, batch) = (config.session.open.order.seed, config.session.open.order.batch_size);
         let pool = BufferPool::new(IDLE_BUFFERS);
         let decoder = match config.fields {
             Some(fields) => {
@@ -252,7 +255,8 @@ impl Loader {
         let (sender, ready) = bounded(prefetch);
         let epoch = Arc::new(AtomicU64::new(0));
         let run = Arc::new(AtomicU64::new(0));
-        let threads = if device.is_some() { DEVICE_THREADS } else { 1 };
+        let on_cpu = decoder.is_some().then_some((config.threads, batch as usize));
+        let Threads { threads, held } = Threads::new(prefetch, on_cpu, device.is_some());
         let work = Work {
             decoder,
             device,
@@ -263,7 +267,7 @@ impl Loader {
             run: run.clone(),
             epoch: epoch.clone(),
             follows: config.trace.is_some(),
-            order: InOrder::new(raw, sender),
+            order: InOrder::new(raw, sender, held),
         };
         let work = Arc::new(work);
         let start = |_| {
@@ -365,7 +369,9 @@ impl Loader {
         let run = self.run.fetch_add(1, Ordering::Relaxed) + 1;
         self.epoch.store(epoch, Ordering::Relaxed);
         // Gives slots of the old run back. Before the new run starts: its batches may come at once.
-        while self.ready.try_recv().is_ok() {}
+        while self.ready.try_recv().is_ok() {
+            self.got();
+        }
         run
     }
 
@@ -399,7 +405,11 @@ impl Loader {
         let deadline = Deadline::after(self.timeout);
         let mut asks_at = self.timeout / PARTS * ASKS_FROM;
         loop {
-            let ready = match self.ready.recv_timeout(INTERRUPT_CHECK) {
+            let ready = self.ready.recv_timeout(INTERRUPT_CHECK);
+            if ready.is_ok() {
+                self.got();
+            }
+            let ready = match ready {
                 Ok(ready) if ready.run() == self.run.load(Ordering::Relaxed) => ready,
                 Ok(_) => continue,
                 Err(RecvTimeoutError::Disconnected) => return Err(self.ended().into()),
@@ -444,6 +454,13 @@ impl Loader {
                 }
                 Ready::Failed { error, .. } => Err(error.into()),
             };
+        }
+    }
+
+    /// Notes that a batch left the queue: another may be begun.
+    fn got(&self) {
+        if let Some(work) = self.work.upgrade() {
+            work.order.got();
         }
     }
 
@@ -499,6 +516,11 @@ impl Loader {
         *counts = Counts { before: counts.progress(), ..Counts::default() };
     }
 
+    /// Notes samples that took long in user code.
+    pub fn note_slow(&self, slow: &[SlowSample]) {
+        slowest::merge(&mut self.counts().stats.slowest, slow);
+    }
+
     /// Counts a batch that was waited for since then, until now; with how many there were, and what
     /// became of the wait.
     fn count(
@@ -514,6 +536,7 @@ impl Loader {
         counts.stats.bad_samples += batch.errors.len() as u64;
         counts.stats.tier_bytes += batch.tier_bytes;
         counts.stats.origin_bytes += batch.origin_bytes;
+        slowest::merge(&mut counts.stats.slowest, &batch.slowest);
         for ((decoder, reason), images) in &batch.routes {
             let reasons = counts.stats.decoders.entry(decoder).or_default();
             *reasons.entry(reason).or_default() += images;
@@ -569,7 +592,9 @@ impl Drop for Loader {
         let stats = self.stats();
         self.counts().stats = stats;
         self.session.close();
-        while self.ready.recv().is_ok() {}
+        while self.ready.recv().is_ok() {
+            self.got();
+        }
         // The threads' own panics were reported when they happened.
         for thread in decoding {
             let _ = thread.join();
@@ -645,23 +670,6 @@ impl Work {
     }
 }
 
-/// The stages of a batch that was with a decode thread for so long, of which its bytes were
-/// `brought` to a GPU in these stretches, in their order.
-fn decoding(
-    during: Range<u64>,
-    brought: impl IntoIterator<Item = Range<u64>>,
-) -> impl Iterator<Item = Stage> {
-    let mut at = during.start;
-    let mut stages = Vec::new();
-    for Range { start, end } in brought {
-        stages.push(Stage { cause: Cause::Decode, start_ns: at, end_ns: start });
-        stages.push(Stage { cause: Cause::H2d, start_ns: start, end_ns: end });
-        at = end;
-    }
-    stages.push(Stage { cause: Cause::Decode, start_ns: at, end_ns: during.end });
-    stages.into_iter().filter(|stage| stage.end_ns > stage.start_ns)
-}
-
 impl Work {
     /// Collects a trace's facts about a batch, before it is decoded.
     fn follow(&self, batch: &message::Batch, offsets: &[u64], arrived_ns: u64) -> Box<Followed> {
@@ -717,22 +725,6 @@ mod tests {
         socket
     }
 
-    #[test]
-    fn copies_to_a_gpu_are_separated_from_decoding() {
-        let told = |brought: Vec<Range<u64>>| -> Vec<_> {
-            decoding(10..50, brought).map(|s| (s.cause, s.start_ns, s.end_ns)).collect()
-        };
-        assert_eq!(told(Vec::new()), [(Cause::Decode, 10, 50)]);
-        let expected = [
-            (Cause::Decode, 10, 20),
-            (Cause::H2d, 20, 25),
-            (Cause::H2d, 25, 30),
-            (Cause::Decode, 30, 50),
-        ];
-        assert_eq!(told(vec![20..25, 25..30]), expected);
-        assert_eq!(decoding(5..5, []).count(), 0);
-    }
-
     /// Opens a loader at a daemon that greets and says no more.
     fn silent_loader(timeout: Duration) -> (Loader, std::os::unix::net::UnixStream) {
         let directory = tempfile::tempdir().unwrap();
@@ -762,7 +754,7 @@ mod tests {
             run: Arc::default(),
             epoch: Arc::default(),
             follows: false,
-            order: InOrder::new(raw, decoded),
+            order: InOrder::new(raw, decoded, 1),
         });
         let end = RawBatch::Failed { run: 0, error: Error::new(ErrorKind::Closed, "") };
         sender.send(end).unwrap();

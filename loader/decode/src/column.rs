@@ -25,6 +25,19 @@ pub struct Decoded {
     /// Time in which the thread copied bytes to a device, in nanoseconds of the node's monotonic
     /// clock; empty without a device.
     pub brought: Range<u64>,
+    /// Decodes that took longest, the slowest first; a few.
+    pub slowest: Vec<SlowSample>,
+}
+
+/// Time that a field of a record took to decode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlowSample {
+    /// Index of the record in the batch.
+    pub index: usize,
+    /// The field's name.
+    pub field: String,
+    /// Nanoseconds.
+    pub ns: u64,
 }
 
 /// One named column of a batch.

@@ -10,6 +10,7 @@ mod field;
 mod line;
 mod ragged;
 mod rows;
+mod slowest;
 
 use std::sync::Arc;
 
@@ -28,6 +29,7 @@ use arrays::Arrays;
 use field::{Field, Pictures};
 use line::Line;
 use rows::Rows;
+use slowest::Slowest;
 
 /// Largest number of threads: more than any node has cores is a mistake in a unit.
 const THREADS_MAX: usize = 1024;
@@ -47,6 +49,8 @@ struct Batch<'a> {
     seed: u64,
     epoch: u64,
     buffers: &'a BufferPool,
+    threads: &'a ThreadPool,
+    slowest: &'a Slowest,
 }
 
 /// A field's rows before it is known which of them are good.
@@ -131,7 +135,9 @@ impl Decoder {
         seed: u64,
         epoch: u64,
     ) -> Result<Decoded> {
-        let batch = Batch { records, seed, epoch, buffers: &self.buffers };
+        let slowest = Slowest::default();
+        let (buffers, threads) = (&self.buffers, &self.threads);
+        let batch = Batch { records, seed, epoch, buffers, threads, slowest: &slowest };
         let mut errors: Vec<Option<Error>> = vec![None; records.len()];
         let mut outcome = self.outputs(&batch, around, None, &mut errors);
         if let Err(Failure::Decoder(error)) = outcome {
@@ -155,6 +161,7 @@ impl Decoder {
         let bad = errors.into_iter().enumerate();
         let bad = bad.filter_map(|(index, error)| error.map(|error| BadSample { index, error }));
         decoded.bad = bad.collect();
+        decoded.slowest = slowest.into_list();
         Ok(decoded)
     }
 
@@ -169,10 +176,10 @@ impl Decoder {
         all_here: Option<Reason>,
         errors: &mut [Option<Error>],
     ) -> std::result::Result<Decoded, Failure> {
-        let made: Vec<Made<'a>> = self.threads.install(|| {
-            let fields = self.fields.iter();
-            fields.map(|field| self.made(field, batch, all_here, errors)).collect::<Result<_>>()
-        })?;
+        // On the caller's thread: one of the pool's would begin another batch while it waits.
+        let fields = self.fields.iter();
+        let made = fields.map(|field| self.made(field, batch, all_here, errors));
+        let made: Vec<Made<'a>> = made.collect::<Result<_>>()?;
         // A sample is not at fault if memory ran out while it was decoded.
         let full = |error: &&Error| error.kind() == ErrorKind::Full;
         if let Some(error) = errors.iter().flatten().find(full) {
@@ -203,7 +210,8 @@ impl Decoder {
             outputs.push(field.output(column, present));
         }
         let done = submission.map(Submission::finish).transpose()?;
-        Ok(Decoded { outputs, kept, bad: Vec::new(), routes, done, brought })
+        let (bad, slowest) = Default::default();
+        Ok(Decoded { outputs, kept, bad, routes, done, brought, slowest })
     }
 
     /// Returns the rows in `kept` of a field, their presence, and their decoders.

@@ -44,7 +44,7 @@ mod routes;
 mod spec;
 
 pub use buffer::{Buffer, BufferPool};
-pub use column::{BadSample, Column, Decoded, Output, Tensor};
+pub use column::{BadSample, Column, Decoded, Output, SlowSample, Tensor};
 pub use cuda::{Backend, Device, DeviceTensor, Done, Lent, WithNvjpeg};
 pub use decoder::Decoder;
 pub use draw::{DRAW_VERSION, Draw, Numbers, Purpose, field_id};

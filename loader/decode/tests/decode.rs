@@ -131,6 +131,29 @@ fn output_depends_on_the_epoch_not_on_threads_or_batches() {
 }
 
 #[test]
+fn batches_decoded_at_once_are_those_decoded_alone() {
+    let samples: Vec<Sample> = (0..6)
+        .map(|n| vec![("jpg", data("wide-420.jpg")), ("cls", n.to_string().into_bytes())])
+        .collect();
+    let decoder = decoder(vec![image(random_crop(DType::Uint8, Layout::Nhwc)), label()], 2);
+    let made = |number: u64| {
+        let decoded = decode(&decoder, &samples, 6 * number, 3);
+        let columns = decoded.outputs.iter().map(|output| bytes(&output.column).to_vec());
+        assert!(decoded.slowest.iter().all(|slow| slow.index < 6 && slow.field == "image"));
+        assert!(decoded.slowest.is_sorted_by(|a, b| a.ns >= b.ns));
+        assert_eq!(decoded.slowest.len(), 6);
+        columns.collect::<Vec<_>>()
+    };
+    let alone: Vec<_> = (0..8).map(made).collect();
+    let made = &made;
+    let at_once: Vec<_> = std::thread::scope(|threads| {
+        let decoding: Vec<_> = (0..8).map(|number| threads.spawn(move || made(number))).collect();
+        decoding.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(alone, at_once);
+}
+
+#[test]
 fn bad_samples_are_reported_and_leave_no_gap() {
     let good = |class: usize| -> Sample {
         vec![("jpg", data("gray.jpg")), ("cls", class.to_string().into_bytes())]

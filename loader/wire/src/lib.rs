@@ -21,6 +21,7 @@ mod members;
 pub mod message;
 mod metered;
 mod mixture;
+mod progress;
 mod request_kind;
 pub mod slab;
 pub mod socket;

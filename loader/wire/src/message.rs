@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 
 use forebay_error::{Error, ErrorKind};
-use forebay_histogram::Times;
 use serde::{Deserialize, Serialize};
 
 pub use crate::binning::{BinRule, Binning};
@@ -16,6 +15,7 @@ use crate::leases::{LogPosition, Mark, Sharing};
 pub use crate::left_out::LeftOut;
 pub use crate::members::{Chosen, Indexed, IndexedSample, Located, MembersPart, RangePart};
 pub use crate::mixture::{Glide, Mixture, Phase, Proportion, Stream};
+pub use crate::progress::{DECODED_NAMED, Decoded, Progress, SLOWEST_NAMED, SlowSample};
 pub use crate::request_kind::RequestKind;
 
 /// Messages from trainer to daemon. A variant's index is its identity on the wire: variants of a
@@ -93,7 +93,8 @@ pub enum Request {
     /// Reports the samples of its job that the trainer could not use so far. Replaces the earlier
     /// report.
     Bad(Bad),
-    /// Reports the trainer's progress, its waits, and the decoders of its images and arrays.
+    /// Reports the trainer's progress, its waits, the decoders of its images and arrays, and its
+    /// slowest samples.
     /// Replaces the earlier report.
     Progress(Box<Progress>),
     /// Starts (or continues) delivery of shards that this trainer takes, one after the other, from
@@ -217,39 +218,6 @@ pub struct Bad {
     /// The last ones, the latest at the end; at most [`BAD_NAMED`].
     pub last: Vec<BadSample>,
 }
-
-/// A trainer's progress and waits over all its epochs.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
-    /// Batches.
-    pub batches: u64,
-    /// Samples in them.
-    pub samples: u64,
-    /// Payload bytes in them.
-    pub bytes: Bytes,
-    /// Nanoseconds waited for them, by cause, in the order of [`Cause::ALL`].
-    pub waited_ns: [u64; Cause::ALL.len()],
-    /// Nanoseconds that the present wait has lasted; 0 if there is none.
-    pub waiting_ns: u64,
-    /// Decoders of its images and arrays.
-    pub decoded: Vec<Decoded>,
-    /// Distribution of waits per batch.
-    pub waits: Times,
-}
-
-/// Number of rows that one decoder made for one reason.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Decoded {
-    /// The decoder.
-    pub by: String,
-    /// Reason for this decoder.
-    pub why: String,
-    /// Number of rows.
-    pub rows: u64,
-}
-
-/// Entries of decoders per trainer: more than exist, and one screen.
-pub const DECODED_NAMED: usize = 64;
 
 /// Bad samples kept by name: one screen shows the fault of a data set, and a job of only bad
 /// samples costs no more.

@@ -201,6 +201,26 @@ def test_cpu_time_includes_running_and_ended_children():
         child.stdin.close()
 
 
+def test_threads_are_summed_by_the_names_without_numbers():
+    # A thread's name is the file's that it writes it to.
+    code = (
+        "import sys, threading, time\n"
+        "def burn(number):\n"
+        "    open('/proc/thread-self/comm', 'w').write(f'fb-burn-{number}')\n"
+        "    while time.thread_time() < 0.1: pass\n"
+        "    done.wait()\n"
+        "done = threading.Barrier(3)\n"
+        "for number in range(2): threading.Thread(target=burn, args=(number,), daemon=True).start()\n"
+        "while time.process_time() < 0.25: time.sleep(0.01)\n"
+        "print(flush=True); sys.stdin.read()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as child:
+        child.stdout.readline()
+        assert processes.thread_seconds([child.pid])["fb-burn"] >= 0.15
+        child.stdin.close()
+
+
 def test_a_consumer_reads_every_byte():
     read = []
     batch = [[b"abc", b"d"], [b"", b"ef"]]

@@ -5,7 +5,7 @@ pub(super) mod text;
 use std::fmt;
 use std::time::Duration;
 
-use forebay_client::WaitReport;
+use forebay_client::{SlowSample, WaitReport};
 use forebay_error::{Doing, Result};
 use forebay_wire::message::{Cause, LeftOut};
 use serde::Serialize;
@@ -30,6 +30,9 @@ const CALL: Duration = Duration::from_micros(50);
 /// Counted steps to each batch that is kept ready ahead, below which a report warns: those batches
 /// are a tenth then.
 const STEPS_TO_EACH_AHEAD: u64 = 10;
+
+/// Slowest samples that a report names: a line.
+const SLOWEST: usize = 3;
 
 /// A whole run.
 #[derive(Debug, Clone, Serialize)]
@@ -168,6 +171,8 @@ pub struct EpochReport {
     pub by_tier: TierReads,
     /// The consumers' waits.
     pub wait: EpochWaits,
+    /// Samples that took longest to decode, the slowest first.
+    pub slowest: Vec<SlowSample>,
     /// Saves between the steps, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saves: Option<EpochSaves>,
@@ -346,6 +351,7 @@ impl EpochReport {
             origin_bytes: origin,
             by_tier,
             wait: EpochWaits::of(played),
+            slowest: slowest(played),
             saves: None,
             accelerators,
         }
@@ -355,6 +361,14 @@ impl EpochReport {
     pub(super) fn step_wall(&self) -> f64 {
         self.wall_seconds * self.accelerators.len() as f64 / self.steps.max(1) as f64
     }
+}
+
+/// Returns the slowest samples of all accelerators.
+fn slowest(played: &[Played]) -> Vec<SlowSample> {
+    let mut all: Vec<_> = played.iter().flat_map(|one| one.stats.slowest.iter().cloned()).collect();
+    all.sort_by(|one, other| other.seconds.total_cmp(&one.seconds));
+    all.truncate(SLOWEST);
+    all
 }
 
 impl EpochWaits {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_api::status::{Job, Status, is_kept_by_use, why_not};
+use forebay_api::status::{Job, SlowSample, Status, is_kept_by_use, why_not};
 use forebay_store::{ForeseenJob, Refusal};
 use ratatui::style::Style;
 use ratatui::text::Line;
@@ -92,6 +92,12 @@ impl NamedJob<'_> {
         progress.map(|progress| progress.waiting_seconds).fold(0.0, f64::max)
     }
 
+    /// Slowest sample of its ranks.
+    fn slowest(&self) -> Option<&SlowSample> {
+        let of_each = self.ranks.iter().filter_map(|rank| rank.told.slowest.first());
+        of_each.max_by(|one, other| one.seconds.total_cmp(&other.seconds))
+    }
+
     fn is_waiting(&self) -> bool {
         waited_share(self.worst()) > STARVES || self.waiting_seconds() > LONG
     }
@@ -144,6 +150,11 @@ impl Screen<'_> {
             if seconds > LONG {
                 let text = format!("  waits now, {} so far", time(seconds));
                 notes.push(self.line(&text, look(false)));
+            }
+            if job.is_waiting()
+                && let Some(slow) = job.slowest()
+            {
+                notes.push(self.line(&format!("  slowest: {slow}"), Style::new().dim()));
             }
             let wrong: u64 = job.ranks.iter().map(|rank| rank.wrong_shards).sum();
             if wrong > 0 {

@@ -2,7 +2,7 @@
 
 use forebay_api::gpus::{Activity, Gpu, GpuJob, GpuReport, Identity};
 use forebay_api::progress::{Lately, ProgressReport};
-use forebay_api::status::Job;
+use forebay_api::status::{Job, SlowSample, Told};
 use forebay_peers::{ClusterReport, Fallback, Greeted, PeerReport};
 use forebay_policy::Remedy;
 use forebay_source::{LinkReport, MountReport};
@@ -326,6 +326,19 @@ fn verdict_lists_every_trouble() {
     let lines = lines(&mount(true), 120);
     let line = find(&lines, "/lustre  ");
     assert!(is_bad(line) && line.to_string().ends_with("2      1  hangs"), "{line:?}");
+}
+
+#[test]
+fn jobs_that_wait_name_their_slowest_sample() {
+    let slow = SlowSample { key: "n012".to_owned(), seconds: 0.25, ..SlowSample::default() };
+    let told = Told { slowest: vec![slow], ..Told::default() };
+    let shown = |share| {
+        let job = Job { told: told.clone(), ..job(1, "resnet", share) };
+        let lines = lines(&Status { jobs: vec![job], ..Status::default() }, 120);
+        lines.iter().any(|line| line.to_string().contains("250 ms for n012"))
+    };
+    assert!(shown(0.5));
+    assert!(!shown(0.0));
 }
 
 #[test]

@@ -189,6 +189,8 @@ function showJobs(status) {
       : [small(progress ? `${number(progress.samples)} samples so far` : "nothing yet")];
     const notes = [job.tenant ? `tenant ${job.tenant}` : null, `session ${job.session}`].filter(Boolean);
     if (job.wrong_shards > 0) notes.push(`${job.wrong_shards} shards were corrupt`);
+    const [slow] = job.slowest ?? [];
+    if (slow && isWaiting(job)) notes.push(`slowest: ${slow.stage}${slow.field ? ` of ${slow.field}` : ""} took ${time(slow.seconds)} for ${slow.key} in ${slow.url}`);
     return [job.session, [job.name, small(notes.join(", "))], reads, waits(progress), horizon(foreseen.get(job.session))];
   });
   table("jobs-table", ["Job", "Reads", "Waits, of the last seconds", "First shard to come"], rows, "No job is connected.");

@@ -16,7 +16,7 @@ use forebay_uring::{EngineKind, EngineReport};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{AuditReport, Awaited, BadSamples, Job, Memory, Status};
+use super::{AuditReport, Awaited, BadSamples, Job, Memory, SlowSample, Status};
 use crate::cluster::{differences, is_well, member_state, own_troubles};
 use crate::warm::Warming;
 
@@ -221,7 +221,22 @@ impl fmt::Display for JobLines<'_> {
         if !decoded.is_empty() {
             writeln!(f, "        decoded: {}", decoded.join(", "))?;
         }
+        if let Some(slow) = job.told.slowest.first() {
+            writeln!(f, "        slowest: {slow}")?;
+        }
         write_bad(f, &job.told.bad_samples)
+    }
+}
+
+impl fmt::Display for SlowSample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, url, stage, field, seconds } = self;
+        write!(f, "{}", printable(stage))?;
+        if let Some(field) = field {
+            write!(f, " of {}", printable(field))?;
+        }
+        let ms = seconds * 1e3;
+        write!(f, " took {ms:.0} ms for {} in {}", printable(key), printable(url))
     }
 }
 

@@ -11,6 +11,7 @@ use forebay_wire::message::{self, Member, Sample};
 
 use super::Work;
 use super::lending::{Lending, Loan};
+use super::slowest::{self, SlowSample};
 use crate::lease::Lease;
 
 /// A batch of decoded samples.
@@ -39,6 +40,8 @@ pub struct Batch {
     pub origin_bytes: u64,
     /// Decoder of its images, and the reason.
     pub routes: Routes,
+    /// Samples that took longest to decode; a few.
+    pub slowest: Vec<SlowSample>,
     /// Extent of the batch in the slab, if known.
     extent: Option<Range<u64>>,
 }
@@ -286,10 +289,8 @@ impl Work {
         let fields: Vec<Vec<(&str, &[u8])>> = good
             .iter()
             .map(|(_, members)| {
-                members
-                    .iter()
-                    .map(|m| Ok((name(&batch.fields, *m)?, slab.get(m.offset, m.len)?)))
-                    .collect()
+                let named = |m: &Member| Ok((name(&batch.fields, *m)?, slab.get(m.offset, m.len)?));
+                members.iter().map(named).collect()
             })
             .collect::<Result<_>>()?;
         let memory = Arc::new(Memory::Slab { lease: lease.clone(), _loan: None });
@@ -298,7 +299,7 @@ impl Work {
             // `Slab::get` above proved that the range fits the map.
             range: member.offset as usize..(member.offset + member.len) as usize,
         };
-        let mut routes = Routes::new();
+        let (mut routes, mut slowest) = (Routes::new(), Vec::new());
         let (columns, kept) = match &self.decoder {
             None => {
                 let column = |name: &String| {
@@ -319,6 +320,7 @@ impl Work {
                 let mut made = self.decode_fields(decoder, &records, around, lease)?;
                 brought = made.brought;
                 routes = std::mem::take(&mut made.decoded.routes);
+                slowest = slowest::named(std::mem::take(&mut made.decoded.slowest), &records);
                 let own = |bad: &BadSample| {
                     good[bad.index].0.valid || bad.error.kind() == ErrorKind::Full
                 };
@@ -344,6 +346,7 @@ impl Work {
             tier_bytes: batch.bytes.tier,
             origin_bytes: batch.bytes.origin,
             routes,
+            slowest,
             extent: extent(&batch.samples),
         };
         Ok((decoded, brought))

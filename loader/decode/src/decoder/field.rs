@@ -9,9 +9,10 @@ pub(super) use pictures::Pictures;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use forebay_error::{Error, Result};
-use rayon::prelude::*;
+use rayon::ThreadPool;
 
 use super::arrays::Arrays;
 use super::ragged::{Form, Packing};
@@ -150,7 +151,7 @@ impl Field {
                 self.ragged(*packing, Some(form), batch, errors, |bytes| raw.read(bytes))?
             }
             DecodeTask::Bytes => {
-                let slots = batch.records.par_iter().map(|_| ());
+                let slots = batch.records.iter().map(|_| ());
                 let find = |record: &Record<'_>, ()| record.find(&self.spec);
                 Rows::Bytes(self.each(false, batch, errors, slots, find))
             }
@@ -196,7 +197,7 @@ impl Field {
         batch: &Batch<'a>,
         errors: &mut [Option<Error>],
     ) -> Arrays<'a> {
-        let slots = batch.records.par_iter().map(|_| ());
+        let slots = batch.records.iter().map(|_| ());
         let rows = self.each(false, batch, errors, slots, |record, ()| {
             let bytes = record.bytes(&self.spec)?;
             let read = |bytes| raw.map_or_else(|| npy::array(bytes), |raw| raw.read(bytes));
@@ -216,7 +217,7 @@ impl Field {
         errors: &mut [Option<Error>],
         read: impl for<'b> Fn(&'b [u8]) -> Result<Stored<'b>> + Sync,
     ) -> Result<Rows> {
-        let slots = batch.records.par_iter().map(|_| ());
+        let slots = batch.records.iter().map(|_| ());
         let mut rows = self.each(false, batch, errors, slots, |record, ()| {
             let bytes = record.bytes(&self.spec)?;
             let stored = bytes.map(&read).transpose()?;
@@ -231,7 +232,8 @@ impl Field {
                 *row = None;
             }
         }
-        packing.rows(form, &rows, batch.buffers).map(Rows::Ragged)
+        let packed = batch.threads.install(|| packing.rows(form, &rows, batch.buffers));
+        packed.map(Rows::Ragged)
     }
 
     fn images(
@@ -303,7 +305,7 @@ impl Field {
     ) -> Result<Rows> {
         let row = shape.iter().product::<usize>() * dtype.size();
         let mut buffer = batch.buffers.take(row.saturating_mul(batch.records.len()))?;
-        let slots = buffer.as_bytes_mut().par_chunks_exact_mut(row);
+        let slots = buffer.as_bytes_mut().chunks_exact_mut(row);
         let present = self.each(heavy, batch, errors, slots, |record, out| {
             let bytes = record.bytes(&self.spec)?;
             let written = bytes.map(|bytes| write(record, bytes, out)).transpose()?.flatten();
@@ -324,7 +326,7 @@ impl Field {
         errors: &mut [Option<Error>],
         read: impl Fn(&Record<'_>, &[u8]) -> Result<Option<T>> + Sync,
     ) -> Vec<Option<T>> {
-        let slots = batch.records.par_iter().map(|_| ());
+        let slots = batch.records.iter().map(|_| ());
         self.each(heavy, batch, errors, slots, |record, ()| {
             let bytes = record.bytes(&self.spec)?;
             Ok(bytes.map(|bytes| read(record, bytes)).transpose()?.flatten())
@@ -332,30 +334,72 @@ impl Field {
     }
 
     /// Runs `one` for every record that is still good; `None` is a missing optional field.
+    ///
+    /// Each heavy record is a task of its own, and the caller's thread waits for them without
+    /// taking others. Free threads take tasks in the order in which batches and records come, so
+    /// none idles behind a slow record while a later batch has work.
     fn each<'a, S: Send, T: Send>(
         &self,
         heavy: bool,
         batch: &Batch<'a>,
         errors: &mut [Option<Error>],
-        slots: impl IndexedParallelIterator<Item = S>,
+        slots: impl Iterator<Item = S>,
         one: impl Fn(&Record<'a>, S) -> Result<Option<T>> + Sync,
     ) -> Vec<Option<T>> {
-        let tasks = batch.records.par_iter().zip(errors.par_iter_mut()).zip(slots);
-        let run = |((record, error), slot): ((&Record<'a>, &mut Option<Error>), S)| {
+        let mut all: Vec<Option<T>> = batch.records.iter().map(|_| None).collect();
+        let run = |Task { number, record, error, slot, made }: Task<'_, 'a, S, T>| {
             if error.is_some() {
-                return None;
+                return;
             }
-            one(record, slot).unwrap_or_else(|why| {
-                *error = Some(record.locate(why, &self.spec));
-                None
-            })
+            let start = Instant::now();
+            match one(record, slot) {
+                Ok(found) => *made = found,
+                Err(why) => *error = Some(record.locate(why, &self.spec)),
+            }
+            if heavy {
+                batch.slowest.note(number, &self.spec.name, start.elapsed());
+            }
         };
-        if heavy {
-            tasks.with_max_len(1).map(run).collect()
+        let records = batch.records.iter().enumerate();
+        let tasks = records.zip(errors).zip(slots).zip(&mut all).map(|parts| {
+            let ((((number, record), error), slot), made) = parts;
+            Task { number, record, error, slot, made }
+        });
+        if !heavy && batch.records.len() <= LIGHT_SPAN {
+            tasks.for_each(run);
         } else {
-            tasks.with_min_len(LIGHT_SPAN).map(run).collect()
+            in_tasks(batch.threads, tasks, if heavy { 1 } else { LIGHT_SPAN }, run);
         }
+        all
     }
+}
+
+/// Runs all of `tasks` on the pool, `span` together, in their order as threads come free.
+fn in_tasks<T: Send>(
+    threads: &ThreadPool,
+    mut tasks: impl Iterator<Item = T>,
+    span: usize,
+    run: impl Fn(T) + Sync,
+) {
+    let run = &run;
+    threads.in_place_scope_fifo(|scope| {
+        loop {
+            let some: Vec<T> = tasks.by_ref().take(span).collect();
+            if some.is_empty() {
+                break;
+            }
+            scope.spawn_fifo(move |_| some.into_iter().for_each(run));
+        }
+    });
+}
+
+/// One record of a field: its number in the batch, and the places of its row.
+struct Task<'t, 'a, S, T> {
+    number: usize,
+    record: &'t Record<'a>,
+    error: &'t mut Option<Error>,
+    slot: S,
+    made: &'t mut Option<T>,
 }
 
 fn text(bytes: &[u8]) -> Result<&str> {

@@ -428,6 +428,7 @@ mod tests {
             origin_bytes: 0,
             by_tier: TierReads::default(),
             saves: None,
+            slowest: Vec::new(),
             wait: EpochWaits {
                 summary: WaitReport {
                     count: 10,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use forebay_client::SlowSample;
+
 use super::{EpochReport, Report};
 use crate::contest;
 use crate::starvation::differential::Differential;
@@ -95,6 +97,7 @@ impl fmt::Display for EpochReport {
             write!(f, "  {cause} {seconds:.2} s ({:.0} %)", share * 100.0)?;
         }
         writeln!(f)?;
+        write_slowest(f, &self.slowest)?;
         if let Some(saves) = &self.saves {
             writeln!(
                 f,
@@ -112,6 +115,15 @@ impl fmt::Display for EpochReport {
         }
         Ok(())
     }
+}
+
+fn write_slowest(f: &mut fmt::Formatter<'_>, slowest: &[SlowSample]) -> fmt::Result {
+    for (number, slow) in slowest.iter().enumerate() {
+        let SlowSample { key, url, stage, seconds, .. } = slow;
+        let before = if number == 0 { "  slowest samples: " } else { "; " };
+        write!(f, "{before}{stage} {:.1} ms, {key} in {url}", seconds * 1e3)?;
+    }
+    if slowest.is_empty() { Ok(()) } else { writeln!(f) }
 }
 
 impl fmt::Display for Differential {

@@ -50,7 +50,7 @@ impl Field {
         errors: &mut [Option<Error>],
     ) -> Result<Pictures<'a>> {
         let all_here = all_here.or_else(|| plan.only_here());
-        let slots = batch.records.par_iter().map(|_| ());
+        let slots = batch.records.iter().map(|_| ());
         let files = self.each(false, batch, errors, slots, |record, ()| record.bytes(&self.spec));
         let looked = batch.records.par_iter().zip(&files).map(|(record, file)| {
             file.map(|file| match all_here {
@@ -58,7 +58,8 @@ impl Field {
                 None => self.picture(plan, device, batch, record, file),
             })
         });
-        let looked: Vec<Option<std::result::Result<Picture<'a>, Reason>>> = looked.collect();
+        let looked: Vec<Option<std::result::Result<Picture<'a>, Reason>>> =
+            batch.threads.install(|| looked.collect());
         let mut staged = 0;
         let ways: Vec<Way<'a>> = looked
             .into_iter()
@@ -77,7 +78,7 @@ impl Field {
         // Each row is taken by its one task.
         let bytes = staging.as_mut().map(Staging::bytes_mut).unwrap_or_default();
         let rows: Vec<Mutex<&mut [u8]>> = bytes.chunks_exact_mut(row).map(Mutex::new).collect();
-        let slots = ways.par_iter();
+        let slots = ways.iter();
         self.each(true, batch, errors, slots, |record, way: &Way<'a>| {
             let Way::Staged(at, _) = way else { return Ok(None) };
             let Some(bytes) = record.bytes(&self.spec)? else { return Ok(None) };
