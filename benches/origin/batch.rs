@@ -114,7 +114,10 @@ fn cold(bench: &Bench, link: &Link, lanes: u32, urls: Vec<String>) -> Start {
 async fn next(session: &mut Session, events: &mut mpsc::Receiver<Event>) -> u64 {
     loop {
         match events.recv().await.unwrap() {
-            Event::Slab { .. } | Event::Learnt { .. } | Event::Acknowledged { .. } => {}
+            Event::Slab { .. }
+            | Event::Learnt { .. }
+            | Event::Locate { .. }
+            | Event::Acknowledged { .. } => {}
             Event::Batch { batch, .. } => {
                 assert_eq!(batch.errors, []);
                 let samples = batch.samples.iter().flat_map(|sample| &sample.members);

@@ -51,7 +51,10 @@ impl Job {
         let mut bytes = 0;
         loop {
             match self.events.recv().await.unwrap() {
-                Event::Slab { .. } | Event::Learnt { .. } | Event::Acknowledged { .. } => {}
+                Event::Slab { .. }
+                | Event::Learnt { .. }
+                | Event::Locate { .. }
+                | Event::Acknowledged { .. } => {}
                 Event::Batch { batch, .. } => {
                     let samples = batch.samples.iter().flat_map(|sample| &sample.members);
                     bytes += samples.flatten().map(|member| member.len).sum::<u64>();

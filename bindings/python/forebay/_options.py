@@ -52,6 +52,8 @@ class Options:
     # Bytes of each shard, if its manifest has them.
     sizes: list[int] | None
     mixture: Mixture | None
+    # Manifest of all shards, if one was given for them and none is a part of a join.
+    manifest: str | None
     # Samples that pass `where`; `counts` then counts these.
     filtered: _filters.Filtered | None
     # Batches by tokens, in place of `batch_size`.
@@ -91,6 +93,13 @@ class Options:
     def selection(self) -> _native.Selection | None:
         """Return the samples to read; None for all."""
         return None if self.filtered is None else self.filtered.selection
+
+    def places(self) -> _native.Locator | None:
+        """Return the places of all samples, for a job that wants some; None without an index."""
+        if self.manifest is None or (self.fields is None and self.filtered is None):
+            return None
+        way = (self.daemon, launch(), self.timeout)
+        return _native.Locator.open(self.manifest, self.urls, way)
 
     def cut(self) -> _native.Cut | None:
         """Return the lengths of the samples; None for batches of samples."""
@@ -285,6 +294,7 @@ def check(
         counts=counts,
         sizes=sizes,
         mixture=mixture,
+        manifest=None if manifest is None or joined else _path("manifest", manifest),
         filtered=filtered,
         binned=binned,
         batch_size=_batch_size(batch_size) if tokens is None else 1,

@@ -481,8 +481,8 @@ class DataLoader:
             device = self._device()
             order = (self._lanes, self._version, self._counted.samples)
             settings = _settings.of(self._options, place, order, self._step, self._weights)
-            samples = self._options.selection(), self._options.cut()
-            self._native = _native.Loader(json.dumps(settings), self._before, device, *samples)
+            of = self._options.selection(), self._options.cut(), self._options.places()
+            self._native = _native.Loader(json.dumps(settings), self._before, device, *of)
             if self._options.mixture is None and self._leases is None:
                 self._lanes = self._native.lanes()
             if self._counts.errors:

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_client::{
-    Address, Launch, LoaderConfig, Next, RuntimeDirectory, SessionConfig, SlowSample, TRACE, Tally,
-    Trace,
+    Address, Launch, LoaderConfig, Next, Parts, Passing, RuntimeDirectory, SessionConfig,
+    SlowSample, TRACE, Tally, Trace,
 };
 use forebay_decode::{Device, FieldSpec};
 use forebay_engine::plan;
@@ -69,6 +69,7 @@ impl Settings {
         device: Option<Arc<Device>>,
         trace: Option<Trace>,
         (chosen, binning): (Option<Arc<[Chosen]>>, Option<Arc<Binning>>),
+        parts: Option<Parts>,
     ) -> Result<LoaderConfig> {
         let timeout = seconds(self.timeout)?;
         // Those of bins do not depend on the ranks.
@@ -96,6 +97,7 @@ impl Settings {
                 joined: self.joined,
                 chosen,
                 binning,
+                parts,
                 extent: self.bytes.map(|bytes| Extent { bytes, ranks: self.ranks }),
                 timeout,
                 serves_changes: self.serves_changes,
@@ -180,9 +182,10 @@ impl Loader {
     /// Opens the job that `settings` (JSON) describe, starting a daemon if that is needed. It goes
     /// on counting where the loader `before` it, which was closed, stopped. `device` is the GPU
     /// that decodes; `selection` has the samples of a filtered job, `cut` the lengths of one whose
-    /// batches are cut by tokens.
+    /// batches are cut by tokens, `locator` the places of all samples, if parts of shards may be
+    /// read.
     #[new]
-    #[pyo3(signature = (settings, before=None, device=None, selection=None, cut=None))]
+    #[pyo3(signature = (settings, before=None, device=None, selection=None, cut=None, locator=None))]
     fn new(
         py: Python<'_>,
         settings: &str,
@@ -190,6 +193,7 @@ impl Loader {
         device: Option<&Gpu>,
         selection: Option<&Selection>,
         cut: Option<&Cut>,
+        locator: Option<&Locator>,
     ) -> PyResult<Self> {
         let settings: Settings = serde_json::from_str(settings).map_err(|error| {
             let what = format!("the loader's settings cannot be read: {error}");
@@ -213,7 +217,11 @@ impl Loader {
         let following = trace.clone();
         let chosen = selection.map(|selection| selection.chosen.clone());
         let samples = (chosen, cut.map(|cut| cut.0.clone()));
-        let open = move || make(settings.into_config(device, following, samples)?, counting);
+        let parts = parts_of(&settings, selection, locator);
+        let open = move || {
+            let parts = parts.map(|parts| parts()).transpose()?;
+            make(settings.into_config(device, following, samples, parts)?, counting)
+        };
         let opened = py.detach(|| interruptible("fb-open", open));
         let loader = opened.map_err(|failure| failure.raise(py))?;
         if let Some(notice) = loader.notice() {
@@ -390,6 +398,26 @@ impl Drop for Loader {
     fn drop(&mut self) {
         self.forget_or_drop();
     }
+}
+
+/// Returns a function that looks the places up which a job reads, unless it leases its shards.
+fn parts_of(
+    settings: &Settings,
+    selection: Option<&Selection>,
+    locator: Option<&Locator>,
+) -> Option<impl FnOnce() -> Result<Parts> + Send + use<>> {
+    let locator = locator.filter(|_| !settings.leases)?.0.clone();
+    let fields = settings.fields.as_deref().map(FieldSpec::wanted);
+    let passing = selection.map(|selection| -> Passing {
+        let choices = selection.choices.clone();
+        Arc::new(move |shard| {
+            choices.of(shard).map(|all| all.places().collect()).unwrap_or_default()
+        })
+    });
+    Some(move || {
+        let estimate = locator.estimate(passing.as_ref(), fields.as_deref())?;
+        Ok(Parts { locator, passing, estimate })
+    })
 }
 
 /// The trace that the environment asks for.

@@ -17,7 +17,7 @@ use crate::locator::{Way, documents, indexed};
 /// Samples of a job's shards.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Selection {
-    choices: Choices,
+    pub(crate) choices: Choices,
     /// The same for a daemon.
     pub(crate) chosen: Arc<[Chosen]>,
 }

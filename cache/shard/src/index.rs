@@ -78,3 +78,28 @@ impl Index {
         &self.members[sample.members.start as usize..sample.members.end as usize]
     }
 }
+
+/// Returns the members of a sample that a job requests, in the order of the tar: the first present
+/// alternative of each field, or all. Returns true as well if each field has one. `names` are those
+/// of all fields.
+#[must_use]
+pub fn wanted_members<'a>(
+    names: &'a [String],
+    members: &'a [Member],
+    fields: Option<&[Vec<String>]>,
+) -> (Vec<(&'a str, &'a Member)>, bool) {
+    let named = |member: &'a Member| (names[member.field as usize].as_str(), member);
+    let Some(fields) = fields else { return (members.iter().map(named).collect(), true) };
+    let mut wanted: Vec<(&str, &Member)> = fields
+        .iter()
+        .filter_map(|alternatives| {
+            alternatives
+                .iter()
+                .find_map(|name| members.iter().map(named).find(|(have, _)| have == name))
+        })
+        .collect();
+    let complete = wanted.len() == fields.len();
+    wanted.sort_by_key(|(_, member)| (member.offset, member.field));
+    wanted.dedup_by_key(|(_, member)| member.field);
+    (wanted, complete)
+}

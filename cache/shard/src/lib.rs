@@ -8,11 +8,13 @@
 //! | [`Indexer`] | where in the tar does each field of each sample lie, and what is its checksum? |
 //! | [`Sidecar`] | how is that knowledge stored beside a cached shard? |
 //! | [`Manifest`] | which shards make up a data set, and how many samples has each? |
+//! | [`Excerpt`] | which bytes are a tar of some members of a shard? |
 //! | [`members`] | where are key, members and columns of each sample of a data set? |
 //! | [`expand`](fn@expand) | which shards does one line of text mean? |
 //! | [`pack`] | how are shards written? |
 
 pub mod checksum;
+mod excerpt;
 mod expand;
 mod index;
 mod index_part;
@@ -24,8 +26,9 @@ pub mod pack;
 mod packed;
 mod sidecar;
 
+pub use excerpt::{Excerpt, ExcerptRequest};
 pub use expand::{Commands, List, MAX_URLS, expand, expand_list};
-pub use index::{Index, Member, Sample};
+pub use index::{Index, Member, Sample, wanted_members};
 pub use index_part::IndexPart;
 pub use indexer::{Indexer, Plain, ShardBytes, UNKNOWN};
 pub use manifest::{Listed, Manifest, ManifestShard};

@@ -98,6 +98,9 @@ pub struct Counters {
     pub used_bytes: u64,
     /// Shards on the tier, arriving ones included.
     pub shards: usize,
+    /// Excerpts among them: members of shards that jobs want, without the rest.
+    #[serde(default)]
+    pub excerpts: usize,
     /// Uses of shards by epochs of jobs that found them on the tier.
     pub hits: u64,
     /// Shards that had to be fetched, for their first use: each ends as one of the next three.
@@ -151,6 +154,7 @@ impl Add for Counters {
             limit_bytes: sum(|c| c.limit_bytes),
             used_bytes: sum(|c| c.used_bytes),
             shards: self.shards + other.shards,
+            excerpts: self.excerpts + other.excerpts,
             hits: sum(|c| c.hits),
             misses: sum(|c| c.misses),
             fills: sum(|c| c.fills),
@@ -206,13 +210,19 @@ impl Tally {
         }
     }
 
-    pub(crate) fn read(&self, budget: &Budget, traffic: Sums, shards: usize) -> Counters {
+    pub(crate) fn read(
+        &self,
+        budget: &Budget,
+        traffic: Sums,
+        (shards, excerpts): (usize, usize),
+    ) -> Counters {
         let get = |count: &Count| count.0.load(Ordering::Relaxed);
         Counters {
             capacity_bytes: budget.capacity(),
             limit_bytes: budget.limit(),
             used_bytes: budget.used(),
             shards,
+            excerpts,
             hits: get(&self.hits),
             misses: get(&self.misses),
             fills: get(&self.fills),

@@ -45,6 +45,7 @@ use rustix::fs::{FlockOperation, flock};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::encryption::TierCipher;
+use crate::excerpt_source::is_excerpt;
 use crate::files::{Extent, Files};
 
 pub(crate) use key::Keys;
@@ -81,13 +82,20 @@ const HASH_DIGITS: usize = 32;
 /// Characters of the shard's own name kept in the file name, for people.
 const NAME_KEPT: usize = 64;
 
+/// Ending of an excerpt's name, for people and reports.
+const EXCERPT: &str = ".excerpt";
+
 /// Name of a shard on the tier: a hash of endpoint, URL and version, then the shard's own name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ShardName(Arc<str>);
 
-/// Returns the key of a shard's object.
+/// Returns the key of a shard's object. An excerpt is an object of its own: whoever wants the shard
+/// does not have it by that.
 pub(crate) fn object_key(origin: &Origin) -> ObjectKey {
-    ObjectKey::new(&origin.endpoint, &origin.url)
+    match is_excerpt(&origin.version) {
+        false => ObjectKey::new(&origin.endpoint, &origin.url),
+        true => ObjectKey::new(&origin.endpoint, &format!("{} {}", origin.url, origin.version)),
+    }
 }
 
 /// Concatenates texts with their lengths, so that different lists never give the same bytes.
@@ -115,10 +123,13 @@ impl ShardName {
         write!(name, "{:032x}-", xxh3_128(&identity)).expect("a string takes what is written");
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         name.extend(kept.map(|c| if is_plain(c) { c } else { '_' }));
-        // A shard with the name of a sidecar must not be taken for one.
-        let endings = [SIDECAR, SIDECAR_ASIDE, PARTIAL, PARTIAL_ASIDE];
+        // A shard with the name of a sidecar or an excerpt must not be taken for one.
+        let endings = [SIDECAR, SIDECAR_ASIDE, PARTIAL, PARTIAL_ASIDE, EXCERPT];
         if endings.iter().any(|end| name.ends_with(end)) {
             name.push('_');
+        }
+        if is_excerpt(&origin.version) {
+            name.push_str(EXCERPT);
         }
         Self(name.into())
     }
@@ -135,6 +146,11 @@ impl ShardName {
         !hash.is_empty() && hash.bytes().all(hex) && rest.starts_with(['-', '+'])
     }
 
+    /// Returns true if the file has some members of a shard only.
+    pub(crate) fn is_excerpt(&self) -> bool {
+        self.0.ends_with(EXCERPT)
+    }
+
     /// Alternative name, for use if a newer release holds this one.
     fn alternate(&self) -> Self {
         Self(self.0.replacen('-', "+", 1).into())
@@ -145,10 +161,11 @@ impl ShardName {
         xxh3_64(self.0.as_bytes())
     }
 
-    /// Short hash of the shard's own name, which all its versions share.
+    /// Short hash of the shard's own name, which all its versions and excerpts share.
     pub(crate) fn label(&self) -> u64 {
         // Skips the hash and the separator.
-        xxh3_64(self.0.get(HASH_DIGITS + 1..).unwrap_or_default().as_bytes())
+        let own = self.0.get(HASH_DIGITS + 1..).unwrap_or_default();
+        xxh3_64(own.strip_suffix(EXCERPT).unwrap_or(own).as_bytes())
     }
 
     /// Returns the name as a file name.

@@ -88,6 +88,14 @@ impl Identity {
         Self { peer_times, ..begun }
     }
 
+    /// An answer that is here.
+    pub(crate) fn known(stat: Stat) -> Self {
+        let known = Self::of(async move { Ok(Begun { stat, head: Head::default() }) });
+        // It counts as open until somebody looked at it.
+        let _ = known.begun.clone().now_or_never();
+        known
+    }
+
     /// Requests the first bytes.
     pub(crate) fn begin(
         source: &Arc<dyn Source>,

@@ -30,6 +30,7 @@ mod dataset;
 mod device;
 mod directory;
 mod encryption;
+mod excerpt_source;
 mod files;
 mod fill;
 mod forecast;
@@ -72,9 +73,9 @@ pub use shard::{Placed, Progress, Shard, ShardHandle, Verdict, Waited};
 pub use shares::check_promises;
 pub use sizes::{FILLS, FRAME_BYTES, PART_BYTES, SMALL_BYTES, SMALL_FILLS};
 pub use store::{
-    AnnouncedReads, Announcement, Checked, Claim, Explained, FoundStagedFile, ObjectRange,
-    OnChange, OriginAnswer, PeerShard, Places, Prefetched, Quota, StagedFile, Store, StoreConfig,
-    StoreRules, TierRoom, rules_digest,
+    AnnouncedReads, Announcement, Checked, Claim, ExcerptPlaces, Explained, FoundStagedFile,
+    ObjectRange, OnChange, OriginAnswer, PeerShard, Places, Prefetched, Quota, StagedFile, Store,
+    StoreConfig, StoreRules, TierRoom, rules_digest,
 };
 pub use tenant::Tenant;
 pub use tier::{

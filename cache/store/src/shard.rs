@@ -25,10 +25,12 @@ use crate::blocks::Blocks;
 use crate::budget::{Budget, Space};
 use crate::device;
 use crate::directory::ShardName;
+use crate::excerpt_source::version_of_object;
 use crate::parts::Parts;
 use crate::traffic::Traffic;
 pub(crate) use growth::Growth;
 pub use growth::Progress;
+pub(crate) use handle::View;
 pub use handle::{ShardHandle, Waited};
 pub use placed::Placed;
 pub use verdict::Verdict;
@@ -106,6 +108,12 @@ impl Shard {
     #[must_use]
     pub fn version(&self) -> &str {
         &self.stat.version
+    }
+
+    /// Version of the object; that of the whole one if this is an excerpt.
+    #[must_use]
+    pub fn object_version(&self) -> &str {
+        version_of_object(&self.stat.version)
     }
 
     /// Length of the plain tar in bytes. The length of a compressed shard is known with its count

@@ -318,7 +318,10 @@ impl Tier {
 
     /// Counters since the start.
     pub(crate) fn counters(&self) -> Counters {
-        let shards = self.table().len();
+        let shards = {
+            let table = self.table();
+            (table.len(), table.excerpts())
+        };
         self.0.tally.read(&self.0.budget, self.0.traffic.sums(), shards)
     }
 

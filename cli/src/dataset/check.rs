@@ -89,6 +89,8 @@ pub(super) struct Answer<'a> {
     /// Bytes that are here of one that is not whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     here_bytes: Option<u64>,
+    /// Excerpts of it.
+    excerpts: u64,
     /// Difference from the origin's bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     wrong: Option<String>,
@@ -111,7 +113,7 @@ struct Document<'a> {
 
 impl<'a> Answer<'a> {
     fn of(url: &'a str, found: Finding) -> Self {
-        let Finding { copy, tier, bytes, here_bytes, origin, flaw, error, .. } = found;
+        let Finding { copy, tier, bytes, here_bytes, excerpts, origin, flaw, error, .. } = found;
         let error = origin.or(error).map(Problem::into_error);
         let state = match (&error, copy) {
             (Some(error), Some(_)) if error.kind() == ErrorKind::NotFound => ShardStatus::Missing,
@@ -125,7 +127,7 @@ impl<'a> Answer<'a> {
         };
         let wrong = flaw.map(|flaw| flaw.into_error().to_string());
         let error = error.map(|error| error.to_string());
-        Self { url, state, tier, bytes, here_bytes, wrong, error }
+        Self { url, state, tier, bytes, here_bytes, excerpts, wrong, error }
     }
 
     /// Bytes that a fetch would bring.
@@ -151,6 +153,11 @@ impl<'a> Answer<'a> {
             (ShardStatus::Absent, _) => ": not cached".to_owned(),
             _ => on,
         };
+        match self.excerpts {
+            0 => {}
+            1 => line += ", an excerpt of it is",
+            many => line += &format!(", {many} excerpts of it are"),
+        }
         match &self.wrong {
             Some(wrong) => format!("{line}, wrong: {wrong}"),
             None => line,

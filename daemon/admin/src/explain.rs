@@ -46,6 +46,7 @@ pub(super) async fn explain(
     let owner = placement.as_ref().and_then(|placement| placement.owner.as_ref());
     let elsewhere = owner.filter(|owner| !owner.is_self).map(|owner| owner.node.as_str());
     let (mut why, next) = (why(&facts, elsewhere), next(&facts, elsewhere));
+    why.extend(node.sessions.lock().await.iter().filter_map(|of| of.reading_of(&url)));
     why.extend(unknown);
     why.extend(placement.iter().flat_map(placed));
     Ok(Json(Explanation { url: shown(&url), why, next, facts, placement }))
@@ -116,13 +117,14 @@ fn why(facts: &Explained, elsewhere: Option<&str>) -> Vec<String> {
 /// A copy, in a sentence.
 fn copy(kept: &CopyReport) -> String {
     let CopyReport { tier, bytes, age_seconds, uses, .. } = kept;
+    let what = if kept.excerpt { "an excerpt of it, the members that a job wants," } else { "it" };
     let (bytes, age) = (size(*bytes), time(*age_seconds));
     let charged = match &kept.tenant {
         Some(tenant) => format!(", charged to tenant {tenant}, whose job fetched it"),
         None => String::new(),
     };
     match kept.state {
-        CopyState::Arriving => format!("it is being fetched to tier {tier}{charged}"),
+        CopyState::Arriving => format!("{what} is being fetched to tier {tier}{charged}"),
         CopyState::Partial => {
             format!("a part of it is on tier {tier}: its fetch was interrupted {age} ago{charged}")
         }
@@ -133,7 +135,7 @@ fn copy(kept: &CopyReport) -> String {
         }
         CopyState::Whole | CopyState::Stale | CopyState::Absent => {
             format!(
-                "it is on tier {tier} ({bytes}), fetched {age} ago and used {uses} times since{charged}"
+                "{what} is on tier {tier} ({bytes}), fetched {age} ago and used {uses} times since{charged}"
             )
         }
     }

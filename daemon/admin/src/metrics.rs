@@ -177,6 +177,7 @@ mod tests {
             leased_bytes: 0,
             lent_slots: 0,
             wrong_shards: 2,
+            reading: None,
             progress: None,
             awaited: None,
             told: forebay_api::status::Told::default(),

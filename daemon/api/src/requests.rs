@@ -112,6 +112,9 @@ pub struct Finding {
     /// Bytes that are here of one that is not whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub here_bytes: Option<u64>,
+    /// Excerpts of it: members that jobs wanted, without the rest.
+    #[serde(default)]
+    pub excerpts: u64,
     /// The origin's error, if it gave no version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Problem>,
@@ -129,12 +132,13 @@ impl Finding {
     pub fn of(url: String, found: Result<Checked>) -> Self {
         let problem = |error: &Error| Problem::from(error);
         match found {
-            Ok(Checked { copy, tier, bytes, here, origin, flaw }) => Self {
+            Ok(Checked { copy, tier, bytes, here, excerpts, origin, flaw }) => Self {
                 url,
                 copy: Some(copy),
                 tier,
                 bytes,
                 here_bytes: here,
+                excerpts,
                 origin: origin.as_ref().map(problem),
                 flaw: flaw.as_ref().map(problem),
                 error: None,
@@ -145,6 +149,7 @@ impl Finding {
                 tier: None,
                 bytes: None,
                 here_bytes: None,
+                excerpts: 0,
                 origin: None,
                 flaw: None,
                 error: Some(problem(&error)),

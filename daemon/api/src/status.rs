@@ -140,6 +140,9 @@ pub struct Job {
     pub lent_slots: usize,
     /// Shards that turned out wrong after the job had samples of them.
     pub wrong_shards: u64,
+    /// Way in which it reads its shards and the reason, if its trainer has their member index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reading: Option<String>,
     /// Progress, as its trainer reports it; none before its first second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressReport>,

@@ -224,13 +224,7 @@ impl Connection {
     async fn run(&mut self, greeted: impl FnOnce()) -> Result<()> {
         self.greet().await?;
         greeted();
-        let who = self.rights.last();
-        self.store = self.store.for_client(&Client {
-            name: format!("connection {}", self.node.sessions.next_client()),
-            user: who.owner,
-            permit: (!who.is_admin).then(|| self.rights.clone() as Arc<dyn Permit>),
-            handover: Arc::new(ToClient { outgoing: self.outgoing.downgrade() }),
-        });
+        self.store = self.store.for_client(&self.client());
         loop {
             match self.receive().await? {
                 Request::Hello { .. } => {
@@ -252,6 +246,10 @@ impl Connection {
                 Request::Bin(binning) => self.preface.binning = Some(*binning),
                 Request::Trace => self.traces = true,
                 Request::ServeChanges => self.on_change = OnChange::Serve,
+                Request::Parts(estimate) => self.preface.parts = Some(estimate),
+                Request::Placed { shard, located } => {
+                    self.session()?.lock().placed(shard, located);
+                }
                 Request::Locate { shards } => self.located = shards,
                 Request::Pick { run, samples } => {
                     self.begins()?;
@@ -288,6 +286,17 @@ impl Connection {
                     self.pace = Some(Arc::new(Rate::new(bandwidth)));
                 }
             }
+        }
+    }
+
+    /// The client, as sources judge it.
+    fn client(&self) -> Client {
+        let who = self.rights.last();
+        Client {
+            name: format!("connection {}", self.node.sessions.next_client()),
+            user: who.owner,
+            permit: (!who.is_admin).then(|| self.rights.clone() as Arc<dyn Permit>),
+            handover: Arc::new(ToClient { outgoing: self.outgoing.downgrade() }),
         }
     }
 
@@ -562,6 +571,7 @@ async fn forward(
             }
             Event::End(end) => (Reply::End(end), None),
             Event::Failed { run, error } => (Reply::Failed { run: Some(run), error }, None),
+            Event::Locate { shard } => (Reply::Locate { shard }, None),
             Event::Acknowledged { run, number, place } => {
                 (Reply::Acknowledged { run, number, place }, None)
             }

@@ -78,6 +78,7 @@ mod tests {
             leased_bytes: 0,
             lent_slots: 0,
             wrong_shards: 0,
+            reading: None,
             progress: None,
             awaited: None,
             told: Told::default(),

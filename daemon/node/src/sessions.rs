@@ -113,10 +113,19 @@ impl RegisteredSession {
             leased_bytes: memory.leased_bytes,
             lent_slots: memory.lent_slots,
             wrong_shards: session.wrong_shards(),
+            reading: session.reading(),
             progress,
             awaited: awaited.as_ref().map(Awaited::of),
             told: self.told().clone(),
         }
+    }
+
+    /// Returns the way in which the job reads a shard, a sentence for people, if it is known.
+    #[must_use]
+    pub fn reading_of(&self, url: &str) -> Option<String> {
+        let session = self.lock();
+        let reading = session.reading_of(url)?;
+        Some(format!("job {} reads {reading}", status::cut(session.name())))
     }
 
     pub(crate) fn told(&self) -> MutexGuard<'_, Told> {

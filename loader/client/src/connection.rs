@@ -14,8 +14,8 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::leases::{Mark, Sharing};
 use forebay_wire::message::{
-    Bad, Begin, Binning, Chosen, Extent, Joined, LeftOut, Located, Mixture, Picked, Progress,
-    Reply, Request,
+    Bad, Begin, Binning, Chosen, Extent, Joined, LeftOut, Located, Mixture, PartsEstimate, Picked,
+    Progress, Reply, Request,
 };
 use forebay_wire::socket::SocketPath;
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
@@ -165,6 +165,18 @@ impl Connection {
         match self.protocol < PROTOCOL_POSITIONS || shards.is_empty() {
             true => Ok(()),
             false => self.send(&Request::Locate { shards: shards.to_vec() }),
+        }
+    }
+
+    /// Says that the places of all samples of the next job are known here, and what they cost. A
+    /// daemon of the release before reads whole shards.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn parts(&self, estimate: &PartsEstimate) -> Result<()> {
+        match self.protocol < PROTOCOL_POSITIONS {
+            true => Ok(()),
+            false => self.send(&Request::Parts(*estimate)),
         }
     }
 

@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result, command};
+use forebay_policy::access::REQUEST_BYTES;
 use forebay_shard::members::{BLOCK_SAMPLES, MemberIndex, path_of};
-use forebay_shard::{Index, Manifest};
-use forebay_wire::message::{Indexed, IndexedSample, Located, Picked};
+use forebay_shard::{Index, Manifest, Member, Sample, wanted_members};
+use forebay_wire::message::{Indexed, IndexedSample, Located, PartsEstimate, Picked};
 use lru::LruCache;
 
+use crate::placing::Passing;
 use crate::remote::{RemoteObject, RemoteReads};
 
 /// Longest manifest of a store: a million shards take some 150 MB.
@@ -120,6 +122,29 @@ pub fn is_same_object(indexed: &str, url: &str) -> bool {
     indexed == url && has_versions
 }
 
+/// Most memory that the places of one shard take where they are decoded: a daemon takes four times
+/// as much of one request, for one job at a time.
+const PLACED_BYTES: usize = 8 << 20;
+
+/// Shards of which a block is looked at for an estimate.
+const ESTIMATED: usize = 16;
+
+/// Returns the number of the block that has the sample at a place of its shard.
+fn block_of(place: u64) -> u64 {
+    place / BLOCK_SAMPLES as u64
+}
+
+/// Returns the sample at a place of its shard, which this block has.
+fn sample_at(block: &Index, place: u64) -> Option<&Sample> {
+    // Not more than a block has.
+    block.samples.get((place % BLOCK_SAMPLES as u64) as usize)
+}
+
+fn indexed(member: &Member) -> Indexed {
+    let Member { field, offset, len, crc32c } = *member;
+    Indexed { field, offset, len, crc32c }
+}
+
 /// A block of a member index: its shard there, and its number.
 type BlockPlace = (usize, u64);
 
@@ -146,7 +171,6 @@ impl Locator {
             samples.iter().map(|sample| (sample.shard, sample.ordinal)).collect();
         wanted.sort_unstable();
         wanted.dedup();
-        let block_of = |place: u64| place / BLOCK_SAMPLES as u64;
         let mut places = Vec::with_capacity(wanted.len());
         for (shard, place) in &wanted {
             let number = self.shards.get(*shard as usize).map(|(number, _)| *number);
@@ -162,17 +186,8 @@ impl Locator {
         let blocks = self.blocks(&places)?;
         let mut located: Vec<Located> = Vec::new();
         for ((shard, place), block) in wanted.into_iter().zip(blocks) {
-            // Not more than a block has.
-            let at = (place % BLOCK_SAMPLES as u64) as usize;
-            let sample = block.samples.get(at).ok_or_else(|| {
-                Error::new(ErrorKind::Corrupt, "the member index is damaged")
-                    .at("path", self.index.name())
-            })?;
-            let member = |member: &forebay_shard::Member| {
-                let forebay_shard::Member { field, offset, len, crc32c } = *member;
-                Indexed { field, offset, len, crc32c }
-            };
-            let members = block.members_of(sample).iter().map(member).collect();
+            let sample = sample_at(&block, place).ok_or_else(|| self.damaged())?;
+            let members = block.members_of(sample).iter().map(indexed).collect();
             let (key, bad) = (sample.key.clone(), sample.bad.clone());
             if located.last().is_none_or(|last| last.shard != shard) {
                 located.push(self.shard(shard));
@@ -181,6 +196,102 @@ impl Locator {
             of.samples.push((place, IndexedSample { key, bad, members }));
         }
         Ok(located)
+    }
+
+    /// Returns the places of all samples of a shard that a job reads. None are listed of a shard of
+    /// too many samples, which is better read as a whole.
+    ///
+    /// # Errors
+    /// `Corrupt` for a damaged index.
+    pub fn places(&self, shard: u32, passing: Option<Vec<u64>>) -> Result<Located> {
+        let (number, _) = self.of(shard)?;
+        let samples = self.index.shards()[number].samples;
+        let passing = passing.unwrap_or_else(|| (0..samples).collect());
+        let mut located = self.shard(shard);
+        let of_sample = size_of::<(u64, IndexedSample)>();
+        if passing.len() > PLACED_BYTES / of_sample {
+            return Ok(located);
+        }
+        let mut bytes = 0;
+        let mut places: Vec<BlockPlace> =
+            passing.iter().map(|place| (number, block_of(*place))).collect();
+        places.dedup();
+        // Each block is read once: the shard is looked at once.
+        let blocks = self.index.blocks(&places)?;
+        let mut blocks = places.into_iter().zip(&blocks).peekable();
+        for place in passing {
+            while blocks.next_if(|((_, block), _)| *block < block_of(place)).is_some() {}
+            let sample = blocks.peek().map(|(_, block)| *block);
+            let sample = sample.and_then(|block| Some((block, sample_at(block, place)?)));
+            let (block, sample) = sample.ok_or_else(|| self.damaged())?;
+            let members: Vec<Indexed> = block.members_of(sample).iter().map(indexed).collect();
+            let (key, bad) = (sample.key.clone(), sample.bad.clone());
+            bytes += of_sample + key.len() + size_of_val(&*members);
+            if bytes > PLACED_BYTES {
+                located.samples.clear();
+                return Ok(located);
+            }
+            located.samples.push((place, IndexedSample { key, bad, members }));
+        }
+        Ok(located)
+    }
+
+    /// Estimates the cost of what a job reads of its shards, from some blocks of the index.
+    ///
+    /// # Errors
+    /// `Corrupt` for a damaged index.
+    pub fn estimate(
+        &self,
+        passing: Option<&Passing>,
+        fields: Option<&[Vec<String>]>,
+    ) -> Result<PartsEstimate> {
+        let step = self.shards.len().div_ceil(ESTIMATED).max(1);
+        let (mut looked_at, mut blocks) = (Vec::new(), Vec::new());
+        for (nth, shard) in (0..self.shards.len()).step_by(step).enumerate() {
+            let shard = u32::try_from(shard).unwrap_or(u32::MAX);
+            let chosen = passing.map(|passing| passing(shard));
+            let (number, _) = self.of(shard)?;
+            let all = self.index.shards()[number].blocks();
+            if all > 0 && chosen.as_ref().is_none_or(|chosen| !chosen.is_empty()) {
+                looked_at.push(chosen);
+                blocks.push((number, nth as u64 % all));
+            }
+        }
+        let mut estimate = PartsEstimate::default();
+        let read = self.index.blocks(&blocks)?;
+        for ((chosen, (_, block)), index) in looked_at.into_iter().zip(blocks).zip(read) {
+            let mut end: Option<u64> = None;
+            for (place, sample) in (block * BLOCK_SAMPLES as u64..).zip(&index.samples) {
+                if chosen.as_ref().is_some_and(|chosen| chosen.binary_search(&place).is_err()) {
+                    continue;
+                }
+                let members = index.members_of(sample);
+                for (_, member) in wanted_members(&index.fields, members, fields).0 {
+                    let gap = end.and_then(|end| member.offset.checked_sub(end));
+                    match gap.filter(|gap| *gap <= REQUEST_BYTES) {
+                        Some(gap) => estimate.bytes += gap,
+                        None => estimate.requests += 1,
+                    }
+                    estimate.bytes += member.len;
+                    end = Some(member.end());
+                }
+            }
+            if let (Some(first), Some(last)) = (index.samples.first(), index.samples.last()) {
+                estimate.whole_bytes += last.end.saturating_sub(first.offset);
+            }
+        }
+        Ok(estimate)
+    }
+
+    /// Number in the index of a shard of the job, and true if its version counts.
+    fn of(&self, shard: u32) -> Result<(usize, bool)> {
+        self.shards.get(shard as usize).copied().ok_or_else(|| {
+            Error::new(ErrorKind::Invalid, "the job does not have this shard").at("shard", shard)
+        })
+    }
+
+    fn damaged(&self) -> Error {
+        Error::new(ErrorKind::Corrupt, "the member index is damaged").at("path", self.index.name())
     }
 
     /// A shard of the job, of which no sample is located yet.

@@ -7,6 +7,7 @@
 //!     ├─ Trace       what each batch went through, as a file     trace.rs
 //!     └─ Session     raw batches in the slab, across restarts    session.rs
 //!          ├─ Lease      a slot, until the last user is done     lease.rs
+//!          ├─ Placing    places of samples, for the daemon  placing.rs
 //!          └─ Connection one socket to one daemon                connection.rs
 //!               ├─ Documents manifests and member indexes       documents.rs, remote.rs
 //!               ├─ Files     what it opens for the daemon      files.rs
@@ -35,6 +36,7 @@ mod leased;
 mod loader;
 mod members;
 mod outage;
+mod placing;
 mod remote;
 mod session;
 mod trace;
@@ -56,6 +58,7 @@ pub use launch::{Capacity, LOG_MAX, Launch, RuntimeDirectory};
 pub use lease::Lease;
 pub use loader::{Batch, Loader, LoaderConfig, Next, Rows, SlowSample, Stats, Tally, View};
 pub use members::ShardPart;
+pub use placing::{Parts, Passing};
 pub use remote::RemoteReads;
 pub use session::{RawBatch, SessionConfig};
 pub use trace::{EVENTS_MAX, TRACE, Trace, Traced};

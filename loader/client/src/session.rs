@@ -4,6 +4,7 @@
 //! again and asks for the first batch it has not received; batches received before stay valid, for
 //! their slab is mapped here. So each batch of a run comes exactly once.
 
+mod config;
 mod teller;
 
 use std::collections::HashMap;
@@ -17,75 +18,22 @@ use forebay_wire::fork::Generation;
 use forebay_wire::frame::Receiver;
 use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{
-    self, Bad, Begin, Binning, Chosen, Extent, Joined, Located, Mixture, Open, Opened, Picked,
-    Progress, Reply, Request, RunEnd,
+    self, Bad, Begin, Located, Opened, Picked, Progress, Reply, Request, RunEnd,
 };
 use forebay_wire::slab::Slab;
 
-use crate::address::Address;
 use crate::connection::{Connection, SILENT};
 use crate::deadline::{Closing, Deadline, TIMEOUT_MAX};
 use crate::lease::{Lease, spare_bytes};
 use crate::leased::Leased;
 use crate::outage::Outage;
+use crate::placing::Placing;
 use crate::trace::Trace;
+pub use config::SessionConfig;
 pub(crate) use teller::Teller;
 
 /// Daemons tried when a job is opened and each goes away before it answers.
 const OPENINGS: usize = 5;
-
-/// Daemon, job and time limits of a session.
-#[derive(Debug, Clone)]
-pub struct SessionConfig {
-    /// Address of the daemon.
-    pub address: Address,
-    /// The job.
-    pub open: Open,
-    /// Streams, if it mixes several data sets.
-    pub mixture: Mixture,
-    /// Sizes of its shards, if known: a job that does not fit into the cache is rejected.
-    pub extent: Option<Extent>,
-    /// Samples that it reads, if not all of its shards.
-    pub chosen: Option<Arc<[Chosen]>>,
-    /// Shards that complete samples of others.
-    pub joined: Vec<Joined>,
-    /// Lengths of its samples, if batches are cut by tokens.
-    pub binning: Option<Arc<Binning>>,
-    /// Limit on every wait, [`TIMEOUT_MAX`] at most.
-    pub timeout: Duration,
-    /// True if shards that change during a run are served; otherwise the run ends with an error.
-    pub serves_changes: bool,
-    /// True if the job's commands (`pipe:…`) are run, in this process and with its rights.
-    pub allow_pipe: bool,
-}
-
-impl SessionConfig {
-    /// Returns the session of a job over one data set of unknown size that runs no commands.
-    #[must_use]
-    pub fn new(address: Address, open: Open, timeout: Duration) -> Self {
-        let (mixture, extent, chosen, joined, binning) = Default::default();
-        let (serves_changes, allow_pipe) = (false, false);
-        Self {
-            address,
-            open,
-            mixture,
-            extent,
-            chosen,
-            joined,
-            binning,
-            timeout,
-            serves_changes,
-            allow_pipe,
-        }
-    }
-
-    /// The job, with a daemon's waits for a store cut to what leaves it time to say so before the
-    /// limit.
-    fn job(&self) -> Open {
-        let limit = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX) / 10 * 8;
-        Open { patience_ms: self.open.patience_ms.min(limit), ..self.open.clone() }
-    }
-}
 
 /// A batch in the slab, or the end of its run.
 #[derive(Debug)]
@@ -175,6 +123,8 @@ struct Shared {
     config: SessionConfig,
     /// Receiver of its shards' arrivals.
     trace: Option<Trace>,
+    /// Answers to the daemon's questions for places.
+    placing: Option<Placing>,
     wanted: Mutex<Wanted>,
     /// Something was acknowledged, or will not be any more.
     noted: Condvar,
@@ -230,9 +180,12 @@ impl Session {
         };
         let wanted = Wanted { connection: Some(connection.clone()), ..Wanted::default() };
         let wanted = Mutex::new(wanted);
+        let placing = config.parts.as_ref().map(Placing::start);
+        let placing = placing.transpose()?;
         let shared = Arc::new(Shared {
             config,
             trace,
+            placing,
             wanted,
             noted: Condvar::new(),
             closing,
@@ -475,6 +428,9 @@ fn register(
     if let Some(binning) = &config.binning {
         connection.bin(binning)?;
     }
+    if let Some(parts) = &config.parts {
+        connection.parts(&parts.estimate)?;
+    }
     if traces {
         connection.trace()?;
     }
@@ -610,6 +566,10 @@ fn receive_from(
             Reply::Failed { run: Some(run), error } => {
                 shared.ended(run);
                 RawBatch::Failed { run, error }
+            }
+            Reply::Locate { shard } => {
+                shared.placing.iter().for_each(|placing| placing.ask(connection, shard));
+                continue;
             }
             other => {
                 shared.told(other);

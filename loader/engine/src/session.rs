@@ -6,6 +6,7 @@
 mod ahead;
 mod assembly;
 mod awaited;
+mod excerpts;
 mod foresee;
 mod gather;
 mod joined;
@@ -28,7 +29,8 @@ use forebay_store::{ShardHandle, Store};
 use forebay_uring::Region;
 use forebay_wire::leases::{self, Mark, Sharing};
 use forebay_wire::message::{
-    self, Batch, Begin, Binning, Chosen, Extent, Joined, Mixture, Open, Opened, Picked, RunEnd,
+    self, Batch, Begin, Binning, Chosen, Extent, Joined, Mixture, Open, Opened, PartsEstimate,
+    Picked, RunEnd,
 };
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt};
@@ -40,6 +42,7 @@ use crate::lease::Leases;
 use crate::plan::{self, Bins, Epoch, Lengths, Share};
 use assembly::{Assembly, SamplePlace};
 use awaited::Waits;
+use excerpts::{Excerpts, Reading};
 use foresee::Outlook;
 use gather::{Gatherer, Stages};
 use joined::Joins;
@@ -93,6 +96,11 @@ pub enum Event {
         /// Reason.
         error: Error,
     },
+    /// The places of the samples that the job reads of a shard are wanted.
+    Locate {
+        /// The shard.
+        shard: u32,
+    },
     /// An acknowledgement was recorded.
     Acknowledged {
         /// The run.
@@ -126,6 +134,10 @@ pub(crate) struct JobData {
     pub(crate) located: Located,
     /// Lengths of its samples, if batches are cut by tokens.
     pub(crate) lengths: Option<Arc<Lengths>>,
+    /// Way in which it reads its shards, if its trainer knows the places of their samples.
+    reading: Option<Reading>,
+    /// Excerpts of shards, if it reads those.
+    excerpts: Option<Excerpts>,
 }
 
 impl JobData {
@@ -263,6 +275,8 @@ pub struct Preface {
     pub joined: Vec<Joined>,
     /// Lengths of its samples, if its batches are cut by tokens.
     pub binning: Option<Binning>,
+    /// Cost of what it reads, if its trainer knows the places of all samples.
+    pub parts: Option<PartsEstimate>,
 }
 
 impl Session {
@@ -276,7 +290,7 @@ impl Session {
         preface: Preface,
         host: Host,
     ) -> Result<(Self, mpsc::Receiver<Event>)> {
-        let Preface { mixture, extent, chosen, joined, binning } = preface;
+        let Preface { mixture, extent, chosen, joined, binning, parts } = preface;
         let joins = Joins::new(&joined, u32::try_from(spec.urls.len()).unwrap_or(u32::MAX))?;
         plan::check(&spec.order, joins.planned() as usize, spec.counts.as_deref())?;
         if spec.prefetch == 0 {
@@ -301,8 +315,12 @@ impl Session {
             }
             false => order_of(&spec, (&mixture, shards), lanes, 0)?.total(),
         };
+        let reading = Reading::of(parts, &spec, &joined, &host.store);
+        let by_excerpts = reading.as_ref().filter(|reading| reading.estimate.takes_parts());
         if let Some(extent) = &extent {
             let lanes = (lanes, lengths.is_some());
+            let scaled = by_excerpts.map(|reading| reading.scaled(extent));
+            let extent = scaled.as_ref().unwrap_or(extent);
             room::check(&spec, (&mixture, &joins), lanes, extent, &host.store)?;
         }
         let (events, receiver) = mpsc::channel(EVENTS);
@@ -328,6 +346,8 @@ impl Session {
             choices,
             located: Located::default(),
             lengths,
+            excerpts: by_excerpts.map(|_| Excerpts::new(events.clone())),
+            reading,
             spec,
             mixture,
             joins: Arc::new(joins),
@@ -355,6 +375,26 @@ impl Session {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.job.spec.job
+    }
+
+    /// Returns the way in which the job reads its shards and the reason, a sentence for people, if
+    /// its trainer knows the places of their samples.
+    #[must_use]
+    pub fn reading(&self) -> Option<String> {
+        self.job.reading.as_ref().map(|reading| reading.estimate.why())
+    }
+
+    /// Returns the way in which the job reads the shard at `url` and the reason, a sentence for
+    /// people; none if it does not read the shard, or its trainer does not know the places of its
+    /// samples.
+    #[must_use]
+    pub fn reading_of(&self, url: &str) -> Option<String> {
+        self.job.reading_of(url)
+    }
+
+    /// Takes the trainer's places of the samples of a shard.
+    pub fn placed(&self, shard: u32, located: Result<message::Located>) {
+        self.job.placed(shard, located);
     }
 
     /// Returns slab memory and slots in use.

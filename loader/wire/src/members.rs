@@ -75,6 +75,28 @@ pub struct Located {
     pub samples: Vec<(u64, IndexedSample)>,
 }
 
+/// A sample requested by its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Picked {
+    /// Position used by random draws of crops and flips.
+    pub position: u64,
+    /// The shard, as an index into [`Open::urls`](crate::message::Open::urls).
+    pub shard: u32,
+    /// Place in the shard.
+    pub ordinal: u64,
+}
+
+/// Cost of the members that a job wants, and of its shards, in a part of its data set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartsEstimate {
+    /// Bytes of the wanted members, and of what is read between them.
+    pub bytes: u64,
+    /// Requests for them.
+    pub requests: u64,
+    /// Bytes of the shards.
+    pub whole_bytes: u64,
+}
+
 /// A range of an object that is no shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangePart {

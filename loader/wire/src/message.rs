@@ -13,7 +13,9 @@ use crate::checkpoint;
 pub use crate::joined::Joined;
 use crate::leases::{LogPosition, Mark, Sharing};
 pub use crate::left_out::LeftOut;
-pub use crate::members::{Chosen, Indexed, IndexedSample, Located, MembersPart, RangePart};
+pub use crate::members::{
+    Chosen, Indexed, IndexedSample, Located, MembersPart, PartsEstimate, Picked, RangePart,
+};
 pub use crate::mixture::{Glide, Mixture, Phase, Proportion, Stream};
 pub use crate::progress::{DECODED_NAMED, Decoded, Progress, SLOWEST_NAMED, SlowSample};
 pub use crate::request_kind::RequestKind;
@@ -167,6 +169,16 @@ pub enum Request {
     Join(Vec<Joined>),
     /// Cuts the order of the next [`Request::Open`] into batches by tokens.
     Bin(Box<Binning>),
+    /// Declares that the trainer knows the places of all samples of the next [`Request::Open`]'s
+    /// job, and the cost of what it wants of them.
+    Parts(PartsEstimate),
+    /// Answers [`Reply::Locate`].
+    Placed {
+        /// The shard, as an index into [`Open::urls`].
+        shard: u32,
+        /// All samples that the job reads of it.
+        located: Result<Located, Error>,
+    },
 }
 
 /// A piece of work on one of a job's shards, reported to a job that traces its batches.
@@ -238,17 +250,6 @@ pub struct BadSample {
     pub offset: Option<u64>,
     /// Description of the error and its place, for people.
     pub message: String,
-}
-
-/// A sample requested by its place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Picked {
-    /// Position used by random draws of crops and flips.
-    pub position: u64,
-    /// The shard, as an index into [`Open::urls`].
-    pub shard: u32,
-    /// Place in the shard.
-    pub ordinal: u64,
 }
 
 /// Start of a run, and the batches wanted of it.
@@ -387,6 +388,12 @@ pub enum Reply {
     Members(Box<MembersPart>),
     /// Answers [`Request::Range`].
     Range(Box<RangePart>),
+    /// Asks for the places of the samples that the job reads of a shard; answered by
+    /// [`Request::Placed`].
+    Locate {
+        /// The shard, as an index into [`Open::urls`].
+        shard: u32,
+    },
 }
 
 /// A job's data and options.

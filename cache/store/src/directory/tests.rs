@@ -108,6 +108,20 @@ fn names_tell_endpoint_url_and_version_apart() {
     assert_eq!(of("a", "b", "c"), names[0]);
 }
 
+/// An excerpt is found by the URL of its shard, but is not that shard.
+#[test]
+fn excerpts_have_names_of_their_own() {
+    for url in ["s3://bucket/0.tar", "s3://bucket/an.excerpt", "s3://bucket/0.idx"] {
+        let whole = ShardName::new(&origin(url, "\"v\""));
+        let version = crate::excerpt_source::excerpt_version("\"v\"", &"0f".repeat(16));
+        let excerpt = origin(url, &version);
+        let name = ShardName::new(&excerpt);
+        assert!(name.is_excerpt() && !whole.is_excerpt(), "{url}");
+        assert_eq!(name.label(), whole.label());
+        assert!(name != whole && object_key(&excerpt) != object_key(&origin(url, "\"v\"")));
+    }
+}
+
 #[test]
 fn only_one_daemon_opens_a_directory() {
     let (root, directory) = open();

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result, command};
 use forebay_shard::{Catalogue, Origin};
-use forebay_source::{Binding, Options, Rank, Stat, object_of};
+use forebay_source::{Binding, Options, Rank, Source, Stat, object_of};
 
 use super::Store;
 use crate::compression::Compression;
@@ -44,13 +44,13 @@ impl Places {
     }
 
     /// The stat of the object, if the index has all that binds reads to its version.
-    fn stat(&self) -> Option<Stat> {
+    pub(super) fn stat(&self) -> Option<Stat> {
         let etag = self.version.as_deref().filter(|version| version.starts_with('"'))?;
         Some(Stat::new(self.len, etag.to_owned(), Binding::Strong))
     }
 
     /// Returns true if this may be the object that was indexed.
-    fn check(&self, url: &str, stat: &Stat) -> Result<()> {
+    pub(super) fn check(&self, url: &str, stat: &Stat) -> Result<()> {
         match &self.version {
             Some(listed) if *listed != stat.version => {
                 Err(of_another_version(url).at("listed", listed).at("found", &stat.version))
@@ -60,7 +60,7 @@ impl Places {
     }
 
     /// Returns true if the object is the plain tar that was indexed, and has ranges.
-    fn fits(&self, stat: &Stat) -> bool {
+    pub(super) fn fits(&self, stat: &Stat) -> bool {
         matches!(stat.binding, Binding::Strong | Binding::Weak) && stat.len == self.len
     }
 }
@@ -110,8 +110,7 @@ impl Store {
         if !places.fits(&stat) {
             return Ok(None);
         }
-        let (endpoint, version) = (source.endpoint().to_owned(), stat.version.clone());
-        let name = ShardName::new(&Origin { endpoint, url: url.to_owned(), version });
+        let name = Self::name_of(&*source, url, &stat);
         let opening = Instant::now();
         if self.has_whole(&name).await {
             let whole = self.source(url, options)?;
@@ -134,6 +133,12 @@ impl Store {
             lost: Arc::new(OnceLock::new()),
         });
         Ok(Some(ShardHandle::new(shard).paid_by(self.payer()).opened_in(asked, Waited::default())))
+    }
+
+    /// Returns the name of an object's version.
+    pub(super) fn name_of(source: &dyn Source, url: &str, stat: &Stat) -> ShardName {
+        let (endpoint, version) = (source.endpoint().to_owned(), stat.version.clone());
+        ShardName::new(&Origin { endpoint, url: url.to_owned(), version })
     }
 
     /// Judges a read by [`Store::open_ranges`] that failed with `error`. Returns if the shard is to
@@ -208,7 +213,7 @@ impl Store {
     }
 }
 
-fn of_another_version(url: &str) -> Error {
+pub(super) fn of_another_version(url: &str) -> Error {
     Error::new(ErrorKind::Invalid, "the member index is of another version of the shard")
         .at("url", url)
         .advise("index the shards again with `forebay index --members`")

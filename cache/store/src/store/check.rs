@@ -24,6 +24,8 @@ pub struct Checked {
     pub bytes: Option<u64>,
     /// Bytes here of a copy that is not whole.
     pub here: Option<u64>,
+    /// Excerpts of the shard, of any version: members that jobs wanted, without the rest.
+    pub excerpts: u64,
     /// Error of the origin, if it reported no version.
     pub origin: Option<Error>,
     /// Difference between the copy and the origin's bytes, if one was found.
@@ -45,6 +47,7 @@ impl Store {
             tier: None,
             bytes: None,
             here: None,
+            excerpts: 0,
             origin: None,
             flaw: None,
         };
@@ -55,7 +58,7 @@ impl Store {
                     self.inner.shared.forget_identity(&*source, url);
                 }
                 checked.origin = Some(error);
-                self.look_for_others(url, &mut checked).await?;
+                self.look_for_others(url, verify, &mut checked).await?;
                 return Ok(checked);
             }
         };
@@ -66,12 +69,10 @@ impl Store {
             version: stat.version,
         });
         self.look_for_this(&name, verify, &mut checked).await;
-        if checked.copy == CopyState::Absent {
-            self.look_for_others(url, &mut checked).await?;
-            if checked.copy == CopyState::Stale {
-                // The remembered identity is of the other version.
-                self.inner.shared.forget_identity(&*source, url);
-            }
+        self.look_for_others(url, verify, &mut checked).await?;
+        if checked.copy == CopyState::Stale {
+            // The remembered identity is of the other version.
+            self.inner.shared.forget_identity(&*source, url);
         }
         Ok(checked)
     }
@@ -95,11 +96,20 @@ impl Store {
         }
     }
 
-    /// Looks for any version.
-    async fn look_for_others(&self, url: &str, checked: &mut Checked) -> Result<()> {
+    /// Looks for any version, unless the origin's was found, and for excerpts.
+    async fn look_for_others(&self, url: &str, verify: bool, checked: &mut Checked) -> Result<()> {
+        let is_here = checked.copy != CopyState::Absent;
         for tier in self.inner.tiers.iter().filter(|tier| tier.is_readable()) {
-            if !tier.copies_of(url).await?.is_empty() {
-                (checked.copy, checked.tier) = (CopyState::Stale, Some(tier.name().to_owned()));
+            for name in tier.copies_of(url).await? {
+                if name.is_excerpt() {
+                    checked.excerpts += 1;
+                    if verify && checked.flaw.is_none() {
+                        let flaw = tier.verify(&name).await;
+                        checked.flaw = flaw.map(|flaw| flaw.at("tier", tier.name()));
+                    }
+                } else if !is_here {
+                    (checked.copy, checked.tier) = (CopyState::Stale, Some(tier.name().to_owned()));
+                }
             }
         }
         Ok(())

@@ -133,7 +133,7 @@ impl Store {
     }
 
     /// The shard, if it is open or arriving: whole ones first, then the fastest tier's.
-    fn in_use(&self, name: &ShardName) -> Option<Arc<Shard>> {
+    pub(super) fn in_use(&self, name: &ShardName) -> Option<Arc<Shard>> {
         let mut arriving = None;
         for tier in self.inner.tiers.iter().filter(|tier| tier.is_readable()) {
             match tier.in_use(&tier.name_for(name)) {

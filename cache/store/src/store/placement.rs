@@ -85,6 +85,7 @@ impl Store {
             for name in tier.copies_of(url).await? {
                 let Some(copy) = tier.report_copy(&name) else { continue };
                 best = best.max(match copy.state {
+                    _ if copy.excerpt => Presence::Part,
                     CopyState::Whole | CopyState::Stale => Presence::Whole,
                     CopyState::Arriving | CopyState::Partial | CopyState::Broken => Presence::Part,
                     CopyState::Absent => Presence::Absent,

@@ -15,7 +15,8 @@ use forebay_source::{Options, Source};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Store;
-use crate::directory::{ObjectKey, object_key};
+use crate::directory::ObjectKey;
+use crate::excerpt_source::version_of_object;
 use crate::identity::{Begun, IDENTITY_TTL, Identity};
 use crate::shard::ShardHandle;
 
@@ -68,9 +69,14 @@ impl Snapshot {
         if is_remote { since.checked_sub(IDENTITY_TTL) } else { Some(since) }
     }
 
+    /// Returns true if this is the version of the run.
+    fn has(&self, origin: &Origin) -> bool {
+        self.state().versions.get(&key_of(origin)) == Some(&hash_of(origin))
+    }
+
     /// Records the version of a shard. Returns the treatment if the run saw another one before.
     fn note(&self, origin: &Origin) -> Option<OnChange> {
-        let (key, version) = (object_key(origin), xxh3_64(origin.version.as_bytes()));
+        let (key, version) = (key_of(origin), hash_of(origin));
         let mut state = self.state();
         let on_change = state.on_change;
         match state.versions.entry(key) {
@@ -87,6 +93,16 @@ impl Snapshot {
             }
         }
     }
+}
+
+/// Key of an object, of which this may be an excerpt.
+fn key_of(origin: &Origin) -> ObjectKey {
+    ObjectKey::new(&origin.endpoint, &origin.url)
+}
+
+/// Hash of the version of an object, of which this may be an excerpt.
+fn hash_of(origin: &Origin) -> u64 {
+    xxh3_64(version_of_object(&origin.version).as_bytes())
 }
 
 impl Store {
@@ -114,7 +130,10 @@ impl Store {
         let Some(snapshot) = &self.snapshot else { return Ok(()) };
         let origin = shard.origin();
         match snapshot.note(&origin) {
-            None => Ok(()),
+            None => {
+                self.note_excerpt(shard);
+                Ok(())
+            }
             Some(OnChange::Serve) => {
                 let (session, job) = (self.session(), self.job.as_deref());
                 let (url, version) = (shown(&origin.url), &origin.version);
@@ -130,6 +149,11 @@ impl Store {
                     .advise("run the epoch again, or accept a mix with on_change=\"serve\""))
             }
         }
+    }
+
+    /// Returns true if this run read this version of an object before.
+    pub(super) fn has_seen(&self, origin: &Origin) -> bool {
+        self.snapshot.as_ref().is_some_and(|snapshot| snapshot.has(origin))
     }
 
     /// True if a shard was replaced while it was read; its version is then asked for again. The

@@ -28,6 +28,9 @@ pub struct CopyReport {
     pub tier: String,
     /// State of the copy.
     pub state: CopyState,
+    /// True if it is an excerpt: the members that a job wanted.
+    #[serde(default)]
+    pub excerpt: bool,
     /// Bytes it takes.
     pub bytes: u64,
     /// Tenant charged for it.

@@ -104,6 +104,12 @@ impl Tier {
         Ok(names)
     }
 
+    /// Bytes of the other excerpts of the object at `url` that are known to be here, arriving ones
+    /// included. `own` is one of the excerpts, here or not.
+    pub(crate) fn excerpt_bytes(&self, own: &ShardName, url: &str) -> u64 {
+        self.table().excerpt_bytes(&self.name_for(own), url)
+    }
+
     /// URLs of selected shards here, arriving ones included.
     ///
     /// # Errors

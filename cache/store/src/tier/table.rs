@@ -39,6 +39,8 @@ pub(super) struct ShardTable {
     forecast: Arc<Forecast>,
     /// Number of shards by label; all versions of a shard have the same label.
     labels: HashMap<u64, u32>,
+    /// Number of excerpts.
+    excerpts: usize,
     /// Every shard on the tier, arriving ones included.
     entries: Vec<Option<Entry>>,
     vacant: Vec<Slot>,
@@ -75,6 +77,7 @@ impl ShardTable {
             numbers: HashMap::new(),
             forecast,
             labels: HashMap::new(),
+            excerpts: 0,
             entries: Vec::new(),
             vacant: Vec::new(),
             partitions: Vec::new(),
@@ -241,6 +244,22 @@ impl ShardTable {
         entries.map(|entry| (entry.name.clone(), entry.shard.upgrade())).collect()
     }
 
+    /// Bytes of the excerpts of the object at `url` other than `own`.
+    pub(super) fn excerpt_bytes(&self, own: &ShardName, url: &str) -> u64 {
+        if self.excerpts == 0 || !self.has_label(own) {
+            return 0;
+        }
+        let entries = self.entries.iter().flatten();
+        let others = entries
+            .filter(|entry| entry.name.is_excerpt() && entry.name != *own && *entry.of.url == *url);
+        others.map(|entry| entry.at.bytes).sum()
+    }
+
+    /// Number of excerpts among the shards.
+    pub(super) fn excerpts(&self) -> usize {
+        self.excerpts
+    }
+
     /// Every shard, with its URL.
     pub(super) fn urls(&self) -> impl Iterator<Item = (&ShardName, &str)> {
         self.entries.iter().flatten().map(|entry| (&entry.name, &*entry.of.url))
@@ -398,6 +417,7 @@ impl ShardTable {
         self.partitions[partition].insert(at, name.hash());
         self.names.insert(name.clone(), slot);
         *self.labels.entry(name.label()).or_default() += 1;
+        self.excerpts += usize::from(name.is_excerpt());
         let fresh = state != ShardState::Whole;
         self.entries[slot as usize] = Some(Entry {
             name,
@@ -477,6 +497,7 @@ impl ShardTable {
             }
         }
         let entry = self.entries[slot as usize].take()?;
+        self.excerpts -= usize::from(name.is_excerpt());
         self.vacant.push(slot);
         self.partitions[entry.partition].remove(entry.at, evicted);
         Some(entry)
@@ -514,6 +535,7 @@ impl ShardTable {
         Some(CopyReport {
             tier: tier.to_owned(),
             state: entry.state.into(),
+            excerpt: name.is_excerpt(),
             bytes: entry.at.bytes,
             tenant: (partition.charge.tenant != NOBODY.tenant)
                 .then(|| self.shares.tenant(partition.charge).name.clone()),

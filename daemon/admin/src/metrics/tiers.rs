@@ -87,6 +87,12 @@ pub(super) const FAMILIES: &[Family] = &[
         "Shards on the tier, including those in flight.",
         |status| each(status, |c| c.shards as u64),
     ),
+    Family::gauge(
+        "forebay_tier_excerpts",
+        &["tier"],
+        "Excerpts among the shards on the tier: members that jobs want, without the rest.",
+        |status| each(status, |c| c.excerpts as u64),
+    ),
     Family::counter(
         "forebay_tier_hits_total",
         &["tier"],

@@ -87,6 +87,9 @@ impl fmt::Display for TierLines<'_> {
             size(counters.capacity_bytes),
             counters.shards,
         )?;
+        if counters.excerpts > 0 {
+            write!(f, ", {} of them excerpts", counters.excerpts)?;
+        }
         if let Some(path) = &tier.path {
             write!(f, "  {}", printable(path))?;
         }
@@ -201,6 +204,9 @@ impl fmt::Display for JobLines<'_> {
         match &job.tenant {
             Some(tenant) => writeln!(f, ", tenant {}", printable(tenant))?,
             None => writeln!(f)?,
+        }
+        if let Some(reading) = &job.reading {
+            writeln!(f, "        reads {reading}")?;
         }
         if let Some(progress) = &job.progress {
             writeln!(f, "        {progress}")?;

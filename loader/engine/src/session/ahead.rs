@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_error::ErrorKind;
-use forebay_store::{Claim, Urgency};
+use forebay_store::Claim;
 use futures::StreamExt;
 use tokio::task::JoinSet;
 
@@ -110,7 +110,7 @@ impl Ahead {
             let come = expected.for_each_concurrent(EXPECTED, |(shard, samples)| {
                 let (job, here) = (&job, &here);
                 async move {
-                    match job.store.wait_for_samples(job.url(shard), &job.origin, samples).await {
+                    match job.wait_for_samples(shard, samples).await {
                         Ok(true) => {
                             here.lock().unwrap_or_else(PoisonError::into_inner).insert(shard);
                         }
@@ -154,7 +154,7 @@ impl Ahead {
             claims.insert(shard, None);
             let (job, claims) = (self.job.clone(), self.claims.clone());
             self.tasks.spawn(async move {
-                let fetched = job.store.shard(job.url(shard), &job.origin, Urgency::Ahead).await;
+                let fetched = job.fetch_ahead(shard).await;
                 let mut claims = claims.lock().unwrap_or_else(PoisonError::into_inner);
                 match fetched {
                     Ok(arriving) => {

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_policy::access::REQUEST_BYTES;
-use forebay_shard::Member;
+use forebay_shard::{Member, wanted_members};
 use forebay_store::{Placed, Shard, ShardHandle, Verdict};
 use forebay_uring::Span;
 use forebay_wire::clock::now_ns;
@@ -190,7 +190,7 @@ impl Assembly {
     }
 
     /// Records the places of the batch's samples of `shard`, or that it is `broken`.
-    pub(super) fn capture(&mut self, number: u32, shard: &Shard, broken: Option<&Error>) {
+    pub(super) fn capture(&mut self, number: u32, shard: &ShardHandle, broken: Option<&Error>) {
         self.facts.push(Facts {
             shard: number,
             verdict: shard.verdict().clone(),
@@ -553,6 +553,10 @@ impl Assembly {
                 },
                 Err(error) => error,
             };
+            let error = match self.job.changed_excerpt(shard, error).await? {
+                Some(error) => error,
+                None => continue,
+            };
             if replaced < REPLACED && self.job.store.was_replaced(url, &self.job.origin, &error) {
                 replaced += 1;
                 continue;
@@ -668,29 +672,6 @@ fn number_of(fields: &mut Vec<String>, name: &str) -> u32 {
 fn names(fields: &[String], members: &[Member]) -> Vec<String> {
     let members = members.iter().take(NAMES_SHOWN);
     members.map(|member| fields[member.field as usize].clone()).collect()
-}
-
-/// Returns the members the job requested, the first present alternative of each list, and true if
-/// each list had one.
-fn wanted_members<'a>(
-    names: &'a [String],
-    members: &'a [Member],
-    fields: Option<&[Vec<String>]>,
-) -> (Vec<(&'a str, &'a Member)>, bool) {
-    let named = |member: &'a Member| (names[member.field as usize].as_str(), member);
-    let Some(fields) = fields else { return (members.iter().map(named).collect(), true) };
-    let mut wanted: Vec<(&str, &Member)> = fields
-        .iter()
-        .filter_map(|alternatives| {
-            alternatives
-                .iter()
-                .find_map(|name| members.iter().map(named).find(|(have, _)| have == name))
-        })
-        .collect();
-    let complete = wanted.len() == fields.len();
-    wanted.sort_by_key(|(_, member)| (member.offset, member.field));
-    wanted.dedup_by_key(|(_, member)| member.field);
-    (wanted, complete)
 }
 
 #[cfg(test)]

@@ -132,7 +132,8 @@ impl Outlook {
         if goes_on {
             return;
         }
-        if job.spec.counts.is_none() {
+        // The node foresees whole shards.
+        if job.spec.counts.is_none() || job.reads_excerpts() {
             *state = OutlookState::Unknown;
             // The first caller has set it.
             let _ = self.told.set(());

@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::members::Digest;
-use forebay_store::{Progress, Shard, ShardHandle, Waited};
+use forebay_store::{Progress, ShardHandle, Waited};
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{Cause, Stage};
 
 use super::JobData;
 use super::assembly::{Assembly, SamplePlace};
 use super::awaited::{Awaited, GATHERED};
+use super::excerpts::is_changed;
 use super::joined::{Difference, Part};
 
 /// Shortest wait that is recorded: shorter ones are look-ups, and a stage per look-up would
@@ -87,6 +88,7 @@ impl Gatherer {
                 Ok(progress) => {
                     self.check_manifest(number, &progress)?;
                     self.check_choice(number, &shard, &progress)?;
+                    self.job.check_excerpt(number, &shard, places)?;
                     counted = progress.counted.then_some(progress.samples);
                 }
                 Err(error) if error.kind() == ErrorKind::Corrupt => broken = Some(error),
@@ -209,7 +211,12 @@ impl Gatherer {
 
     /// Rejects a shard that is not the one whose samples were chosen: by its version at once, and
     /// by its samples as soon as all are known.
-    fn check_choice(&mut self, number: u32, shard: &Shard, progress: &Progress) -> Result<()> {
+    fn check_choice(
+        &mut self,
+        number: u32,
+        shard: &ShardHandle,
+        progress: &Progress,
+    ) -> Result<()> {
         let job = self.job.clone();
         let Some(choice) = job.choice(number).filter(|_| !self.compared.contains(&number)) else {
             return Ok(());
@@ -223,11 +230,13 @@ impl Gatherer {
                 .advise("index the shards again with `forebay index --members`"))
         };
         match &choice.version {
-            Some(listed) if listed != shard.version() => return other(listed, &shard.version()),
+            Some(listed) if listed != shard.object_version() => {
+                return other(listed, &shard.object_version());
+            }
             _ => {}
         }
-        // Of ranges each member is compared instead.
-        if !progress.counted || shard.is_by_ranges() {
+        // Of ranges and excerpts each member is compared instead.
+        if !progress.counted || shard.is_by_ranges() || shard.is_excerpt() {
             return Ok(());
         }
         if let Some(listed) = choice.digest {
@@ -255,6 +264,11 @@ impl Gatherer {
         loop {
             let attempt = self.try_open(shard, samples, stages);
             match waiting.within(job.url(shard), &job.origin, attempt).await {
+                Err(error) if is_changed(&error) && job.reads_excerpts() => {
+                    if let Some(error) = job.changed_excerpt(shard, error).await? {
+                        return Err(error);
+                    }
+                }
                 Err(error)
                     if replaced < REPLACED
                         && job.store.was_replaced(job.url(shard), &job.origin, &error) =>

@@ -76,8 +76,8 @@ impl Located {
 }
 
 impl JobData {
-    /// Opens a shard for samples that are awaited: by ranges where the job's index has their
-    /// places, else as a whole.
+    /// Opens a shard for samples that are awaited: by ranges where the request has their places, by
+    /// an excerpt where the job reads those, else as a whole.
     ///
     /// # Errors
     /// As [`forebay_store::Store::open_ranges`] and [`forebay_store::Store::shard`].
@@ -88,7 +88,10 @@ impl JobData {
         {
             return Ok(open);
         }
-        self.store.shard(url, &self.origin, Urgency::Needed).await
+        match self.open_excerpt(shard, Urgency::Needed).await? {
+            Some(open) => Ok(open),
+            None => self.store.shard(url, &self.origin, Urgency::Needed).await,
+        }
     }
 
     /// Notes a read of parts of a shard that is not here: its bytes and its requests. A shard whose
@@ -123,7 +126,14 @@ impl JobData {
 
 /// Reads places from the wire; none if they are inconsistent.
 fn places_of(located: message::Located) -> Option<Places> {
-    let message::Located { version, bytes, total, fields, samples, .. } = located;
+    let (version, bytes, total) = (located.version.clone(), located.bytes, located.total);
+    let (at, index) = samples_of(located)?;
+    Some(Places::new(version, bytes, total, Catalogue::Sparse(at, index)))
+}
+
+/// Reads samples and their places in the shard from the wire; none if they are inconsistent.
+pub(super) fn samples_of(located: message::Located) -> Option<(Vec<usize>, Index)> {
+    let message::Located { bytes, total, fields, samples, .. } = located;
     let (mut at, mut index) = (Vec::with_capacity(samples.len()), Index::default());
     for (place, IndexedSample { key, bad, members }) in samples {
         if place >= total {
@@ -149,16 +159,19 @@ fn places_of(located: message::Located) -> Option<Places> {
         index.samples.push(Sample { key, offset, end, members, bad });
     }
     index.fields = fields;
-    Some(Places::new(version, bytes, total, Catalogue::Sparse(at, index)))
+    Some((at, index))
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::session) mod tests {
     use forebay_wire::message::Indexed;
 
     use super::*;
 
-    fn located(total: u64, samples: &[(u64, u64, u64, u32)]) -> message::Located {
+    pub(in crate::session) fn located(
+        total: u64,
+        samples: &[(u64, u64, u64, u32)],
+    ) -> message::Located {
         let sample = |&(place, offset, len, field): &(u64, u64, u64, u32)| {
             let members = vec![Indexed { field, offset, len, crc32c: 0 }];
             (place, IndexedSample { key: place.to_string(), bad: None, members })
