@@ -20,7 +20,7 @@ SEED ?= 1
 
 python := .venv/bin/python
 # Folders that hold Python code, and those that hold Python tests.
-python_code := $(wildcard bindings/python cli/bench/contest benches/rivals benches/install benches/link benches/gpu benches/fairness benches/cluster benches/small benches/slow_samples benches/foresight benches/overhead benches/checkpoint benches/tokens deploy/tests examples scripts tests/python)
+python_code := $(wildcard bindings/python cli/bench/contest benches/rivals benches/install benches/link benches/gpu benches/fairness benches/cluster benches/small benches/slow_samples benches/foresight benches/overhead benches/checkpoint benches/tokens benches/projection deploy/tests examples scripts tests/python)
 python_tests := $(wildcard bindings/python/tests tests/python examples/tests cli/bench/contest/tests benches/cluster/tests benches/gpu/tests deploy/tests scripts/tests)
 # Folder with half of the Python tests.
 largest := bindings/python/tests
@@ -101,7 +101,7 @@ python-lint:
 	$(call heading,ruff and mypy)
 	@.venv/bin/ruff check $(python_code)
 	@.venv/bin/mypy
-	@.venv/bin/mypy --config-file scripts/mypy.ini examples cli/bench/contest benches/rivals benches/install benches/link benches/gpu benches/fairness benches/cluster benches/small benches/slow_samples benches/foresight benches/overhead benches/checkpoint benches/tokens
+	@.venv/bin/mypy --config-file scripts/mypy.ini examples cli/bench/contest benches/rivals benches/install benches/link benches/gpu benches/fairness benches/cluster benches/small benches/slow_samples benches/foresight benches/overhead benches/checkpoint benches/tokens benches/projection
 
 .PHONY: style
 style:

@@ -1,9 +1,10 @@
 //! `forebay-origin`: a directory as an S3 and HTTP server, for demonstrations, tests and benches.
 //!
 //! The first line on standard output is the address, printed once it listens. The server runs
-//! until it is interrupted, terminated, or its standard input ends.
+//! until it is interrupted, terminated, or its standard input ends. Each line of that input is
+//! answered by a line with the numbers of requests and of body bytes so far.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -30,7 +31,8 @@ struct Options {
     /// Secret key that is accepted
     #[arg(long, default_value = SECRET_KEY)]
     secret_key: String,
-    /// Stop when standard input ends, that is, when the process that started this one does
+    /// Stop when standard input ends, that is, when the process that started this one does; answer
+    /// each line with the requests and the body bytes so far
     #[arg(long)]
     until_eof: bool,
 }
@@ -44,8 +46,13 @@ fn main() -> Result<()> {
     writeln!(out, "listening on {}", server.endpoint()).doing("say where it listens")?;
     out.flush().doing("say where it listens")?;
     if options.until_eof {
-        let mut ignored = [0; 256];
-        while std::io::stdin().read(&mut ignored).doing("wait for the end of input")? > 0 {}
+        for line in std::io::stdin().lock().lines() {
+            line.doing("wait for the end of input")?;
+            let counts = server.counts();
+            let bytes: u64 = counts.bytes.values().sum();
+            writeln!(out, "{} {bytes}", counts.requests).doing("say what was asked for")?;
+            out.flush().doing("say what was asked for")?;
+        }
     } else {
         loop {
             // The server's threads do the work; a signal ends the process.
