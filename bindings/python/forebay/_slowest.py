@@ -38,4 +38,3 @@ def of_batch(
         }
         for row in heapq.nlargest(_OF_BATCH, range(len(seconds)), key=seconds.__getitem__)
     ]
-
