@@ -90,6 +90,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
             .into());
     }
     manifest.write(&arguments.output)?;
+    members::remove_stale(&manifest, &arguments.output)?;
     Ok(tell(arguments, &manifest, members, &named.left_out)?)
 }
 

@@ -208,6 +208,9 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             Some(members::index_files(paths, manifest, &wanted)?)
         }
     };
+    if !arguments.dry_run {
+        members::remove_stale(plan.manifest(), plan.manifest_path())?;
+    }
     Ok(tell(arguments, &plan, kept, members)?)
 }
 

@@ -155,6 +155,20 @@ def test_replaced_shard_is_told(data, store, tmp_path, monkeypatch):
     assert told.value.places["listed"] != told.value.places["found"]
 
 
+def test_new_manifest_removes_the_member_index_of_the_old_one(data, tmp_path, capfd):
+    manifest = tmp_path / "m.json"
+    members = manifest.with_name(manifest.name + ".members")
+    assert run("index", *data["urls"], "-o", manifest, "--members") == 0
+    assert run("index", *data["urls"], "-o", manifest) == 0
+    assert members.exists(), "the index is that of this manifest"
+    fewer = {"urls": data["urls"][:1], "manifest": str(manifest)}
+    assert run("index", *fewer["urls"], "-o", manifest) == 0
+    assert not members.exists()
+    assert str(members) in capfd.readouterr().err
+    with loader(fewer, "left") as rest:
+        assert len(rows(rest)) == SAMPLES
+
+
 def test_joined_shards_are_read_whole(data, capfd):
     joined = data | {"urls": forebay.Join({"": data["urls"], "more": data["urls"]})}
     with loader(joined, "left", job="joined") as both:

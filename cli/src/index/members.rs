@@ -4,7 +4,7 @@
 //! in parts of bounded size; members that columns are taken from, as batches of a job.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
@@ -32,7 +32,8 @@ const MEMBER_MAX: u64 = 16 << 20;
 /// Options of a verb that writes a member index.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Write an index of all members, too: `MANIFEST.members`, which filters (`where=`) need.
+    /// Write an index of all members, too: `MANIFEST.members`, by which loaders filter (`where=`),
+    /// and fetch only the fields that they name. Without it, one of an earlier manifest is removed.
     #[arg(long)]
     members: bool,
     /// Columns of the member index, as in `json:width,height,caption.len` (values in the JSON of
@@ -233,6 +234,24 @@ fn bytes_of(column: Option<&(String, Rows)>, row: usize) -> Option<&[u8]> {
         Some((_, Rows::Bytes(rows))) => rows.get(row)?.as_deref(),
         _ => None,
     }
+}
+
+/// Removes the member index beside a manifest that was just written, and says so, if it belongs to
+/// another one: every loader would reject it.
+pub(crate) fn remove_stale(manifest: &Manifest, beside: &Path) -> Result<()> {
+    let path = path_of(beside);
+    let checked = MemberIndex::open(&path).and_then(|index| index.check(manifest));
+    // One that cannot be read now may be right.
+    if let Err(error) = checked
+        && matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Corrupt)
+    {
+        let removed = std::fs::remove_file(&path).doing("remove an old member index");
+        removed.map_err(|error| error.at("path", path.display()))?;
+        let said = format!("removed {}, of an earlier manifest", path.display());
+        // Losing a hint harms nothing.
+        let _ = writeln!(std::io::stderr(), "forebay: {said}: --members writes a new one");
+    }
+    Ok(())
 }
 
 /// Indexes shards that are files of this machine, as `forebay pack` has just written them.
