@@ -294,7 +294,8 @@ def check(
         counts=counts,
         sizes=sizes,
         mixture=mixture,
-        manifest=None if manifest is None or joined else _path("manifest", manifest),
+        # Its member index is opened with the job, maybe in another folder.
+        manifest=None if manifest is None or joined else _listing(manifest),
         filtered=filtered,
         binned=binned,
         batch_size=_batch_size(batch_size) if tokens is None else 1,
@@ -492,6 +493,11 @@ def _expand(urls: Urls, allow_pipe: bool, daemon: str | None, timeout: float) ->
     except TypeError:
         raise Invalid(f"urls={urls!r}: give a URL or a list of URLs", {"option": "urls"}) from None
     return _native.expand_list(listed, allow_pipe)
+
+
+def _listing(manifest: str | os.PathLike[str]) -> str:
+    """Return the manifest's URL, or its path as absolute."""
+    return cast(str, _paths.file(_path("manifest", manifest), _paths.here()))
 
 
 def _path(option: str, value: Any) -> str:
