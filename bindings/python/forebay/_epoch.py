@@ -153,9 +153,9 @@ class Epoch(Iterator[Any]):
             raise
         self._pending.popleft()
         self._count(first.errors)
-        native = self._loader._own_native()
-        if made.slowest and native is not None:
-            native.note_slow(json.dumps(made.slowest))
+        own = self._loader._own_native()
+        if made.slowest and own is not None:
+            own.note_slow(json.dumps(made.slowest))
         self._loader._handed_out(first.samples - made.left_out, made.left_out, made.dropped)
         return made
 

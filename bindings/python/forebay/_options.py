@@ -295,7 +295,7 @@ def check(
         sizes=sizes,
         mixture=mixture,
         # Its member index is opened with the job, maybe in another folder.
-        manifest=None if manifest is None or joined else _listing(manifest),
+        manifest=None if manifest is None or joined else _settled(manifest),
         filtered=filtered,
         binned=binned,
         batch_size=_batch_size(batch_size) if tokens is None else 1,
@@ -495,7 +495,7 @@ def _expand(urls: Urls, allow_pipe: bool, daemon: str | None, timeout: float) ->
     return _native.expand_list(listed, allow_pipe)
 
 
-def _listing(manifest: str | os.PathLike[str]) -> str:
+def _settled(manifest: str | os.PathLike[str]) -> str:
     """Return the manifest's URL, or its path as absolute."""
     return cast(str, _paths.file(_path("manifest", manifest), _paths.here()))
 
