@@ -210,7 +210,8 @@ def test_threads_are_summed_by_the_names_without_numbers():
         "    while time.thread_time() < 0.1: pass\n"
         "    done.wait()\n"
         "done = threading.Barrier(3)\n"
-        "for number in range(2): threading.Thread(target=burn, args=(number,), daemon=True).start()\n"
+        "for number in range(2):\n"
+        "    threading.Thread(target=burn, args=(number,), daemon=True).start()\n"
         "while time.process_time() < 0.25: time.sleep(0.01)\n"
         "print(flush=True); sys.stdin.read()"
     )
