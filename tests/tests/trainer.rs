@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forebay_client::{
-    Address, Batch, Connection, Deadline, Loader, LoaderConfig, Next, SlowSample, TIMEOUT_MAX,
+    Address, Batch, Connection, Deadline, Loader, LoaderConfig, Next, TIMEOUT_MAX,
 };
 use forebay_decode::{DType, FieldKind, FieldSpec, Ragged, RawSpec};
 use forebay_error::{Error, ErrorKind, Result};
@@ -17,7 +17,7 @@ use forebay_tests::{
     Origin, PATIENCE, ScriptedDaemon, TrainerConnection, UserHome, config, eventually, job, next,
 };
 use forebay_wire::PROTOCOL_POSITIONS;
-use forebay_wire::message::{Bad, Begin, Decoded, Reply, Request, RunEnd};
+use forebay_wire::message::{Bad, Begin, Decoded, Reply, Request, RunEnd, SlowSample};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -220,9 +220,9 @@ fn trainer_progress_is_reported_to_daemons() {
     let mut peer = daemon.accept();
     peer.register();
     let told: Vec<_> =
-        hears(&mut peer, 3).into_iter().map(|slow| (slow.key, slow.stage, slow.ns)).collect();
-    let of = |key: &str, ns| (key.to_owned(), "map".to_owned(), ns);
-    assert_eq!(told, [of("b", 1_500_000_000), of("a", 250_000_000)]);
+        hears(&mut peer, 3).into_iter().map(|slow| (slow.key, slow.stage, slow.seconds)).collect();
+    let of = |key: &str, seconds| (key.to_owned(), "map".to_owned(), seconds);
+    assert_eq!(told, [of("b", 1.5), of("a", 0.25)]);
 }
 
 /// A daemon that hears of a wait also hears of its end if that is an error.

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_client::{
-    Address, Launch, LoaderConfig, Next, Parts, Passing, RuntimeDirectory, SessionConfig,
-    SlowSample, TRACE, Tally, Trace,
+    Address, Launch, LoaderConfig, Next, Parts, Passing, RuntimeDirectory, SessionConfig, TRACE,
+    Tally, Trace,
 };
 use forebay_decode::{Device, FieldSpec};
 use forebay_engine::plan;
@@ -17,7 +17,7 @@ use forebay_source::Options;
 use forebay_wire::fork::Generation;
 use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{
-    Bad, Begin, Binning, Chosen, Extent, Joined, Mixture, Open, Order, Picked,
+    Bad, Begin, Binning, Chosen, Extent, Joined, Mixture, Open, Order, Picked, SlowSample,
 };
 use pyo3::prelude::*;
 use serde::Deserialize;

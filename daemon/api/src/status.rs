@@ -4,7 +4,6 @@ mod text;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use forebay_checkpoints::CheckpointsReport;
 use forebay_error::Error;
@@ -282,12 +281,14 @@ pub fn decoders(told: Vec<Decoded>) -> BTreeMap<String, BTreeMap<String, u64>> {
 /// Returns the slowest samples of a job, as its trainer reports them.
 #[must_use]
 pub fn slowest(told: Vec<message::SlowSample>) -> Vec<SlowSample> {
-    let named = told.into_iter().take(SLOWEST_NAMED).map(|slow| SlowSample {
+    // JSON has no other numbers.
+    let told = told.into_iter().filter(|slow| slow.seconds.is_finite());
+    let named = told.take(SLOWEST_NAMED).map(|slow| SlowSample {
         key: cut(&slow.key),
         url: cut(&slow.url),
         stage: cut(&slow.stage),
         field: slow.field.map(|field| cut(&field)),
-        seconds: Duration::from_nanos(slow.ns).as_secs_f64(),
+        seconds: slow.seconds,
     });
     named.collect()
 }
@@ -319,8 +320,10 @@ mod tests {
             url: "\x1b[2J".repeat(1000),
             stage: "map".to_owned(),
             field: None,
-            ns: 2_000_000,
+            seconds: 0.002,
         };
+        let none = message::SlowSample { seconds: f64::NAN, ..one(0) };
+        assert_eq!(slowest(vec![none]), []);
         let told = slowest((0..SLOWEST_NAMED + 5).map(one).collect());
         assert_eq!(told.len(), SLOWEST_NAMED);
         assert!(told.iter().all(|slow| slow.url.chars().count() == TEXT_MAX));

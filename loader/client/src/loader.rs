@@ -28,7 +28,7 @@ use forebay_wire::clock::now_ns;
 use forebay_wire::fork::Generation;
 use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{
-    self, Bad, Begin, Bytes, Cause, Decoded, Opened, Progress, RunEnd, Stage,
+    self, Bad, Begin, Bytes, Cause, Decoded, Opened, Progress, RunEnd, SlowSample, Stage,
 };
 use serde::Serialize;
 
@@ -41,7 +41,6 @@ use lending::Lending;
 use order::{InOrder, Threads};
 use retiring::{Busy, Retiring};
 pub use rows::{Batch, Rows, View};
-pub use slowest::SlowSample;
 use stages::decoding;
 use telling::Telling;
 
@@ -188,7 +187,7 @@ impl Counts {
             waiting_ns: 0,
             decoded: ways.map(|(by, why, rows)| Decoded { by, why, rows }).collect(),
             waits: each,
-            slowest: stats.slowest.iter().map(message::SlowSample::from).collect(),
+            slowest: stats.slowest.clone(),
         }
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::message::{Bytes, Cause};
 
 /// A trainer's progress and waits over all its epochs.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Batches.
     pub batches: u64,
@@ -27,7 +27,7 @@ pub struct Progress {
 }
 
 /// A sample that took long to decode, or to be treated by user code.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SlowSample {
     /// The sample's key.
     pub key: String,
@@ -37,8 +37,8 @@ pub struct SlowSample {
     pub stage: String,
     /// The field, unless the work treats whole samples.
     pub field: Option<String>,
-    /// Nanoseconds.
-    pub ns: u64,
+    /// Duration in seconds.
+    pub seconds: f64,
 }
 
 /// Slow samples kept by name: one screen.

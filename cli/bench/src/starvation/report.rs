@@ -5,9 +5,9 @@ pub(super) mod text;
 use std::fmt;
 use std::time::Duration;
 
-use forebay_client::{SlowSample, WaitReport};
+use forebay_client::WaitReport;
 use forebay_error::{Doing, Result};
-use forebay_wire::message::{Cause, LeftOut};
+use forebay_wire::message::{Cause, LeftOut, SlowSample};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 

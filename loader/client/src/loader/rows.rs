@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use forebay_decode::{BadSample, Column, Decoded, Decoder, Output, Record, Routes};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::clock::now_ns;
-use forebay_wire::message::{self, Member, Sample};
+use forebay_wire::message::{self, Member, Sample, SlowSample};
 
 use super::Work;
 use super::lending::{Lending, Loan};
-use super::slowest::{self, SlowSample};
+use super::slowest;
 use crate::lease::Lease;
 
 /// A batch of decoded samples.

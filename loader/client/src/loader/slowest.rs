@@ -4,32 +4,7 @@ use std::time::Duration;
 
 use forebay_decode::Record;
 use forebay_error::shown;
-use forebay_wire::message::{self, Cause, SLOWEST_NAMED};
-use serde::{Deserialize, Serialize};
-
-/// A sample that took long.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SlowSample {
-    /// The sample's key.
-    pub key: String,
-    /// The sample's shard, as errors show it.
-    pub url: String,
-    /// The work: `decode`, or user code's `select`, `map` or `transform`.
-    pub stage: String,
-    /// The field, unless the work treats whole samples.
-    pub field: Option<String>,
-    /// Duration in seconds.
-    pub seconds: f64,
-}
-
-impl From<&SlowSample> for message::SlowSample {
-    fn from(slow: &SlowSample) -> Self {
-        let SlowSample { key, url, stage, field, seconds } = slow.clone();
-        // A time that is none counts for none.
-        let took = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        Self { key, url, stage, field, ns: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) }
-    }
-}
+use forebay_wire::message::{Cause, SLOWEST_NAMED, SlowSample};
 
 /// Names the slowest decodes of a batch.
 pub(super) fn named(

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use forebay_client::SlowSample;
+use forebay_wire::message::SlowSample;
 
 use super::{EpochReport, Report};
 use crate::contest;
