@@ -81,15 +81,20 @@ impl Documents {
     /// `NotFound` if there is none; `Invalid` for that of another manifest; as
     /// [`MemberIndex::new`].
     pub fn members(&self, manifest: &Manifest) -> Result<MemberIndex> {
-        let index = match self {
-            Self::Local(path) => MemberIndex::open(&path_of(path))?,
-            Self::Remote(url, reads) => {
-                let url = path_of(Path::new(url)).to_string_lossy().into_owned();
-                MemberIndex::new(Box::new(RemoteObject::open(&url, reads.clone())?), url)?
-            }
-        };
+        let index = self.unchecked_members()?;
         index.check(manifest)?;
         Ok(index)
+    }
+
+    /// Opens the member index, which may be that of another manifest.
+    fn unchecked_members(&self) -> Result<MemberIndex> {
+        match self {
+            Self::Local(path) => MemberIndex::open(&path_of(path)),
+            Self::Remote(url, reads) => {
+                let url = path_of(Path::new(url)).to_string_lossy().into_owned();
+                MemberIndex::new(Box::new(RemoteObject::open(&url, reads.clone())?), url)
+            }
+        }
     }
 
     /// Opens the member index for the samples of `urls`, which the manifest lists; none if there is
@@ -98,11 +103,13 @@ impl Documents {
     /// # Errors
     /// As [`Documents::manifest`] and [`Documents::members`].
     pub fn locator(&self, urls: &[String]) -> Result<Option<Locator>> {
-        let manifest = self.manifest()?;
-        let index = match self.members(&manifest) {
+        // Most data sets have no index; only for one is the manifest read again.
+        let index = match self.unchecked_members() {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             index => index?,
         };
+        let manifest = self.manifest()?;
+        index.check(&manifest)?;
         let listed = manifest.of(urls).map_err(|error| error.at("path", self))?;
         let shards =
             listed.numbers.iter().zip(urls).map(|(number, url)| {
