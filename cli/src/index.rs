@@ -90,7 +90,9 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
             .into());
     }
     manifest.write(&arguments.output)?;
-    members::remove_stale(&manifest, &arguments.output)?;
+    if members.is_none() {
+        members::remove_stale(&manifest, &arguments.output)?;
+    }
     Ok(tell(arguments, &manifest, members, &named.left_out)?)
 }
 

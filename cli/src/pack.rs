@@ -208,7 +208,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             Some(members::index_files(paths, manifest, &wanted)?)
         }
     };
-    if !arguments.dry_run {
+    if members.is_none() && !arguments.dry_run {
         members::remove_stale(plan.manifest(), plan.manifest_path())?;
     }
     Ok(tell(arguments, &plan, kept, members)?)

@@ -37,7 +37,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Its bytes in the excerpt, without header and padding.
+    /// Bytes in the excerpt, without header and padding.
     fn data(&self) -> Range<u64> {
         self.at..self.at + self.len
     }

@@ -33,10 +33,15 @@ def cpu_seconds(pids: Iterable[int]) -> float:
             stat = Path(f"/proc/{pid}/stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        # The command's name, in brackets, may hold anything; fields are counted behind it. Its own
-        # user and kernel time, then those of the children that it waited for.
-        ticks += sum(int(field) for field in stat.rpartition(")")[2].split()[11:15])
+        # Those of the children that it waited for come behind its own.
+        ticks += sum(_times(stat))
     return ticks / CLOCK_TICKS
+
+
+def _times(stat: str) -> list[int]:
+    """Return user and kernel time of a `stat`, then those of its ended children, in ticks."""
+    # The command's name, in brackets, may hold anything; fields are counted behind it.
+    return [int(field) for field in stat.rpartition(")")[2].split()[11:15]]
 
 
 def thread_seconds(pids: Iterable[int]) -> dict[str, float]:
@@ -48,12 +53,11 @@ def thread_seconds(pids: Iterable[int]) -> dict[str, float]:
     for pid in pids:
         try:
             for task in Path(f"/proc/{pid}/task").iterdir():
-                before, _, after = (task / "stat").read_text().rpartition(")")
-                name = before.partition("(")[2]
+                stat = (task / "stat").read_text()
+                name = stat.rpartition(")")[0].partition("(")[2]
                 kind, dash, number = name.rpartition("-")
                 name = kind if dash and number.isdigit() else name
-                spent = sum(int(field) for field in after.split()[11:13])
-                ticks[name] = ticks.get(name, 0) + spent
+                ticks[name] = ticks.get(name, 0) + sum(_times(stat)[:2])
         except (FileNotFoundError, ProcessLookupError):
             # It ended meanwhile.
             continue
