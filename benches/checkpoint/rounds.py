@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import processes
+from settings import Settings
+from settling import settle
 
 Figures = dict[str, float]
 Play = Callable[[int], Figures]
@@ -61,18 +63,21 @@ class Table(NamedTuple):
         return Spread.of([one / other for one, other in pairs])
 
 
-def take_turns(row: str, contenders: Mapping[str, Play], rounds: int) -> Table:
+def take_turns(row: str, contenders: Mapping[str, Play], settings: Settings) -> Table:
     """Play all contenders in each round, behind one round that counts for nothing.
+
+    Each begins on a disk that has nothing left to do.
 
     The first round maps memory, opens connections and imports what is imported late.
     """
     names = list(contenders)
     runs: dict[str, list[Figures]] = {name: [] for name in names}
-    for number in range(-1, rounds):
+    for number in range(-1, settings.rounds):
         for at in range(len(names)):
             name = names[(number + at) % len(names)]
-            told = "warm-up" if number < 0 else f"round {number + 1} of {rounds}"
+            told = "warm-up" if number < 0 else f"round {number + 1} of {settings.rounds}"
             say(f"{row}: {told}, {name}")
+            settle(settings.directory)
             busy, since = Busy.now(), time.monotonic()
             figures = contenders[name](number)
             figures["others_cores"] = busy.others(time.monotonic() - since)

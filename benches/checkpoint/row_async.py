@@ -41,7 +41,7 @@ def measure(settings: Settings) -> dict[str, Table]:
             return figures
 
         plays = {"filesystem": by_filesystem, "writer": by_writer}
-        return {"async": take_turns("blocked under async_save", plays, settings.rounds)}
+        return {"async": take_turns("blocked under async_save", plays, settings)}
 
 
 def judge(tables: dict[str, Table]) -> list[Verdict]:

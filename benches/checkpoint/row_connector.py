@@ -51,7 +51,7 @@ def measure(settings: Settings) -> dict[str, Table]:
             return figures | {"published": figures["seconds"] + drained["seconds"]}
 
         plays = {"connector": by_connector, "writer": by_writer}
-        return {its.name: take_turns(f"connector, {its.name}", plays, settings.rounds)}
+        return {its.name: take_turns(f"connector, {its.name}", plays, settings)}
 
 
 def _store(settings: Settings) -> AbstractContextManager[Store]:

@@ -38,14 +38,14 @@ def measure(settings: Settings) -> dict[str, Table]:
             return figures
 
         plays = {"fio": lambda _: fio.write(disk, size, RANKS), "file": write}
-        written = take_turns("DLIO's 8B shape, write", plays, settings.rounds)
+        written = take_turns("DLIO's 8B shape, write", plays, settings)
         try:
             fio.prepare(disk, size, RANKS)
             plays = {
                 "fio": lambda _: fio.read(disk, size, RANKS),
                 "file": lambda _: ranks.do("load", way="file", place=place),
             }
-            read = take_turns("DLIO's 8B shape, read", plays, settings.rounds)
+            read = take_turns("DLIO's 8B shape, read", plays, settings)
         finally:
             shutil.rmtree(disk, ignore_errors=True)
     return {"write": written, "read": read}

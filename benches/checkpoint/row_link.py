@@ -66,7 +66,7 @@ def measure(settings: Settings) -> dict[str, Table]:
             return {"up": up["rate"], "down": down["rate"]}
 
         plays = {"tcp": plainly, "forebay": up_and_down}
-        return {"link": take_turns("over 1 Gbit/s", plays, settings.rounds)}
+        return {"link": take_turns("over 1 Gbit/s", plays, settings)}
 
 
 def judge(tables: dict[str, Table]) -> list[Verdict]:

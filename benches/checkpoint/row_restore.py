@@ -37,7 +37,7 @@ def measure(settings: Settings) -> dict[str, Table]:
                 ranks.do("save", way=way, place=place)
                 ranks.do("wait", place=place, level="published")
             plays = contenders((ranks, daemon, its), plain, disk)
-            return {"restore": take_turns("restore", plays, settings.rounds)}
+            return {"restore": take_turns("restore", plays, settings)}
         finally:
             shutil.rmtree(plain, ignore_errors=True)
             shutil.rmtree(disk, ignore_errors=True)

@@ -32,11 +32,11 @@ def measure(settings: Settings) -> dict[str, Table]:
         size = settings.size(1 << 30)
         with group(daemon.environment, size) as ranks:
             plays = contenders(settings, (ranks, daemon, its), ("bytes", "file", "writer"))
-            tables["one rank"] = take_turns("staged, one rank", plays, settings.rounds)
+            tables["one rank"] = take_turns("staged, one rank", plays, settings)
         size = settings.size(512 << 20)
         with group(daemon.environment, size, 2) as ranks:
             plays = contenders(settings, (ranks, daemon, its), ("writer",))
-            tables["two ranks"] = take_turns("staged, two ranks", plays, settings.rounds)
+            tables["two ranks"] = take_turns("staged, two ranks", plays, settings)
     return tables
 
 

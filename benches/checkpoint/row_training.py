@@ -54,7 +54,7 @@ def measure(settings: Settings) -> dict[str, Table]:
                 return figures | {"drained_for": left["seconds"]}
 
             plays = {"alone": alone, "beside": beside}
-            return {"training": take_turns("training", plays, settings.rounds)}
+            return {"training": take_turns("training", plays, settings)}
     finally:
         shutil.rmtree(shards, ignore_errors=True)
 

@@ -7,7 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_client::{CheckpointPlace, CheckpointWriter, Level, Push, SaveConfig};
+use forebay_client::{
+    CheckpointPlace, CheckpointReader, CheckpointWriter, Level, Push, SaveConfig,
+};
 use forebay_error::{Error, ErrorKind};
 use forebay_testkit::{ACCESS_KEY, Ceph, Fault, SECRET_KEY, When, skip};
 use forebay_tests::{
@@ -535,6 +537,44 @@ fn pushed_folder_is_restored_as_it_was() {
     fs::create_dir(&to).unwrap();
     let push = Push { folder: &to, place: &place, step: None, overwrite: true, job: "test" };
     assert_eq!(push.run(&mut |_, _| {}).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+/// Each part is described at its end, as tensors of torch's archives are: a reader looks there
+/// first, and asks for the next description ahead of time. The disk reads each block once.
+#[test]
+fn glances_ahead_read_no_block_twice() {
+    let bench = SavingNode::to_folder();
+    // Longer than the lent memory; parts start and end within blocks.
+    let (part, parts) = (31 * MIB + 4097, 5);
+    let whole = bytes(part * parts, 1);
+    bench.save_alone("0", 1, &whole);
+    let mut reader = CheckpointReader::open(&bench.place("0")).unwrap();
+    let read = |reader: &mut CheckpointReader, at: usize, len: usize| {
+        let mut some = vec![0; len];
+        assert_eq!(reader.read_at(at as u64, &mut some).unwrap(), len);
+        assert!(some == whole[at..at + len], "{len} bytes at {at} differ");
+    };
+    for number in 0..parts {
+        let start = number * part;
+        for end in [start + part, start + 2 * part] {
+            reader.prefetch(end as u64 - 1000, 1000).unwrap();
+        }
+        read(&mut reader, start + part - 1000, 1000);
+        read(&mut reader, start, 500);
+        read(&mut reader, start + 500, part - 500);
+    }
+    let report = bench.daemon().node().checkpoints.report();
+    assert_eq!(report.restored_local_bytes, whole.len() as u64);
+    drop(reader);
+    // Any other order gives the same bytes.
+    let mut reader = CheckpointReader::open(&bench.place("0")).unwrap();
+    for step in 0..200_usize {
+        let at = step * 7_919_993 % whole.len();
+        let len = (step * 104_729 % (9 * MIB)).min(whole.len() - at);
+        reader.prefetch((at / 2) as u64, u64::MAX).unwrap();
+        read(&mut reader, at, len);
+    }
+    reader.prefetch(u64::MAX, u64::MAX).unwrap();
 }
 
 /// Numbers for those who watch a node follow a checkpoint through its levels.

@@ -166,6 +166,15 @@ impl CheckpointReader {
         read.map_err(|error| failed(py, &self.interrupt, &error))
     }
 
+    /// Asks for bytes that will be read soon.
+    fn prefetch(&self, py: Python<'_>, offset: u64, size: u64) -> PyResult<()> {
+        let asked = py.detach(|| {
+            let mut reader = lock(&self.reader);
+            reader.as_mut().ok_or_else(closed)?.prefetch(offset, size)
+        });
+        asked.map_err(|error| failed(py, &self.interrupt, &error))
+    }
+
     /// Ends the connection.
     fn close(&self, py: Python<'_>) {
         py.detach(|| drop(lock(&self.reader).take()));

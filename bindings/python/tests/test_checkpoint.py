@@ -89,6 +89,14 @@ def test_stored_file_behaves_like_a_file(url):
         assert file.read() == content
         with pytest.raises(ValueError, match="negative"):
             file.seek(-1)
+        # Asking for bytes moves nothing, and may go beyond the end.
+        for offset, size in ((8_999_000, 1_001), (0, 2**62), (2**62, 1)):
+            file.prefetch(offset, size)
+        assert file.tell() == len(content)
+        file.seek(-1_000, io.SEEK_END)
+        assert file.read() == content[-1_000:]
+    with pytest.raises(ValueError, match="closed"):
+        file.prefetch(0, 1)
     with io.BufferedReader(checkpoint.open(url)) as buffered:
         assert buffered.read() == content
 
@@ -204,6 +212,26 @@ def test_writer_and_reader_can_be_pickled(url):
     reader = pickle.loads(pickle.dumps(checkpoint.Reader(url, thread_count=2)))
     dcp.load(found, storage_reader=reader)
     assert same(found, state(7))
+
+
+def test_descriptions_are_asked_for_ahead(url, monkeypatch):
+    """Tensors longer than lent memory, beside short ones in one block."""
+    wanted = {f"{n}": torch.full((items,), float(n)) for n, items in enumerate((18 << 20, 3, 9, 0))}
+    dcp.save(wanted, storage_writer=checkpoint.Writer(url))
+    asked: list[tuple[int, int]] = []
+    own = checkpoint.StoredFile.prefetch
+
+    def prefetch(file, offset, size):
+        asked.append((offset, size))
+        own(file, offset, size)
+
+    monkeypatch.setattr(checkpoint.StoredFile, "prefetch", prefetch)
+    checkpoint.wait(url, "published", PATIENCE)
+    found = {name: torch.zeros_like(value) for name, value in wanted.items()}
+    dcp.load(found, storage_reader=checkpoint.Reader(url))
+    assert same(found, wanted)
+    # All but the first are asked for once while the tensor before is read.
+    assert len(set(asked)) == len(wanted)
 
 
 def test_threads_share_what_a_rank_reads(url, monkeypatch):

@@ -213,7 +213,7 @@ async fn staged_bytes_are_encrypted_and_come_back() {
     let key = bench.key("a.key", 1);
     let allowed = ["a".to_owned()];
     let (len, padded) = (9_000, 12_288);
-    let lent = LentRegion::create("lent", 1 << 20).unwrap();
+    let lent = LentRegion::create("lent", 1 << 20, usize::MAX).unwrap();
     lent.fill(0, &pattern(len, 7)).unwrap();
     let store = bench.open(Some(&key)).await;
     let file = store.stage(ID, padded, &allowed).await.unwrap();

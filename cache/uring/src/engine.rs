@@ -192,7 +192,7 @@ impl Engine {
     pub async fn open(&self, path: &Path, open: Open) -> Result<DiskFile> {
         let path = path.to_owned();
         let opened = tokio::task::spawn_blocking(move || Opened::open(&path, open)).await;
-        self.seat(opened.map_err(|error| interrupted("open a file", &error))??).await
+        Ok(self.seat(opened.map_err(|error| interrupted("open a file", &error))??))
     }
 
     /// Takes over a descriptor opened elsewhere, with the flags it has.
@@ -201,7 +201,7 @@ impl Engine {
     /// If the descriptor cannot be asked for its flags and alignment.
     pub async fn adopt(&self, fd: OwnedFd) -> Result<DiskFile> {
         let opened = tokio::task::spawn_blocking(move || Opened::adopt(fd)).await;
-        self.seat(opened.map_err(|error| interrupted("adopt a file", &error))??).await
+        Ok(self.seat(opened.map_err(|error| interrupted("adopt a file", &error))??))
     }
 
     /// Reads from `offset` until `into` is full or the file ends. An encrypted file's bytes are
@@ -315,11 +315,8 @@ impl Engine {
         Operation::prepare(made, &self.running.shared, self.faults.as_ref(), ready)
     }
 
-    async fn seat(&self, opened: Opened) -> Result<DiskFile> {
-        let (reply, answer) = oneshot::channel();
-        let permit = self.running.shared.queue.permit().await?;
-        self.running.shared.queue.push([Order::Seat { opened, reply, permit }]);
-        answer.await.map_err(|_| closed())
+    fn seat(&self, opened: Opened) -> DiskFile {
+        self.running.shared.seated(opened)
     }
 }
 

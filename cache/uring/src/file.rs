@@ -107,6 +107,16 @@ impl DiskFile {
         self.inner.opened.direct
     }
 
+    /// Sets disk space aside from `from` on, so that a full disk shows before the write. A shorter
+    /// file becomes `from + len` bytes long: direct writes within its length run side by side,
+    /// those beyond it one by one. Blocks on the file system.
+    ///
+    /// # Errors
+    /// `Full` if the disk has no space; by errno otherwise.
+    pub fn reserve(&self, from: u64, len: u64) -> Result<()> {
+        reserve(&self.inner.opened.fd, from, len).map_err(|error| self.blame(error, from))
+    }
+
     /// The path it was opened by, or the one the kernel knew when it was adopted.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
@@ -149,7 +159,7 @@ impl Opened {
         let place = |error: Error| error.at("path", path.display());
         let (fd, direct) = open_direct(path, open).map_err(place)?;
         if let Open::Create { len } = open
-            && let Err(error) = reserve(&fd, len)
+            && let Err(error) = reserve(&fd, 0, len)
         {
             // A file that could not get its space is no file: the name must be free for a retry.
             rustix::fs::unlink(path).doing("remove a file that got no space").map_err(place)?;
@@ -201,15 +211,24 @@ pub fn ask_for_direct(fd: BorrowedFd<'_>) -> Result<bool> {
     }
 }
 
-/// Makes the file `len` bytes long with its disk space set aside, so that a full disk shows now.
-fn reserve(fd: &OwnedFd, len: u64) -> Result<()> {
+/// Sets disk space aside, and makes the file as long.
+fn reserve(fd: &OwnedFd, from: u64, len: u64) -> Result<()> {
     if len == 0 {
         return Ok(());
     }
-    match rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, len) {
+    match rustix::fs::fallocate(fd, FallocateFlags::empty(), from, len) {
         // No reservation on this file system: a full disk will show at the write instead.
-        Err(Errno::OPNOTSUPP) => rustix::fs::ftruncate(fd, len).doing("size a file"),
+        Err(Errno::OPNOTSUPP) => lengthen(fd, from.saturating_add(len)),
         other => other.doing("reserve disk space"),
+    }
+}
+
+/// Makes a file `len` bytes long if it is shorter.
+fn lengthen(fd: &OwnedFd, len: u64) -> Result<()> {
+    let stat = rustix::fs::fstat(fd).doing("stat a file")?;
+    match u64::try_from(stat.st_size).is_ok_and(|held| held < len) {
+        true => rustix::fs::ftruncate(fd, len).doing("size a file"),
+        false => Ok(()),
     }
 }
 

@@ -1,7 +1,8 @@
 //! One memfd-backed mapping, on the largest pages the machine will give.
 //!
-//! A region is fully backed before anyone holds it, and never shrinks, so touching it
-//! cannot raise SIGBUS; what cannot be backed is the error `Full` at creation.
+//! A region is backed before anyone touches it, and never shrinks, so touching it cannot raise
+//! SIGBUS; what cannot be backed is the error `Full`. Regions of this process are backed as a whole
+//! when they are created, memory for a client step by step, while the client uses the first steps.
 //!
 //! Large pages are tried by a ladder, because the kernel pins and walks pages per operation: 2 MiB
 //! pages cost a tenth of the CPU of 4 KiB ones. The rungs: reserved huge pages (`MFD_HUGETLB`),
@@ -11,8 +12,8 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -51,6 +52,10 @@ pub struct Region {
     free_list: FreeList,
     fd: OwnedFd,
     pages: PageReport,
+    /// Bytes from the start on that are backed.
+    backed: AtomicUsize,
+    /// Held while more is backed.
+    backing: Mutex<()>,
     id: u64,
 }
 
@@ -69,7 +74,7 @@ impl Region {
     /// `Invalid` for a length of zero or one that overflows, `Full` if the machine lacks the
     /// memory.
     pub fn create(name: &str, len: usize) -> Result<Arc<Self>> {
-        Self::build(name, len, SealFlags::FUTURE_WRITE)
+        Self::build(name, len, usize::MAX, SealFlags::FUTURE_WRITE)
     }
 
     /// The same for memory whose descriptor leaves the process: the set of seals is sealed too.
@@ -79,15 +84,16 @@ impl Region {
     /// # Errors
     /// As [`Region::create`].
     pub fn create_sealed(name: &str, len: usize) -> Result<Arc<Self>> {
-        Self::build(name, len, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
+        Self::build(name, len, usize::MAX, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
     }
 
-    /// The same for memory that its receiver may map to write, as [`crate::LentRegion`].
-    pub(crate) fn create_lent(name: &str, len: usize) -> Result<Arc<Self>> {
-        Self::build(name, len, SealFlags::SEAL)
+    /// The same for memory that its receiver may map to write, as [`crate::LentRegion`]. `first`:
+    /// bytes that are backed at once.
+    pub(crate) fn create_lent(name: &str, len: usize, first: usize) -> Result<Arc<Self>> {
+        Self::build(name, len, first, SealFlags::SEAL)
     }
 
-    fn build(name: &str, len: usize, extra: SealFlags) -> Result<Arc<Self>> {
+    fn build(name: &str, len: usize, first: usize, extra: SealFlags) -> Result<Arc<Self>> {
         let len = len
             .checked_next_multiple_of(CHUNK)
             .filter(|len| (1..=isize::MAX as usize).contains(len))
@@ -99,7 +105,8 @@ impl Region {
                 .at("region", name)
                 .at("bytes", len)
             })?;
-        let (fd, map, pages) = climb(name, len).map_err(|error| {
+        let first = first.min(len).next_multiple_of(CHUNK);
+        let (fd, map, pages) = climb(name, len, first).map_err(|error| {
             error.at("region", name).at("bytes", len).advise("lower the budget or free memory")
         })?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | extra)
@@ -112,6 +119,8 @@ impl Region {
             free_list: FreeList::new(len),
             fd,
             pages,
+            backed: AtomicUsize::new(first),
+            backing: Mutex::new(()),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         }))
     }
@@ -127,6 +136,30 @@ impl Region {
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
         self.map.len()
+    }
+
+    /// Bytes from the start on that are backed.
+    pub(crate) fn backed(&self) -> usize {
+        self.backed.load(Ordering::Acquire)
+    }
+
+    /// Backs the bytes up to an end, which is rounded up to 2 MiB. Blocks while the kernel zeroes
+    /// them.
+    ///
+    /// # Errors
+    /// `Full` if the machine lacks the memory.
+    pub(crate) fn back(&self, end: usize) -> Result<()> {
+        let end = end.min(self.len()).next_multiple_of(CHUNK);
+        let _guard = self.backing.lock().unwrap_or_else(PoisonError::into_inner);
+        let backed = self.backed();
+        if backed < end {
+            if self.pages.hugetlb == 0 {
+                self.map.collapse(backed..end)?;
+            }
+            self.map.populate(backed..end)?;
+            self.backed.store(end, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Returns the pages the region got.
@@ -166,20 +199,20 @@ impl fmt::Debug for Region {
     }
 }
 
-/// Tries the rungs from the top and returns backed memory.
-fn climb(name: &str, len: usize) -> Result<(OwnedFd, Mapping, PageReport)> {
+/// Tries the rungs from the top and returns memory whose `first` bytes are backed.
+fn climb(name: &str, len: usize, first: usize) -> Result<(OwnedFd, Mapping, PageReport)> {
     // A refused reservation is the normal case (no huge pages set aside), so the next rung is not
     // a hidden failure: the report shows which one held.
     if let Ok((fd, map)) =
         Mapping::of_new_memfd(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)
-        && map.populate().is_ok()
+        && map.populate(0..first).is_ok()
     {
         return Ok((fd, map, PageReport { hugetlb: len, ..PageReport::default() }));
     }
     check_available(len)?;
     let (fd, map) = Mapping::of_new_memfd(name, len, MemfdFlags::empty())?;
-    let collapsed = map.collapse()?;
-    map.populate()?;
+    let collapsed = map.collapse(0..first)?;
+    map.populate(0..first)?;
     Ok((fd, map, PageReport { collapsed, small: len - collapsed, ..PageReport::default() }))
 }
 

@@ -84,7 +84,7 @@ async fn memory_of_others_is_rejected() {
         let (dir, arena, cipher) = (tempfile::tempdir().unwrap(), arena(MIB), cipher());
         let path = dir.path().join("part");
         let file = create(&engine, &path, &cipher).await;
-        let lent = LentRegion::create("lent", MIB).unwrap();
+        let lent = LentRegion::create("lent", MIB, usize::MAX).unwrap();
         let span = || lent.span(0..GRANULE as u64).unwrap();
         let frozen = arena.lease(GRANULE).await.unwrap().freeze();
         let short = arena.lease(GRANULE).await.unwrap();
@@ -106,7 +106,7 @@ async fn memory_of_others_is_rejected() {
 
 #[test]
 fn lent_bytes_are_copied_by_the_kernel() {
-    let lent = LentRegion::create("lent", MIB).unwrap();
+    let lent = LentRegion::create("lent", MIB, usize::MAX).unwrap();
     lent.fill(4096, &pattern(5000, 1)).unwrap();
     let span = lent.span(4096..4096 + 5000).unwrap();
     let mut copy = vec![0; 5000];

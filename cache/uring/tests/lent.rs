@@ -15,7 +15,7 @@ async fn lent_bytes_reach_the_file_and_come_back() {
     on_each(4, async |engine| {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("part");
-        let lent = LentRegion::create("lent", 4 * MIB).unwrap();
+        let lent = LentRegion::create("lent", 4 * MIB, usize::MAX).unwrap();
         let client = File::from(lent.fd().try_clone_to_owned().unwrap());
         client.write_all_at(&pattern(MIB, 3), MIB as u64).unwrap();
         let file = engine.open(&path, Open::Create { len: 2 * MIB as u64 }).await.unwrap();
@@ -38,7 +38,7 @@ async fn lent_bytes_reach_the_file_and_come_back() {
 
 #[test]
 fn filled_bytes_are_seen_by_the_client() {
-    let lent = LentRegion::create("lent", 2 * MIB).unwrap();
+    let lent = LentRegion::create("lent", 2 * MIB, usize::MAX).unwrap();
     lent.fill(4096, &pattern(5000, 1)).unwrap();
     let client = File::from(lent.fd().try_clone_to_owned().unwrap());
     let mut seen = vec![0; 5000];
@@ -50,7 +50,7 @@ fn filled_bytes_are_seen_by_the_client() {
 
 #[test]
 fn client_can_neither_resize_nor_reseal_lent_memory() {
-    let lent = LentRegion::create("lent", 1).unwrap();
+    let lent = LentRegion::create("lent", 1, usize::MAX).unwrap();
     let client = File::from(lent.fd().try_clone_to_owned().unwrap());
     assert!(client.set_len(0).is_err() && client.set_len(1 << 30).is_err());
     let seals = fcntl_get_seals(&client).unwrap();
@@ -59,11 +59,30 @@ fn client_can_neither_resize_nor_reseal_lent_memory() {
 
 #[test]
 fn ranges_outside_of_lent_memory_are_rejected() {
-    let lent = LentRegion::create("lent", 2 * MIB).unwrap();
+    let lent = LentRegion::create("lent", 2 * MIB, usize::MAX).unwrap();
     let end = lent.len() as u64;
     assert!(lent.span(end..end).unwrap().is_empty());
     #[expect(clippy::reversed_empty_ranges, reason = "a client may say so")]
     for range in [0..end + 1, end..end + 1, 5..4, u64::MAX - 1..u64::MAX] {
         assert_eq!(lent.span(range).unwrap_err().kind(), ErrorKind::Invalid);
     }
+}
+
+#[test]
+fn lent_memory_is_backed_step_by_step() {
+    let lent = LentRegion::create("lent", 8 * MIB, 2 * MIB).unwrap();
+    assert_eq!((lent.len(), lent.backed()), (8 * MIB, 2 * MIB));
+    let beyond = 0..2 * MIB as u64 + 1;
+    assert_eq!(lent.span(beyond.clone()).unwrap_err().kind(), ErrorKind::Invalid);
+    lent.back(2 * MIB + 1).unwrap();
+    assert_eq!(lent.backed(), 4 * MIB, "whole huge pages");
+    lent.span(beyond).unwrap();
+    // Once more, and less, changes nothing.
+    lent.fill(4096, &pattern(5000, 1)).unwrap();
+    lent.back(MIB).unwrap();
+    lent.back(usize::MAX).unwrap();
+    assert_eq!(lent.backed(), 8 * MIB);
+    let mut seen = vec![0; 5000];
+    lent.span(4096..8 * MIB as u64).unwrap().copy_to(&mut seen).unwrap();
+    assert!(seen == pattern(5000, 1));
 }

@@ -249,7 +249,17 @@ impl Drop for SmallDisk {
 async fn file_is_unregistered_with_its_last_clone() {
     let engine = start(EngineChoice::Ring, 4);
     let dir = tempfile::tempdir().unwrap();
+    let arena = arena(2 * MIB);
+    let read_often = async |file: &DiskFile| {
+        for _ in 0..16 {
+            let done = engine.read(file, 0, arena.lease(GRANULE).await.unwrap()).await;
+            assert!(done.span[..done.result.unwrap()] == pattern(MIB, 1)[..GRANULE]);
+        }
+    };
     let file = written(&engine, &dir.path().join("f"), &pattern(MIB, 1)).await;
+    // Registering costs more than few operations gain.
+    assert_eq!((engine.report().files, engine.report().registered_files), (1, 0));
+    read_often(&file).await;
     let clone = file.clone();
     assert_eq!((engine.report().files, engine.report().registered_files), (1, 1));
     drop(file);
@@ -257,16 +267,19 @@ async fn file_is_unregistered_with_its_last_clone() {
     drop(clone);
     assert_eq!((engine.report().files, engine.report().registered_files), (0, 0));
     // More openings than the table has places: each index is used again.
-    let arena = arena(2 * MIB);
     for round in 0..1100u32 {
         let path = dir.path().join("small");
         std::fs::write(&path, round.to_le_bytes()).unwrap();
         let file = engine.open(&path, Open::Read).await.unwrap();
-        let done = engine.read(&file, 0, arena.lease(GRANULE).await.unwrap()).await;
-        assert_eq!(done.result.unwrap(), 4);
-        assert_eq!(done.span[..4], round.to_le_bytes());
+        for _ in 0..16 {
+            let done = engine.read(&file, 0, arena.lease(GRANULE).await.unwrap()).await;
+            assert_eq!(done.result.unwrap(), 4);
+            assert_eq!(done.span[..4], round.to_le_bytes());
+        }
+        assert_eq!(engine.report().registered_files, 1);
     }
-    let file = written(&engine, &dir.path().join("f"), &pattern(MIB, 1)).await;
+    let file = written(&engine, &dir.path().join("g"), &pattern(MIB, 1)).await;
+    read_often(&file).await;
     assert_eq!(engine.report().registered_files, 1);
     // Another engine's index means nothing here: the descriptor itself is used.
     let other = start(EngineChoice::Ring, 4);

@@ -22,6 +22,7 @@ mod remove;
 mod replicas;
 mod report;
 mod save;
+mod saves;
 mod tidy;
 mod unsealed;
 mod upload;
@@ -51,6 +52,7 @@ use keeping::Keeping;
 use lanes::Lanes;
 use places::Places;
 use registry::{Registry, Tracked};
+use saves::Saves;
 use wait::is_final;
 
 /// Bandwidth limits remembered: one per rule in use.
@@ -93,6 +95,7 @@ pub(crate) struct Inner {
     lanes: Lanes,
     /// Objects that are being written.
     places: Places,
+    saves: Saves,
     /// Set once the registry has what was staged before.
     resumed: SetOnce<()>,
 }
@@ -111,6 +114,7 @@ impl Checkpoints {
             rates: Mutex::new(LruCache::new(RATES)),
             lanes: Lanes::new(slabs),
             places: Places::default(),
+            saves: Saves::default(),
             resumed: SetOnce::new(),
         });
         let checkpoints = Self { inner, tasks: Arc::default() };

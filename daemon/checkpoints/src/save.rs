@@ -12,6 +12,7 @@ use forebay_uring::{GRANULE, LentRegion};
 use forebay_wire::checkpoint::{BLOCK, Block, Save};
 
 use crate::clock::now_ms;
+use crate::saves::UnderWay;
 use crate::unsealed::Unsealed;
 use crate::{Checkpoints, Inner, checked_url};
 
@@ -36,6 +37,7 @@ pub struct Saving {
     blocks: Mutex<BTreeMap<u64, (u64, u32)>>,
     /// Bytes of room; held while it grows.
     room: tokio::sync::Mutex<u64>,
+    _under_way: UnderWay,
 }
 
 /// Facts for the record of a file that is not sealed yet.
@@ -68,6 +70,7 @@ impl Checkpoints {
         // Rejects a place before room is made for it.
         self.inner.sink(&url, &options)?;
         let tiers = self.inner.check_rule(&url, expected)?;
+        let under_way = self.inner.saves.begin();
         let file = self.inner.stage(id, expected, &tiers).await?;
         Ok(Saving {
             inner: self.inner.clone(),
@@ -75,6 +78,7 @@ impl Checkpoints {
             draft: Draft { id, url, name, is_lone, job, writer, options },
             blocks: Mutex::default(),
             room: tokio::sync::Mutex::new(expected),
+            _under_way: under_way,
         })
     }
 
@@ -116,14 +120,8 @@ impl Saving {
         self.make_room(start + padded).await?;
         // A disk that others fill has less room than the tier may use.
         while let Err(error) = self.file.write(start, span()?).await {
-            if error.kind() != ErrorKind::Full {
+            if error.kind() != ErrorKind::Full || !self.inner.free().await {
                 return Err(error);
-            }
-            if !self.inner.free().await {
-                return Err(error.advise(
-                    "free space on the tier's disk, or lower the tier's capacity below what others \
-                     leave there",
-                ));
             }
         }
         match self.blocks().insert(number, (len, crc)) {
@@ -138,7 +136,7 @@ impl Saving {
         let mut room = self.room.lock().await;
         let Some(need) = end.checked_sub(*room).filter(|need| *need > 0) else { return Ok(()) };
         let mut more = need.max((*room).min(GROWTH));
-        while let Err(error) = self.file.grow(more).await {
+        while let Err(error) = self.file.grow(*room, more).await {
             match error.kind() {
                 ErrorKind::Full if more > need => more = need,
                 ErrorKind::Full if self.inner.free().await => {}

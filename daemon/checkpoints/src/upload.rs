@@ -116,6 +116,7 @@ impl Inner {
             // Its bytes are put last, by the publication.
             _ if record.commit.is_some() => {}
             Progress::Staged | Progress::Uploading { .. } => {
+                self.saves.pass().await;
                 let Some(tag) = self.upload(tracked).await? else { return Ok(()) };
                 let at_ms = now_ms();
                 if !record.is_lone {

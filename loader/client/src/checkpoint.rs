@@ -179,6 +179,12 @@ struct Line {
     receiver: Receiver,
     lent: Lent,
     place: CheckpointPlace,
+    /// Slots that may be used so far: the daemon backs more meanwhile.
+    backed: usize,
+    /// Slots that were used so far.
+    begun: usize,
+    /// Slots that were used, and are free again.
+    free: Vec<usize>,
 }
 
 impl Line {
@@ -198,7 +204,14 @@ impl Line {
             let what = "the daemon lends less memory than a block";
             return Err(Error::new(ErrorKind::Invalid, what).at("bytes", lent.len()));
         }
-        Ok((Self { connection, receiver, lent, place: place.clone() }, reply))
+        let (place, free) = (place.clone(), Vec::new());
+        let mut line = Self { connection, receiver, lent, place, backed: 0, begun: 0, free };
+        while line.backed == 0 {
+            if line.hear()?.is_some() {
+                return Err(unexpected());
+            }
+        }
+        Ok((line, reply))
     }
 
     /// Number of blocks that the lent memory holds.
@@ -206,13 +219,45 @@ impl Line {
         self.lent.len() / BLOCK as usize
     }
 
+    /// Number of slots that may be used now.
+    fn free_slots(&self) -> usize {
+        self.free.len() + self.backed - self.begun
+    }
+
+    /// Takes a slot, if there is one.
+    fn slot(&mut self) -> Option<usize> {
+        if let Some(slot) = self.free.pop() {
+            return Some(slot);
+        }
+        let is_backed = self.begun < self.backed;
+        self.begun += usize::from(is_backed);
+        is_backed.then(|| self.begun - 1)
+    }
+
     fn send(&self, request: Request) -> Result<()> {
         let request = message::Request::Checkpoint(Box::new(request));
         self.connection.put(&request, &Deadline::after(self.place.timeout))
     }
 
+    /// Waits for a message: an answer, or none if it was about the lent memory.
+    fn hear(&mut self) -> Result<Option<Reply>> {
+        match take(&self.connection, &mut self.receiver, &self.place)? {
+            Reply::Backed { bytes } => {
+                let slots = usize::try_from(bytes / BLOCK).unwrap_or(usize::MAX);
+                self.backed = slots.clamp(self.backed, self.slots());
+                Ok(None)
+            }
+            answer => Ok(Some(answer)),
+        }
+    }
+
+    /// Waits for an answer.
     fn receive(&mut self) -> Result<Reply> {
-        take(&self.connection, &mut self.receiver, &self.place)
+        loop {
+            if let Some(answer) = self.hear()? {
+                return Ok(answer);
+            }
+        }
     }
 }
 

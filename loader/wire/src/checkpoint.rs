@@ -129,7 +129,7 @@ pub enum Reply {
     /// Answers [`Request::Save`]. With the first answer on a connection comes the descriptor of
     /// the lent memory.
     Ready {
-        /// Length of the lent memory.
+        /// Length of the lent memory, of which [`Reply::Backed`] may be used.
         memory: u64,
     },
     /// Answers [`Request::Write`] and [`Request::Read`].
@@ -142,7 +142,7 @@ pub enum Reply {
     /// Answers [`Request::Load`]. With the first answer on a connection comes the descriptor of
     /// the lent memory.
     Found {
-        /// Length of the lent memory.
+        /// Length of the lent memory, of which [`Reply::Backed`] may be used.
         memory: u64,
         /// Length of the file.
         len: u64,
@@ -162,6 +162,12 @@ pub enum Reply {
     },
     /// Answers [`Request::Remove`].
     Removed(Removed),
+    /// Tells that lent memory may be used, without a request: the daemon has backed it. The first
+    /// comes right after the descriptor.
+    Backed {
+        /// Bytes from the start on that may be used.
+        bytes: u64,
+    },
 }
 
 /// A published checkpoint.

@@ -23,6 +23,7 @@ mod metered;
 mod mixture;
 mod progress;
 mod request_kind;
+mod shared_map;
 pub mod slab;
 pub mod socket;
 

@@ -7,23 +7,16 @@
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
-use forebay_error::{Doing, Error, ErrorKind, Result};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use forebay_error::{Error, ErrorKind, Result};
+use rustix::mm::ProtFlags;
 
-/// A slab mapped read-only; unmapped when its last guard is gone.
-pub struct Slab {
-    start: NonNull<u8>,
-    len: usize,
-}
+use crate::shared_map::SharedMap;
 
-// SAFETY: the mapping is process-wide, read-only here, and lives until drop; threads share only
-// immutable reads of it.
-unsafe impl Send for Slab {}
-// SAFETY: as above: no method writes through the pointer.
-unsafe impl Sync for Slab {}
+/// A slab mapped read-only; unmapped when its last guard is gone. Threads share only immutable
+/// reads of it.
+pub struct Slab(SharedMap);
 
 impl Slab {
     /// Maps a descriptor that came with a slab message.
@@ -31,23 +24,7 @@ impl Slab {
     /// # Errors
     /// `Invalid` if the descriptor is smaller than announced; otherwise the error of `mmap`.
     pub fn map(descriptor: OwnedFd, len: u64) -> Result<Arc<Self>> {
-        let held = rustix::fs::fstat(&descriptor).doing("stat the slab")?.st_size;
-        let len = usize::try_from(len)
-            .ok()
-            .filter(|len| *len > 0 && u64::try_from(held).is_ok_and(|held| held >= *len as u64))
-            .ok_or_else(|| {
-                Error::new(ErrorKind::Invalid, "the slab does not have the announced size")
-                    .at("announced", len)
-                    .at("held", held)
-            })?;
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours; the
-        // daemon sealed the descriptor against shrinking, so no access can fault past its end.
-        let start = unsafe {
-            mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, &descriptor, 0)
-        }
-        .doing("map the slab")?;
-        let start = NonNull::new(start.cast()).expect("mmap never returns null on success");
-        Ok(Arc::new(Self { start, len }))
+        Ok(Arc::new(Self(SharedMap::new(&descriptor, len, ProtFlags::READ)?)))
     }
 
     /// Returns the bytes of a range that the daemon named.
@@ -58,7 +35,7 @@ impl Slab {
         let range = usize::try_from(offset)
             .ok()
             .zip(usize::try_from(len).ok())
-            .filter(|(offset, len)| offset.checked_add(*len).is_some_and(|end| end <= self.len));
+            .filter(|(offset, len)| offset.checked_add(*len).is_some_and(|end| end <= self.len()));
         let Some((offset, len)) = range else {
             return Err(Error::new(
                 ErrorKind::Invalid,
@@ -69,41 +46,33 @@ impl Slab {
         };
         // SAFETY: the range was checked to lie inside the mapping, which lives as long as `self`;
         // the caller holds the slot's guard, so the daemon does not write these bytes.
-        Ok(unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset), len) })
+        Ok(unsafe { std::slice::from_raw_parts(self.0.start().as_ptr().add(offset), len) })
     }
 
     /// Returns the mapped addresses, for copies to a device, which may read only ranges of held
     /// slots.
     #[must_use]
     pub fn addresses(&self) -> Range<usize> {
-        let start = self.start.as_ptr() as usize;
-        start..start + self.len
+        let start = self.0.start().as_ptr() as usize;
+        start..start + self.len()
     }
 
     /// Returns the slab's length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.len
+        self.0.len()
     }
 
     /// Never true: an empty slab is rejected when it is mapped.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        false
     }
 }
 
 impl fmt::Debug for Slab {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Slab").field("len", &self.len).finish_non_exhaustive()
-    }
-}
-
-impl Drop for Slab {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made by `map` with this start and length, and every slice of it
-        // borrowed `self`. A failure leaves address space mapped, which harms nobody.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+        f.debug_struct("Slab").field("len", &self.len()).finish_non_exhaustive()
     }
 }
 

@@ -50,9 +50,20 @@ _TOKEN_BYTES = 16
 _THREADS_MAX = 64
 
 
+# Bytes at the end of an archive that hold its description, with room to spare: 3 records of some
+# 100 bytes each.
+_DESCRIBED = 4 << 10
+
+
 def identity_of(name: str) -> bytes:
     """Return the identity of a file whose name holds a random part."""
     return hashlib.sha256(name.encode()).digest()[:ID_BYTES]
+
+
+def prefetch_end(file: StoredFile, stored: Any) -> None:
+    """Ask for the end of a stored tensor, which torch reads first."""
+    end = stored.offset + stored.length
+    file.prefetch(max(stored.offset, end - _DESCRIBED), min(stored.length, _DESCRIBED))
 
 
 class _Places(FileSystem):
@@ -263,8 +274,12 @@ class Reader(FileSystemReader):
         """Restore tensors; return the items that torch has to read."""
         left = []
         for name, of_file in groupby(items, lambda item: self._stored(item).relative_path):
+            wanted = list(of_file)
             with StoredFile((self.path, name), self.fs.way) as file:
-                for item in of_file:
+                for number, item in enumerate(wanted):
+                    # Tensors are described at the end of their archives.
+                    for near in wanted[number : number + 2]:
+                        prefetch_end(file, self._stored(near))
                     stored = self._stored(item)
                     view = self._slice_file(file, stored)
                     is_plain = not stored.transform_descriptors

@@ -185,6 +185,20 @@ class StoredFile(io.RawIOBase):
         self.readinto(found)
         return bytes(found)
 
+    def prefetch(self, offset: int, size: int) -> None:
+        """Ask for bytes that will be read soon, such as a description at the end of the file.
+
+        Bytes that are read in their order need no such call.
+
+        Parameters
+        ----------
+        offset, size
+            Range of the file. As much of it is read as the file's lent memory has room for.
+        """
+        if self.closed:
+            raise ValueError("the file is closed")
+        self._native.prefetch(offset, size)
+
     def close(self) -> None:
         """Close the file."""
         if hasattr(self, "_native") and not self.closed:

@@ -289,17 +289,19 @@ enum At<'a> {
 /// Returns the file's layout: Lustre's own, else the preferred block size of its file system (GPFS
 /// and NFS report their transfer size); and the reason a reported layout is unknown.
 fn layout_of(at: &At<'_>, stat: &rustix::fs::Stat, attribute: &str) -> (Layout, Option<Error>) {
-    let mut value = vec![0; ATTRIBUTE_MAX];
-    let mut fault = None;
-    let asked = match at {
-        At::Path(path) => rustix::fs::getxattr(*path, attribute, &mut value[..]),
-        At::Descriptor(fd) => rustix::fs::fgetxattr(fd, attribute, &mut value[..]),
+    let ask = |value: &mut [u8]| match at {
+        At::Path(path) => rustix::fs::getxattr(*path, attribute, value),
+        At::Descriptor(fd) => rustix::fs::fgetxattr(fd, attribute, value),
     };
-    // Other file systems have no such attribute, each with an error of its own.
-    if let Ok(len) = asked {
-        match Layout::of_lustre(&value[..len]) {
-            Ok(layout) => return (layout, None),
-            Err(error) => fault = Some(error),
+    let mut fault = None;
+    // Other file systems have no such attribute, each with an error of its own. Without memory to
+    // put it in, the kernel tells the length alone.
+    if ask(&mut []).is_ok() {
+        let mut value = vec![0; ATTRIBUTE_MAX];
+        match ask(&mut value).map(|len| Layout::of_lustre(&value[..len])) {
+            Ok(Ok(layout)) => return (layout, None),
+            Ok(Err(error)) => fault = Some(error),
+            Err(_) => {}
         }
     }
     let of_file = u64::try_from(stat.st_blksize).unwrap_or(0);

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use forebay_error::{Doing, Result};
+use forebay_error::Result;
 use forebay_uring::{Arena, DiskFile, Engine, Frozen};
-use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::Errno;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::blocks::Blocks;
@@ -106,11 +104,6 @@ impl DiskTarget {
         if len == 0 {
             return Ok(());
         }
-        self.on_disk(move |_, _| match fallocate(&file, FallocateFlags::empty(), from, len) {
-            // This file system reserves no space: a full disk shows at the write.
-            Err(Errno::OPNOTSUPP) => Ok(()),
-            other => other.doing("reserve disk space for a shard that is unpacked"),
-        })
-        .await
+        self.on_disk(move |_, _| file.reserve(from, len)).await
     }
 }

@@ -137,12 +137,12 @@ impl StagedFile {
         self.tier.name()
     }
 
-    /// Takes room for `bytes` more.
+    /// Takes room for `bytes` more, where it has room for `from` so far.
     ///
     /// # Errors
-    /// `Full` if there is none.
-    pub async fn grow(&self, bytes: u64) -> Result<()> {
-        self.tier.grow_staged(&self.id, bytes).await
+    /// `Full` if there is none; those of the device.
+    pub async fn grow(&self, from: u64, bytes: u64) -> Result<()> {
+        self.tier.grow_staged((&self.id, &self.file), from, bytes).await
     }
 
     /// Writes a client's bytes at an offset, a multiple of 4 KiB.

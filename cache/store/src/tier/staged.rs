@@ -144,12 +144,20 @@ impl Tier {
         created
     }
 
-    /// Takes room for more bytes of a file.
+    /// Takes room and disk space for `bytes` more of a file, which has `from` so far.
     ///
     /// # Errors
-    /// `Full` if there is none.
-    pub(crate) async fn grow_staged(&self, id: &str, bytes: u64) -> Result<()> {
+    /// `Full` if there is none; those of the device.
+    pub(crate) async fn grow_staged(
+        &self,
+        (id, file): (&str, &DiskFile),
+        from: u64,
+        bytes: u64,
+    ) -> Result<()> {
         let more = self.make_room_to_stage(bytes).await?;
+        let file = file.clone();
+        let reserved = self.on_disk(move |_| file.reserve(from, bytes)).await;
+        self.answered(reserved).map_err(advise_if_full)?;
         if let Some(space) = self.staged_room().get(id) {
             space.join(&more);
         }
@@ -193,7 +201,7 @@ impl Tier {
 
     /// Counts a write of a staged file, or notes its failure.
     fn note_staged(&self, wrote: Result<Done>, bytes: u64) -> Result<()> {
-        self.answered(wrote.and_then(|done| done.result))?;
+        self.answered(wrote.and_then(|done| done.result)).map_err(advise_if_full)?;
         self.0.tally.written_bytes.add(bytes);
         if let Some(mut wear) = self.wear() {
             // Counted, never a reason to reject a checkpoint.
@@ -348,5 +356,16 @@ impl Tier {
         self.on_disk(move |directory| directory.remove_staged(&name)).await?;
         self.staged_room().remove(id);
         Ok(())
+    }
+}
+
+/// Tells what helps against a disk that others fill: it has less room than the tier may use.
+fn advise_if_full(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Full => error.advise(
+            "free space on the tier's disk, or lower the tier's capacity below what others leave \
+             there",
+        ),
+        _ => error,
     }
 }

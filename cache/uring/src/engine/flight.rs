@@ -398,7 +398,7 @@ pub(super) mod tests {
         let shared = shared();
         // tmpfs states no alignment, so the default of 4 KiB holds wherever the test runs.
         let memfd = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let file = shared.seated(Opened::adopt(memfd).unwrap(), None);
+        let file = shared.seated(Opened::adopt(memfd).unwrap());
         let arena = Arena::new(Region::create("test", 1).unwrap());
         let span = arena.try_lease(blocks * UNIT).unwrap();
         let mut transfer = Transfer::new(direction, file, UNIT as u64, Memory::Span(span)).unwrap();

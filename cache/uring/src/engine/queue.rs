@@ -16,7 +16,6 @@ use rustix::io::Errno;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::flight::Flight;
-use crate::file::{DiskFile, Opened};
 use crate::region::Region;
 
 /// Permits per operation in flight: one batch with the kernel, one ready to follow it, so that the
@@ -29,8 +28,6 @@ pub(super) enum Order {
     Fly(Flight),
     /// Register a region's memory.
     Attach { region: Arc<Region>, reply: oneshot::Sender<bool>, permit: OwnedSemaphorePermit },
-    /// Give a file its place in the ring's table.
-    Seat { opened: Opened, reply: oneshot::Sender<DiskFile>, permit: OwnedSemaphorePermit },
 }
 
 /// Something whose owner is gone.
@@ -234,8 +231,8 @@ impl Order {
     pub(super) fn refuse(self) {
         match self {
             Self::Fly(flight) => flight.land(Err(super::closed())),
-            // The senders drop, and whoever asked sees that the engine is gone.
-            Self::Attach { .. } | Self::Seat { .. } => {}
+            // The sender drops, and whoever asked sees that the engine is gone.
+            Self::Attach { .. } => {}
         }
     }
 }

@@ -4,7 +4,8 @@
 //! drops retires its table entry.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use super::config::EngineConfig;
@@ -139,12 +140,37 @@ impl Shared {
         drop(gone);
     }
 
-    /// Gives an opened file its seat: `index` in the ring's table, if it got one.
-    pub(super) fn seated(self: &Arc<Self>, opened: Opened, index: Option<u32>) -> DiskFile {
-        let seat =
-            Seat { shared: Arc::downgrade(self), engine: self.id, index, buffered: !opened.direct };
-        seat.count(&self.files, |counter, by| counter.fetch_add(by, Ordering::Relaxed));
+    /// Gives an opened file its seat.
+    pub(super) fn seated(self: &Arc<Self>, opened: Opened) -> DiskFile {
+        let seat = Seat {
+            shared: Arc::downgrade(self),
+            engine: self.id,
+            index: OnceLock::new(),
+            operations: AtomicU32::new(0),
+            buffered: !opened.direct,
+        };
+        self.files.open.fetch_add(1, Ordering::Relaxed);
+        self.files.buffered.fetch_add(usize::from(seat.buffered), Ordering::Relaxed);
         DiskFile::new(opened, seat)
+    }
+
+    /// Counts an operation of a file, and registers the file by `set` with the `after`th. Threads
+    /// of the engine only.
+    pub(super) fn count(
+        &self,
+        file: &DiskFile,
+        after: u32,
+        set: impl FnOnce(BorrowedFd<'_>) -> Option<u32>,
+    ) {
+        let seat = file.seat();
+        if seat.engine == self.id
+            && seat.index.get().is_none()
+            && seat.operations.fetch_add(1, Ordering::Relaxed) + 1 == after
+            && let Some(index) = set(file.as_fd())
+            && seat.index.set(index).is_ok()
+        {
+            self.files.registered.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -177,29 +203,27 @@ impl Drop for Attachment {
 pub(crate) struct Seat {
     shared: Weak<Shared>,
     engine: u64,
-    index: Option<u32>,
+    index: OnceLock<u32>,
+    /// Operations so far, up to the one with which the file is registered.
+    operations: AtomicU32,
     buffered: bool,
 }
 
 impl Seat {
     /// The file's index in the table of the engine `engine`, if it is that engine's.
     pub(super) fn index_at(&self, engine: u64) -> Option<u32> {
-        self.index.filter(|_| self.engine == engine)
-    }
-
-    fn count(&self, files: &Files, change: impl Fn(&AtomicUsize, usize) -> usize) {
-        change(&files.open, 1);
-        change(&files.registered, usize::from(self.index.is_some()));
-        change(&files.buffered, usize::from(self.buffered));
+        self.index.get().copied().filter(|_| self.engine == engine)
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else { return };
-        self.count(&shared.files, |counter, by| counter.fetch_sub(by, Ordering::Relaxed));
-        if let Some(index) = self.index {
-            shared.queue.retire(Retired::File(index));
+        shared.files.open.fetch_sub(1, Ordering::Relaxed);
+        shared.files.buffered.fetch_sub(usize::from(self.buffered), Ordering::Relaxed);
+        if let Some(index) = self.index.get() {
+            shared.files.registered.fetch_sub(1, Ordering::Relaxed);
+            shared.queue.retire(Retired::File(*index));
         }
     }
 }

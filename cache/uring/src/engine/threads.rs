@@ -53,10 +53,6 @@ impl Carrier for Worker {
                     // The caller may have stopped waiting; the booking holds all the same.
                     let _unheard = reply.send(false);
                 }
-                Order::Seat { opened, reply, permit } => {
-                    drop(permit);
-                    drop(reply.send(shared.seated(opened, None)));
-                }
             }
         }
     }

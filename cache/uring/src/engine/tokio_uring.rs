@@ -101,6 +101,9 @@ impl Service {
     fn carry_out(&self, order: Order) {
         match order {
             Order::Fly(flight) => {
+                // Without a seat each operation takes a descriptor of its own.
+                let (_, file, ..) = flight.attempted();
+                self.shared.count(file, 1, |fd| self.files.borrow_mut().insert(fd));
                 let place = Arc::clone(&self.room).try_acquire_owned();
                 let place = place.expect("no more orders are taken than there is room for");
                 let (shared, files) = (Arc::clone(&self.shared), Rc::clone(&self.files));
@@ -111,11 +114,6 @@ impl Service {
                 drop((region, permit));
                 // The caller may have stopped waiting; the booking holds all the same.
                 let _unheard = reply.send(false);
-            }
-            Order::Seat { opened, reply, permit } => {
-                let index = self.files.borrow_mut().insert(opened.fd.as_fd());
-                drop(permit);
-                drop(reply.send(self.shared.seated(opened, index)));
             }
         }
     }

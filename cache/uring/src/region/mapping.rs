@@ -2,6 +2,7 @@
 //!
 //! The value owns its address range alone and unmaps it once, on drop.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 
@@ -129,16 +130,18 @@ impl Mapping {
         self.len
     }
 
-    /// Joins pages into huge ones, chunk by chunk; returns the bytes that were joined.
+    /// Joins pages of a range into huge ones, chunk by chunk; returns the bytes that were joined.
+    /// The range starts and ends at a multiple of [`CHUNK`].
     ///
     /// # Errors
     /// `Full` if there is not even the memory for small pages.
-    pub(super) fn collapse(&self) -> Result<usize> {
+    pub(super) fn collapse(&self, range: Range<usize>) -> Result<usize> {
         let mut collapsed = 0;
-        for offset in (0..self.len).step_by(CHUNK) {
+        for offset in range.step_by(CHUNK) {
             // The kernel refuses a chunk without any page, and zeroes less when there is only one.
-            self.populate_range(offset, GRANULE)?;
-            // SAFETY: offset < len, so the chunk lies inside our mapping (len is a multiple).
+            self.populate(offset..offset + GRANULE)?;
+            // SAFETY: populating has checked that the chunk begins inside our mapping, whose length
+            // is a multiple of it.
             let chunk = unsafe { self.base.as_ptr().add(offset) };
             // SAFETY: the chunk is ours; collapsing changes which pages back it, not its bytes.
             let code = unsafe { libc::madvise(chunk.cast(), CHUNK, libc::MADV_COLLAPSE) };
@@ -153,20 +156,16 @@ impl Mapping {
         Ok(collapsed)
     }
 
-    /// Backs every page now, so that no later touch can fail.
+    /// Backs the pages of a range now, so that no later touch of them can fail.
     ///
     /// # Errors
     /// `Full` if there is not the memory.
-    pub(super) fn populate(&self) -> Result<()> {
-        self.populate_range(0, self.len)
-    }
-
-    fn populate_range(&self, offset: usize, len: usize) -> Result<()> {
-        debug_assert!(offset + len <= self.len);
+    pub(super) fn populate(&self, range: Range<usize>) -> Result<()> {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} leaves the mapping");
         // SAFETY: the range is inside our own writable mapping; populating keeps its bytes.
         let populated = unsafe {
-            let start = self.base.as_ptr().add(offset);
-            rustix::mm::madvise(start.cast(), len, Advice::LinuxPopulateWrite)
+            let start = self.base.as_ptr().add(range.start);
+            rustix::mm::madvise(start.cast(), range.len(), Advice::LinuxPopulateWrite)
         };
         match populated {
             // A SIGBUS or SIGSEGV of a write appears here as EFAULT.

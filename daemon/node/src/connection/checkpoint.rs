@@ -20,8 +20,12 @@ use super::{Connection, Outgoing, Rider};
 use crate::audit::Entry;
 
 /// Most memory lent to a client: sixteen blocks, so that it fills some while the disk writes
-/// others. A shorter file gets as much as it needs: zeroing all of it takes some 10 ms.
+/// others. A shorter file gets as much as it needs.
 const LENT: usize = 64 << 20;
+
+/// Lent memory that is backed at a time: the client fills one block of it while the disk has the
+/// other.
+const BACKED_AT_ONCE: usize = 2 * wire::BLOCK as usize;
 
 /// Memory lent for a `.metadata`, whose length is unknown: most have less than a block, and four of
 /// them keep a disk busy.
@@ -43,8 +47,13 @@ pub(super) struct Client {
     failed: Arc<Mutex<Option<Error>>>,
 }
 
-/// Blocks under way, at most: a client names none twice, so more are none of ours.
-const BLOCKS_AT_ONCE: usize = LENT / wire::BLOCK as usize;
+/// Blocks that the disk reads for a client at once, at most: a client names none twice, so more are
+/// none of ours.
+const READ_AT_ONCE: usize = LENT / wire::BLOCK as usize;
+
+/// Blocks that the disk writes for a client at once: half, so that the client fills the others
+/// meanwhile. A virtual disk may answer to all that it has at one time.
+const WRITTEN_AT_ONCE: usize = READ_AT_ONCE / 2;
 
 impl Connection {
     /// Serves a request about checkpoints. A failure is told; the connection lives on.
@@ -121,17 +130,22 @@ impl Connection {
             };
             let memory = self.node.slabs.reserve_in_turn(bytes);
             let grant = tokio::time::timeout(LENDS_WITHIN, memory).await.map_err(full)??;
-            let made =
-                tokio::task::spawn_blocking(move || LentRegion::create("forebay-lent", bytes));
+            let make = move || LentRegion::create("forebay-lent", bytes, BACKED_AT_ONCE);
             let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
-            self.checkpoint.lent = Some((Arc::new(made.await.map_err(closed)??), grant));
+            let made = tokio::task::spawn_blocking(make).await.map_err(closed)??;
+            self.checkpoint.lent = Some((Arc::new(made), grant));
         }
         let Some((lent, _)) = &self.checkpoint.lent else { return Ok(()) };
+        let lent = lent.clone();
         let rider = is_new.then(|| Rider::Lent(lent.clone()));
         let reply = reply(lent.len() as u64);
         let frame = frame::encode(&Reply::Checkpoint(Box::new(reply)))?;
         let gone = |_| Error::new(ErrorKind::Closed, "the client is gone");
-        self.outgoing.send((frame, rider)).await.map_err(gone)
+        self.outgoing.send((frame, rider)).await.map_err(gone)?;
+        if is_new {
+            self.tasks.spawn(back(lent, self.outgoing.clone()));
+        }
+        Ok(())
     }
 
     async fn write_block(&mut self, block: Block) -> Result<()> {
@@ -139,7 +153,8 @@ impl Connection {
             return Err(Error::new(ErrorKind::Invalid, "no file is being saved"));
         };
         let (lent, saving) = (lent.clone(), saving.clone());
-        self.serve_block(block.number, async move { saving.write(block, &lent).await }).await
+        let write = async move { saving.write(block, &lent).await };
+        self.serve_block(block.number, WRITTEN_AT_ONCE, write).await
     }
 
     async fn read_block(&mut self, block: Block, is_distrusted: bool) -> Result<()> {
@@ -149,18 +164,19 @@ impl Connection {
         let (lent, loading, node) = (lent.clone(), loading.clone(), self.node.clone());
         let read =
             async move { node.checkpoints.read(&loading, block, &lent, is_distrusted).await };
-        self.serve_block(block.number, read).await
+        self.serve_block(block.number, READ_AT_ONCE, read).await
     }
 
     /// Serves a block beside others; at the limit, requests wait.
     async fn serve_block(
         &mut self,
         number: u64,
+        at_once: usize,
         work: impl Future<Output = Result<()>> + Send + 'static,
     ) -> Result<()> {
         let checkpoint = &mut self.checkpoint;
         while checkpoint.blocks.try_join_next().is_some() {}
-        while checkpoint.blocks.len() >= BLOCKS_AT_ONCE {
+        while checkpoint.blocks.len() >= at_once {
             checkpoint.blocks.join_next().await;
         }
         let (outgoing, failed) = (self.outgoing.clone(), checkpoint.failed.clone());
@@ -278,5 +294,29 @@ impl Connection {
             let _ = super::send(&outgoing, &reply).await;
         });
         Ok(())
+    }
+}
+
+/// Backs the rest of lent memory while the client uses the first of it.
+async fn back(lent: Arc<LentRegion>, outgoing: mpsc::Sender<Outgoing>) {
+    loop {
+        let bytes = lent.backed();
+        let backed = wire::Reply::Backed { bytes: bytes as u64 };
+        let told = super::send(&outgoing, &Reply::Checkpoint(Box::new(backed))).await;
+        if told.is_err() || bytes == lent.len() {
+            return;
+        }
+        let more = lent.clone();
+        let backing = tokio::task::spawn_blocking(move || more.back(bytes + BACKED_AT_ONCE));
+        match backing.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                let what = "a checkpoint goes on with less lent memory than it was granted";
+                tracing::warn!(bytes, %error, "{what}");
+                return;
+            }
+            // The daemon shuts down.
+            Err(_) => return,
+        }
     }
 }

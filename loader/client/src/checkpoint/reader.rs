@@ -12,21 +12,23 @@ use super::{CheckpointPlace, Line, unexpected};
 /// (256 KiB of L2 at least, in servers of the last ten years).
 const AT_ONCE: usize = 64 << 10;
 
+/// Slots that stay for blocks out of order: torch's archives are described at their end, that of
+/// the tensor that is read and that of the next.
+const OUT_OF_ORDER: usize = 2;
+
 /// A file of a published checkpoint.
 pub struct CheckpointReader {
     line: Line,
     url: String,
     len: u64,
     blocks: Option<Vec<u32>>,
-    /// Slots without a block.
-    free: Vec<usize>,
     /// Slots of blocks on their way, by the block's number.
     reading: HashMap<u64, usize>,
     /// Blocks that are here.
     here: HashMap<u64, Here>,
     /// Counts uses.
     uses: u64,
-    /// Block that was read last.
+    /// Block that was read last, apart from those that came out of order.
     last: Option<u64>,
 }
 
@@ -53,9 +55,9 @@ impl CheckpointReader {
         if blocks.as_ref().is_some_and(|blocks| !is_whole(blocks)) {
             return Err(unexpected());
         }
-        let (free, url) = ((0..line.slots()).collect(), format!("{}/{}", place.url, place.name));
+        let url = format!("{}/{}", place.url, place.name);
         let (reading, here) = (HashMap::new(), HashMap::new());
-        Ok(Self { line, url, len, blocks, free, reading, here, uses: 0, last: None })
+        Ok(Self { line, url, len, blocks, reading, here, uses: 0, last: None })
     }
 
     /// Length of the file.
@@ -112,6 +114,37 @@ impl CheckpointReader {
         Ok(done)
     }
 
+    /// Asks for bytes that will be read soon, as far as memory is free. A failure shows when they
+    /// are read.
+    ///
+    /// # Errors
+    /// `Closed` if the daemon ended.
+    pub fn prefetch(&mut self, offset: u64, len: u64) -> Result<()> {
+        let end = self.len.min(offset.saturating_add(len));
+        if offset < end {
+            for number in offset / BLOCK..=(end - 1) / BLOCK {
+                let is_known = self.is_known(number);
+                if !is_known && !self.has_slot(self.last.unwrap_or(0)) {
+                    break;
+                }
+                if !is_known {
+                    self.ask(number, false)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// True for a block that is here or on its way.
+    fn is_known(&self, number: u64) -> bool {
+        self.here.contains_key(&number) || self.reading.contains_key(&number)
+    }
+
+    /// Returns true if a slot is free; if need be, frees that of a block before `number`.
+    fn has_slot(&mut self, number: u64) -> bool {
+        self.line.free_slots() > 0 || self.forget_before(number)
+    }
+
     fn block_len(&self, number: u64) -> u64 {
         BLOCK.min(self.len - number * BLOCK)
     }
@@ -119,8 +152,9 @@ impl CheckpointReader {
     /// Returns a block once it is here. `until`: last block that the caller wants.
     fn block(&mut self, number: u64, until: u64) -> Result<Here> {
         self.uses += 1;
-        if self.last != Some(number) {
-            let goes_on = self.last.is_some_and(|last| last + 1 == number) || number == 0;
+        let goes_on = number == self.last.map_or(0, |last| last + 1);
+        // A block that was prefetched is a glance ahead: reads go on from where they were.
+        if self.last != Some(number) && (goes_on || !self.is_known(number)) {
             // Once reads go forward, the disk works on all slots.
             let ahead = number + self.line.slots() as u64;
             let until = if goes_on { until.max(ahead) } else { until };
@@ -142,13 +176,12 @@ impl CheckpointReader {
     /// Asks for the blocks from one on, as far as slots are free or of blocks that are done with.
     fn ask_until(&mut self, number: u64, until: u64) -> Result<()> {
         let last = self.len.div_ceil(BLOCK).saturating_sub(1).min(until);
-        // One slot stays for a block out of order.
-        let most = (self.line.slots() as u64).saturating_sub(1).max(1);
-        for wanted in (number..=last).take(usize::try_from(most).unwrap_or(usize::MAX)) {
-            if self.here.contains_key(&wanted) || self.reading.contains_key(&wanted) {
+        let most = self.line.slots().saturating_sub(OUT_OF_ORDER).max(1);
+        for wanted in (number..=last).take(most) {
+            if self.is_known(wanted) {
                 continue;
             }
-            if self.free.is_empty() && !self.forget_before(number) {
+            if !self.has_slot(number) {
                 break;
             }
             self.ask(wanted, false)?;
@@ -161,31 +194,37 @@ impl CheckpointReader {
         let done = self.here.iter().filter(|(block, _)| **block < number);
         let oldest = done.min_by_key(|(_, here)| here.used).map(|(block, _)| *block);
         let freed = oldest.and_then(|block| self.here.remove(&block));
-        self.free.extend(freed.map(|here| here.slot));
+        self.line.free.extend(freed.map(|here| here.slot));
         freed.is_some()
     }
 
     fn ask(&mut self, number: u64, is_distrusted: bool) -> Result<()> {
-        while self.free.is_empty() {
+        let slot = loop {
+            if let Some(slot) = self.line.slot() {
+                break slot;
+            }
             let oldest = self.here.iter().min_by_key(|(_, here)| here.used);
             match oldest.map(|(block, _)| *block).and_then(|block| self.here.remove(&block)) {
-                Some(here) => self.free.push(here.slot),
+                Some(here) => self.line.free.push(here.slot),
                 None => drop(self.hear()?),
             }
-        }
-        let Some(slot) = self.free.pop() else { return Err(unexpected()) };
+        };
         self.reading.insert(number, slot);
         let (memory, len) = ((slot * BLOCK as usize) as u64, self.block_len(number));
         let block = Block { number, memory, len, crc: 0 };
         self.line.send(Request::Read { block, is_distrusted })
     }
 
-    /// Waits for a block, and returns its number.
-    fn hear(&mut self) -> Result<u64> {
-        let Reply::Done { number } = self.line.receive()? else { return Err(unexpected()) };
+    /// Waits for a block, and returns its number; none if there is more memory instead.
+    fn hear(&mut self) -> Result<Option<u64>> {
+        let number = match self.line.hear()? {
+            None => return Ok(None),
+            Some(Reply::Done { number }) => number,
+            Some(_) => return Err(unexpected()),
+        };
         let slot = self.reading.remove(&number).ok_or_else(unexpected)?;
         self.here.insert(number, Here { slot, used: self.uses, is_checked: false });
-        Ok(number)
+        Ok(Some(number))
     }
 
     fn note_checked(&mut self, number: u64) {
@@ -220,9 +259,9 @@ impl CheckpointReader {
     fn again(&mut self, number: u64) -> Result<()> {
         let url = &self.url;
         tracing::warn!(url, block = number, "a block of a checkpoint came with wrong bytes");
-        self.free.extend(self.here.remove(&number).map(|here| here.slot));
+        self.line.free.extend(self.here.remove(&number).map(|here| here.slot));
         self.ask(number, true)?;
-        while self.hear()? != number {}
+        while self.hear()? != Some(number) {}
         let slot = self.here.get(&number).ok_or_else(unexpected)?.slot;
         if self.check(number, slot, None) {
             self.note_checked(number);

@@ -49,8 +49,6 @@ impl SaveConfig {
 /// leaves nothing.
 pub struct CheckpointWriter {
     line: Line,
-    /// Slots that the daemon is done with.
-    free: Vec<usize>,
     /// Slots of blocks under way, by the block's number.
     writing: HashMap<u64, usize>,
     /// Block that is being filled.
@@ -80,9 +78,8 @@ impl CheckpointWriter {
         let save = Save { place: place.place(), id, expected, is_lone, job };
         let (line, reply) = Line::begin(&place, Request::Save(save))?;
         let Reply::Ready { .. } = reply else { return Err(unexpected()) };
-        let free = (0..line.slots()).rev().collect();
         let (writing, filling, failed) = (HashMap::new(), None, None);
-        Ok(Self { line, free, writing, filling, next: 0, len: 0, failed })
+        Ok(Self { line, writing, filling, next: 0, len: 0, failed })
     }
 
     /// Bytes written so far.
@@ -135,22 +132,23 @@ impl CheckpointWriter {
 
     fn free_slot(&mut self) -> Result<usize> {
         loop {
-            if let Some(slot) = self.free.pop() {
+            if let Some(slot) = self.line.slot() {
                 return Ok(slot);
             }
             self.hear()?;
         }
     }
 
-    /// Waits for the end of one block.
+    /// Waits for the end of one block, or for more memory.
     fn hear(&mut self) -> Result<()> {
-        match self.line.receive()? {
-            Reply::Done { number } => {
+        match self.line.hear()? {
+            None => Ok(()),
+            Some(Reply::Done { number }) => {
                 let slot = self.writing.remove(&number).ok_or_else(unexpected)?;
-                self.free.push(slot);
+                self.line.free.push(slot);
                 Ok(())
             }
-            _ => Err(unexpected()),
+            Some(_) => Err(unexpected()),
         }
     }
 
