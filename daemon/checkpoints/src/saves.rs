@@ -81,7 +81,7 @@ mod tests {
     #[tokio::test]
     async fn uploads_begin_a_moment_after_the_last_save() {
         let saves = Saves::default();
-        tokio::time::sleep(QUIET).await;
+        sleep_until(Instant::now() + QUIET).await;
         assert!(saves.pass().now_or_never().is_some(), "nothing was saved lately");
         let (first, second) = (saves.begin(), saves.begin());
         let waiting = saves.clone();
@@ -91,11 +91,11 @@ mod tests {
         });
         drop(first);
         // Longer than the moment, by which nothing may change.
-        tokio::time::sleep(2 * QUIET).await;
+        sleep_until(Instant::now() + 2 * QUIET).await;
         drop(second);
         // The coordinator's file begins before the moment is over, as a rule.
         let metadata = saves.begin();
-        tokio::time::sleep(QUIET / 2).await;
+        sleep_until(Instant::now() + QUIET / 2).await;
         let last = Instant::now();
         drop(metadata);
         let begun = waiting.await.unwrap();

@@ -77,7 +77,8 @@ impl Tier {
     async fn make_room_to_stage(&self, bytes: u64) -> Result<Space> {
         // No shard is evicted for what can never fit.
         if bytes > self.0.budget.limit().saturating_sub(self.staged_bytes()) {
-            return Err(self.no_room_to_stage(bytes));
+            let what = "the tier has no room for a checkpoint beside those that are staged";
+            return Err(self.no_room_to_stage(what, bytes));
         }
         loop {
             self.scanned().await?;
@@ -100,13 +101,15 @@ impl Tier {
             };
             match leaving {
                 Some(gone) => gone.await,
-                None => return Err(self.no_room_to_stage(bytes)),
+                None => {
+                    let what = "the tier has no room for a checkpoint: its shards are in use";
+                    return Err(self.no_room_to_stage(what, bytes));
+                }
             };
         }
     }
 
-    fn no_room_to_stage(&self, bytes: u64) -> Error {
-        let what = "the tier has no room for a checkpoint: its shards are in use";
+    fn no_room_to_stage(&self, what: &'static str, bytes: u64) -> Error {
         Error::new(ErrorKind::Full, what)
             .at("tier", self.name())
             .at("bytes", bytes)
