@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "rivals")]
+sys.path[:0] = [str(HERE / "parts"), str(HERE.parent / "rivals")]
 import machine  # noqa: E402
 from projection_data import DATA, SEED, Data, Server, served  # noqa: E402
 
