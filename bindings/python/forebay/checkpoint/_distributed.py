@@ -49,7 +49,6 @@ _TOKEN_BYTES = 16
 # Largest number of threads of one rank; each has its own connection and 64 MiB of lent memory.
 _THREADS_MAX = 64
 
-
 # Bytes at the end of an archive that hold its description, with room to spare: 3 records of some
 # 100 bytes each.
 _DESCRIBED = 4 << 10
@@ -278,8 +277,8 @@ class Reader(FileSystemReader):
             with StoredFile((self.path, name), self.fs.way) as file:
                 for number, item in enumerate(wanted):
                     # Tensors are described at the end of their archives.
-                    for near in wanted[number : number + 2]:
-                        prefetch_end(file, self._stored(near))
+                    for following in wanted[number + 1 : number + 2]:
+                        prefetch_end(file, self._stored(following))
                     stored = self._stored(item)
                     view = self._slice_file(file, stored)
                     is_plain = not stored.transform_descriptors
