@@ -25,7 +25,6 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [
     str(ROOT / folder) for folder in ("benches/rivals", "benches/link", "cli/bench/contest")
 ]
-import ceph  # noqa: E402
 import daemons  # noqa: E402
 import machine  # noqa: E402
 import row_async  # noqa: E402
@@ -82,16 +81,12 @@ def settings_of(arguments: argparse.Namespace, directory: Path) -> Settings:
     environment = {**os.environ, "FOREBAY_LOG": "warn"}
     # The daemons that the rows start inherit this process's.
     os.environ["FOREBAY_LOG"] = "warn"
-    lacking = ceph.missing() if arguments.store == "ceph" else None
-    if lacking:
-        raise SystemExit(f"--store ceph {lacking}")
     return Settings(
         Programs(arguments.forebay.absolute(), arguments.origin.resolve()),
         directory,
         environment,
         arguments.rounds or (QUICK_ROUNDS if arguments.quick else 7),
         arguments.scale * (QUICK_SCALE if arguments.quick else 1),
-        arguments.store == "ceph",
     )
 
 
@@ -107,9 +102,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="rounds of each row [default: 7]")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of all sizes")
     parser.add_argument("--quick", action="store_true", help="one round of an eighth of the size")
-    parser.add_argument(
-        "--store", choices=("s3s", "ceph"), default="s3s", help="store of the row `connector`"
-    )
     parser.add_argument("--only", nargs="*", choices=ROWS, default=list(ROWS), metavar="ROW")
     return parser.parse_args()
 

@@ -6,19 +6,17 @@ the node. Both times are told for both: until the trainer goes on, and until it 
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from importlib.util import find_spec
 
-import ceph
 from group import group
 from rounds import Figures, Table, take_turns
 from settings import Settings
-from testbed import Store, node, store
+from testbed import node, store
 from verdicts import Verdict, milliseconds
 
 WAITS, PUBLISHED = 0.25, 1.1
 
-# Rounds leave their objects in a store that is not the test kit's: Ceph frees them hours later.
+# The store keeps both checkpoints in memory for a moment.
 BYTES = 256 << 20
 
 
@@ -32,7 +30,7 @@ def missing() -> str | None:
 def measure(settings: Settings) -> dict[str, Table]:
     """Measure both writers."""
     with (
-        _store(settings) as its,
+        store(settings.programs) as its,
         node(settings, its) as daemon,
         group(daemon.environment, settings.size(BYTES)) as ranks,
     ):
@@ -52,10 +50,6 @@ def measure(settings: Settings) -> dict[str, Table]:
 
         plays = {"connector": by_connector, "writer": by_writer}
         return {its.name: take_turns(f"connector, {its.name}", plays, settings)}
-
-
-def _store(settings: Settings) -> AbstractContextManager[Store]:
-    return ceph.store(settings.directory) if settings.is_on_ceph else store(settings.programs)
 
 
 def judge(tables: dict[str, Table]) -> list[Verdict]:

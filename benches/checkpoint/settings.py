@@ -31,8 +31,6 @@ class Settings:
     rounds: int
     # Factor of all sizes.
     scale: float
-    # The S3 connector meets Forebay on Ceph's gateway instead of the test kit's server.
-    is_on_ceph: bool = False
 
     def size(self, full: int) -> int:
         """Return the bytes that stand for `full` at this scale."""

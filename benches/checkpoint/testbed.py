@@ -51,8 +51,8 @@ class Store:
     name: str
     # Endpoint and credentials.
     environment: dict[str, str]
-    # Folder in memory for its buckets; other stores than the test kit's keep what they are given.
-    folder: Path | None = None
+    # Folder in memory for its buckets.
+    folder: Path
 
     def url(self, name: str) -> str:
         """Return the URL of a checkpoint."""
@@ -60,12 +60,11 @@ class Store:
 
     def path(self, name: str) -> str:
         """Return the path of a checkpoint in memory: a store that takes no CPU of its own."""
-        assert self.folder is not None
         return str(self.folder / PATHS / name)
 
     def forget(self, name: str) -> None:
         """Free the memory of a checkpoint that nobody needs any more."""
-        if self.folder is None or not name:
+        if not name:
             return
         for place in (self.folder / BUCKET / name, self.folder / PATHS / name):
             if place.is_dir():
@@ -115,10 +114,9 @@ def node(settings: Settings, store: Store, rule: str = "") -> Iterator[Node]:
         config += f"[[source]]\nmatch = 's3://{BUCKET}/'\nendpoint = '{endpoint}'\n"
         config += f"[[source]]\nmatch = '{settings.directory}/'\n"
         config += f"[[checkpoint]]\nmatch = 's3://{BUCKET}/**'\n{rule}\n"
-        if store.folder is not None:
-            paths = store.folder / PATHS
-            config += f"[[source]]\nmatch = '{paths}/'\n"
-            config += f"[[checkpoint]]\nmatch = '{paths}/**'\n"
+        paths = store.folder / PATHS
+        config += f"[[source]]\nmatch = '{paths}/'\n"
+        config += f"[[checkpoint]]\nmatch = '{paths}/**'\n"
         own = {**settings.environment, **store.environment}
         with daemons.node_daemon(own, config, forebay=settings.programs.forebay):
             status = daemons.status(own, settings.programs.forebay)

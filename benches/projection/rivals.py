@@ -30,6 +30,8 @@ sys.path[:0] = [str(HERE / "parts"), str(HERE.parent / "rivals")]
 import machine  # noqa: E402
 from projection_data import DATA, SEED, Data, Server, served  # noqa: E402
 
+# Packages of the rivals.
+RIVALS = ("pylance", "mosaicml-streaming")
 # Single samples that each reads.
 READS = 100
 ROUNDS = 3
@@ -237,10 +239,6 @@ def measure(arguments: argparse.Namespace) -> None:
     target = machine.results() / "projection-rivals.json"
     target.write_text(json.dumps(report, indent=1) + "\n")
     print(f"written to {target}")
-
-
-# Packages of the rivals.
-RIVALS = ("pylance", "mosaicml-streaming")
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ def test_command_imports_little(tmp_path):
         "forebay._launch",
         "forebay._native",
     }
+    assert "typing" not in imported
 
 
 def test_files_of_the_working_directory_hide_nothing(tmp_path):

@@ -36,7 +36,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 pub(crate) use forebay_cluster::ObjectKey;
 use forebay_error::{Doing, Error, ErrorKind, Result};
@@ -53,6 +53,10 @@ use key::{KEY, KEY_ASIDE};
 use shared_sync::SharedSync;
 pub(crate) use staged::{FoundStaged, check_staged_id};
 pub(crate) use survey::{Finding, Found};
+
+/// Time for which a check before a fill counts for others. Small shards begin a thousand times a
+/// second. A disk that is unmounted meanwhile is noticed at the commit.
+const CHECK_AGE: Duration = Duration::from_millis(10);
 
 /// Ending of a sidecar's name,
 const SIDECAR: &str = ".idx";
@@ -187,6 +191,8 @@ pub(crate) struct Directory {
     identity: (u64, u64),
     /// Syncs of the directory of shards.
     syncs: SharedSync,
+    /// End of the last check before a fill, if it succeeded.
+    checked: Mutex<Option<Instant>>,
     /// Bytes of the indexes of shards that are not stored here, or more; none before the first.
     index_bytes: Mutex<Option<u64>>,
     /// Ciphers of its files, if they are encrypted.
@@ -209,8 +215,19 @@ impl Directory {
         files.sync_directory(root).doing("sync a directory").map_err(at)?;
         let identity = files.identity(&shards).doing("stat the shard directory").map_err(at)?;
         let (root, newer, syncs) = (root.to_owned(), Mutex::default(), SharedSync::default());
-        let index_bytes = Mutex::default();
-        Ok(Self { shards, root, newer, files, identity, syncs, index_bytes, ciphers, _lock: lock })
+        let (checked, index_bytes) = (Mutex::default(), Mutex::default());
+        Ok(Self {
+            shards,
+            root,
+            newer,
+            files,
+            identity,
+            syncs,
+            checked,
+            index_bytes,
+            ciphers,
+            _lock: lock,
+        })
     }
 
     /// Rejects a directory that is not the opened one: the disk was unmounted, or another directory
@@ -227,6 +244,18 @@ impl Directory {
             .at("reason", "replaced")
             .advise("mount the device again, or run `forebay tier disable` and `enable`")),
         }
+    }
+
+    /// Returns true if a fill may begin without another check: one succeeded within [`CHECK_AGE`].
+    pub(crate) fn is_checked(&self) -> bool {
+        let checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        checked.is_some_and(|ended| ended.elapsed() < CHECK_AGE)
+    }
+
+    /// Notes a successful check.
+    pub(crate) fn note_check(&self) {
+        let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        *checked = Some(Instant::now());
     }
 
     /// Path of the file that names the cache's format.

@@ -241,6 +241,9 @@ impl Tier {
 
     /// Checks that the directory is still the opened one, and updates the limit of the tier.
     async fn check_directory(&self, directory: &Arc<Directory>, wanted: &Wanted) -> Result<()> {
+        if directory.is_checked() {
+            return Ok(());
+        }
         let of = directory.clone();
         let checked = tokio::task::spawn_blocking(move || {
             of.check_identity().map_err(|error| (true, error))?;
@@ -252,6 +255,7 @@ impl Tier {
         };
         match checked {
             Ok(extent) => {
+                directory.note_check();
                 self.limit(extent.available);
                 Ok(())
             }
