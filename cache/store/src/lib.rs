@@ -10,6 +10,7 @@
 //!     └─ SharedState ── state shared by all tiers           shared_state.rs
 //!          ├─ Fill ── origin → frames → disk + index        fill.rs, fill/
 //!          │    └─ Shard ── an open shard, and its reads    shard.rs, parts.rs, blocks.rs
+//!          ├─ SmallCopies ── small shards in idle frames    small_copies.rs
 //!          ├─ Forecast ── announced reads of jobs           forecast.rs
 //!          ├─ Ledger, Journal ── costs and events           ledger.rs, journal.rs
 //!          └─ Shares ── limits of data sets and tenants     shares.rs, budget.rs
@@ -50,6 +51,7 @@ mod shared_state;
 mod shares;
 mod shutdown;
 mod sizes;
+mod small_copies;
 mod store;
 mod tenant;
 mod tier;

@@ -27,6 +27,7 @@ use crate::device;
 use crate::directory::ShardName;
 use crate::excerpt_source::version_of_object;
 use crate::parts::Parts;
+use crate::small_copies::SmallCopy;
 use crate::traffic::Traffic;
 pub(crate) use growth::Growth;
 pub use growth::Progress;
@@ -39,7 +40,7 @@ pub use verdict::Verdict;
 #[derive(Debug)]
 pub(crate) enum Body {
     /// A file of a tier.
-    Disk { engine: Engine, file: DiskFile },
+    Disk { engine: Engine, file: DiskFile, small: SmallCopy },
     /// Memory of a tier.
     Memory(Arc<Blocks>),
     /// Not on this node: the shard is read through.

@@ -24,6 +24,7 @@ use crate::pins::Pins;
 use crate::repeats::Repeats;
 use crate::shard::Shard;
 use crate::shares::{CurrentShares, Shares};
+use crate::small_copies::SmallCopies;
 use crate::traffic::{Traffic, Traffics};
 
 /// Maximum number of identities: a URL and a version are some 200 bytes, so 13 MB at most.
@@ -38,6 +39,8 @@ const SILENT: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
 /// State shared by all tiers of a store.
 pub(crate) struct SharedState {
     pub(crate) frames: Arena,
+    /// Copies of small shards in idle frames.
+    pub(crate) small_copies: Arc<SmallCopies>,
     /// Turns of fills.
     pub(crate) flights: Flights,
     /// Shares under the current rules.
@@ -81,6 +84,7 @@ impl SharedState {
     pub(crate) fn new(frames: Arena, shares: Shares, pins: Pins, largest_tier: u64) -> Arc<Self> {
         let waits = Arc::<Histogram>::default();
         Arc::new(Self {
+            small_copies: SmallCopies::new(frames.clone()),
             frames,
             flights: Flights::new(),
             shares: CurrentShares::new(shares),

@@ -5,9 +5,14 @@
 //!
 //! The list is kept in the region itself: two arenas of one region share it and cannot hand out the
 //! same byte twice.
+//!
+//! Memory that nobody needs now may hold copies until somebody does ([`Arena::reclaim_from`]). A
+//! lease that finds too little takes it back first. While a request waits, there are none: whoever
+//! makes a copy looks for waiting requests afterwards, and a request looks for copies once it is in
+//! the queue.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use forebay_error::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
@@ -21,6 +26,12 @@ use crate::span::Span;
 #[derive(Debug, Clone)]
 pub struct Arena {
     region: Arc<Region>,
+}
+
+/// Holder of memory that it gives back on request.
+pub trait Reclaim: Send + Sync {
+    /// Gives back a lease. Returns false if it has none.
+    fn reclaim_one(&self) -> bool;
 }
 
 impl Arena {
@@ -49,17 +60,36 @@ impl Arena {
     }
 
     /// Leases `len` bytes (rounded up to 4 KiB, starting at a multiple of 4 KiB), or `None` if they
-    /// are not free now, if someone is already waiting, or if `len` is zero.
+    /// are not free now and cannot be reclaimed, if someone is already waiting, or if `len` is
+    /// zero.
     #[must_use]
     pub fn try_lease(&self, len: usize) -> Option<Span> {
         let len = granules(len)?;
-        let mut spans = self.region.free_list().lock();
-        if !spans.waiters.is_empty() {
-            return None;
+        loop {
+            let mut spans = self.region.free_list().lock();
+            if !spans.waiters.is_empty() {
+                return None;
+            }
+            if let Some(start) = spans.take(len) {
+                drop(spans);
+                return Some(Span::new(&self.region, start, len));
+            }
+            drop(spans);
+            if !self.region.free_list().reclaim_one() {
+                return None;
+            }
         }
-        let start = spans.take(len)?;
-        drop(spans);
-        Some(Span::new(&self.region, start, len))
+    }
+
+    /// Reclaims leases from `holder`, while it lives, before a request waits.
+    pub fn reclaim_from(&self, holder: Weak<dyn Reclaim>) {
+        self.region.free_list().holders().push(holder);
+    }
+
+    /// Returns true if a request waits for memory.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        !self.region.free_list().lock().waiters.is_empty()
     }
 
     /// Leases `len` bytes as [`Arena::try_lease`] does, waiting in the queue until a span is free.
@@ -85,6 +115,8 @@ impl Arena {
         let (grant, granted) = oneshot::channel();
         let ticket = self.region.free_list().queue(&self.region, rounded, grant);
         let _place = ArenaTicket { region: &self.region, ticket };
+        // What was leased to a holder since the last look would never come back by itself.
+        while self.is_awaited() && self.region.free_list().reclaim_one() {}
         granted.await.map_err(|_| Error::new(ErrorKind::Closed, "the arena's queue was closed"))
     }
 }
@@ -106,8 +138,11 @@ impl Drop for ArenaTicket<'_> {
     }
 }
 
-/// Free spans of one region, and the queue of those that wait for one.
-pub(crate) struct FreeList(Mutex<Spans>);
+/// Free spans of one region, the queue of those that wait for one, and those who give some back.
+pub(crate) struct FreeList {
+    spans: Mutex<Spans>,
+    holders: Mutex<Vec<Weak<dyn Reclaim>>>,
+}
 
 struct Spans {
     free: Ranges,
@@ -133,16 +168,27 @@ impl Spans {
 
 impl FreeList {
     pub(crate) fn new(len: usize) -> Self {
-        Self(Mutex::new(Spans {
-            free: Ranges::new(len),
-            in_use: 0,
-            waiters: VecDeque::new(),
-            next_ticket: 0,
-        }))
+        let spans =
+            Spans { free: Ranges::new(len), in_use: 0, waiters: VecDeque::new(), next_ticket: 0 };
+        Self { spans: Mutex::new(spans), holders: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Spans> {
-        self.0.lock().expect("nothing panics while the list is locked")
+        self.spans.lock().expect("nothing panics while the list is locked")
+    }
+
+    fn holders(&self) -> MutexGuard<'_, Vec<Weak<dyn Reclaim>>> {
+        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a holder give back a lease. Returns false if none has one.
+    fn reclaim_one(&self) -> bool {
+        let holders: Vec<_> = {
+            let mut holders = self.holders();
+            holders.retain(|holder| holder.strong_count() > 0);
+            holders.iter().filter_map(Weak::upgrade).collect()
+        };
+        holders.iter().any(|holder| holder.reclaim_one())
     }
 
     /// Ends a lease. `region` is the region this list belongs to.

@@ -42,7 +42,7 @@ mod ranges;
 mod region;
 mod span;
 
-pub use arena::Arena;
+pub use arena::{Arena, Reclaim};
 pub use cipher::{CIPHER_KEY_BYTES, CipherKey, FileCipher, MAC_BYTES, fill_random, mac};
 pub use engine::{
     Attempt, AttemptKind, Counters, Done, Durations, Engine, EngineChoice, EngineConfig,

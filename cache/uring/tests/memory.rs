@@ -5,11 +5,11 @@
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
 use forebay_error::ErrorKind;
 use forebay_skip::{Requirement, skip};
-use forebay_uring::{Arena, GRANULE, Region, Span};
+use forebay_uring::{Arena, GRANULE, Reclaim, Region, Span};
 use futures::future::FutureExt;
 use proptest::prelude::*;
 use rustix::fs::{FallocateFlags, SealFlags};
@@ -172,6 +172,46 @@ fn a_grant_to_a_dropped_future_goes_back() {
     drop(waiting);
     assert_eq!(arena.in_use(), 0);
     assert!(arena.try_lease(CHUNK).is_some());
+}
+
+/// Holds leases until they are reclaimed.
+#[derive(Default)]
+struct Holder(Mutex<Vec<Span>>);
+
+impl Reclaim for Holder {
+    fn reclaim_one(&self) -> bool {
+        let one = self.0.lock().expect("no test panics with the lock").pop();
+        one.is_some()
+    }
+}
+
+#[test]
+fn held_memory_is_reclaimed_before_a_lease_waits() {
+    let arena = Arena::new(Region::create("forebay-reclaim", CHUNK).unwrap());
+    let holder = Arc::new(Holder::default());
+    let weak: Weak<dyn Reclaim> = Arc::<Holder>::downgrade(&holder);
+    arena.reclaim_from(weak);
+    let fill = || {
+        let quarter = || arena.try_lease(CHUNK / 4).unwrap();
+        *holder.0.lock().unwrap() = (0..4).map(|_| quarter()).collect();
+    };
+    fill();
+    let half = arena.try_lease(CHUNK / 2).unwrap();
+    assert_eq!(holder.0.lock().unwrap().len(), 2, "no more than needed");
+    drop(half);
+    holder.0.lock().unwrap().clear();
+    fill();
+    assert!(arena.lease(CHUNK).now_or_never().unwrap().is_ok());
+    // Memory that comes to a holder while a request waits.
+    let kept = arena.try_lease(CHUNK / 2).unwrap();
+    let mut waiting = pin!(arena.lease(CHUNK));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    assert!(arena.is_awaited());
+    holder.0.lock().unwrap().push(kept);
+    assert!(holder.reclaim_one());
+    assert!(waiting.as_mut().now_or_never().unwrap().is_ok());
+    drop(holder);
+    assert!(!arena.is_awaited());
 }
 
 proptest! {

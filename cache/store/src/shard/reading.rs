@@ -6,12 +6,13 @@ use std::sync::{Arc, PoisonError};
 
 use forebay_error::{Error, ErrorKind};
 use forebay_source::Rank;
-use forebay_uring::{DiskFile, Engine, Read, Span};
+use forebay_uring::{DiskFile, Engine, Frozen, Read, Span};
 
 use super::{Body, Placed, Shard, ShardHandle};
 use crate::device;
 use crate::ledger::Payer;
 use crate::parts::{self, Frame};
+use crate::small_copies::{COPIED_BYTES, SmallCopy};
 
 impl Shard {
     /// Implements [`ShardHandle::read`].
@@ -65,7 +66,11 @@ impl Shard {
         }
         self.leave_silent_device();
         let through = match (&self.body, self.lost.get()) {
-            (Body::Disk { engine, file }, None) => {
+            (Body::Disk { engine, file, small }, None) => {
+                let pending = match self.copy_of(engine, file, small, pending.len(), lease).await {
+                    Some(copy) => Self::copy_ranges(&copy, pending, read_bytes, &mut placed),
+                    None => pending,
+                };
                 self.read_disk(engine, file, pending, read_bytes, &mut placed).await
             }
             _ => pending,
@@ -74,6 +79,55 @@ impl Shard {
             placed[at] = Some(read);
         }
         placed.into_iter().flatten().collect()
+    }
+
+    /// Returns the copy in memory of a small shard, after making it if so many more reads of the
+    /// device make that worth it. An error is left to the reads that come instead.
+    async fn copy_of(
+        &self,
+        engine: &Engine,
+        file: &DiskFile,
+        small: &SmallCopy,
+        reads: usize,
+        lease: &ShardHandle,
+    ) -> Option<Frozen> {
+        if reads == 0 || lease.is_for_move || self.len() > COPIED_BYTES {
+            return None;
+        }
+        if let Some(copy) = small.bytes() {
+            return Some(copy);
+        }
+        // A file that is still written is not read to its end.
+        if !self.growth.settled.initialized() {
+            return None;
+        }
+        let mut loading = small.note_reads(reads, self.len())?;
+        let memory = loading.take_memory()?;
+        let done = device::answer(engine.read(file, 0, memory)).await.ok()?;
+        let is_whole = done.result.is_ok_and(|read| read as u64 >= self.len());
+        is_whole.then(|| loading.keep(done.span))
+    }
+
+    /// Copies ranges out of a shard in memory. Returns those that lie outside.
+    fn copy_ranges(
+        copy: &[u8],
+        pending: Vec<Pending>,
+        read_bytes: &AtomicU64,
+        placed: &mut [Option<Placed>],
+    ) -> Vec<Pending> {
+        let mut outside = Vec::new();
+        for Pending { at, start, range, mut span } in pending {
+            let place = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
+            let Some(bytes) = copy.get(place(range.start)..place(range.end)) else {
+                outside.push(Pending { at, start, range, span });
+                continue;
+            };
+            let from = place(range.start - start);
+            span[from..from + bytes.len()].copy_from_slice(bytes);
+            read_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            placed[at] = Some(Placed { span, start, from_tier: true, outcome: Ok(()) });
+        }
+        outside
     }
 
     /// Reads from the tier's file. Returns the ranges on which the device failed.

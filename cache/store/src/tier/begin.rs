@@ -138,7 +138,7 @@ impl Tier {
             Medium::Disk(disk) => {
                 let (room, target) = self.place_on_disk(disk, wanted, urgency, patient).await?;
                 let file = target.file.clone();
-                let body = Body::Disk { engine: disk.engine.clone(), file };
+                let body = self.on_device(disk, file);
                 Ok((room, body, Target::Disk(target)))
             }
             Medium::Memory(_) => {

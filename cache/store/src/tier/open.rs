@@ -9,12 +9,12 @@ use std::time::SystemTime;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::{Index, Origin, Sidecar};
 use forebay_source::{Binding, Rank, Stat};
-use forebay_uring::Open;
+use forebay_uring::{DiskFile, Open};
 
 use super::copy_errors::is_the_copys_fault;
 use super::entry::{Entry, ShardState};
 use super::wanted::{Absent, Wanted};
-use super::{Medium, Tier};
+use super::{Disk, Medium, Tier};
 use crate::budget::Space;
 use crate::clock;
 use crate::directory::ShardName;
@@ -103,12 +103,18 @@ impl Tier {
             return Err(Error::new(ErrorKind::Corrupt, "the sidecar names another shard"));
         }
         let file = self.directory()?.open_data(&disk.engine, &wanted.name, Open::Read).await?;
-        let body = Body::Disk { engine: disk.engine.clone(), file };
+        let body = self.on_device(disk, file);
         let growth = Growth::whole(sidecar.index, sidecar.len);
         if sidecar.compressed_len.is_some() {
             growth.mark_unpacked();
         }
         Ok(self.assemble(wanted, growth, body, None, space))
+    }
+
+    /// Location of the bytes of a shard of this tier.
+    pub(super) fn on_device(&self, disk: &Disk, file: DiskFile) -> Body {
+        let small = self.0.shared.small_copies.place();
+        Body::Disk { engine: disk.engine.clone(), file, small }
     }
 
     pub(super) fn assemble(
@@ -225,7 +231,7 @@ impl Tier {
             head: Head::default(),
             guest: None,
         };
-        let body = Body::Disk { engine: disk.engine.clone(), file };
+        let body = self.on_device(disk, file);
         let shard = self.assemble(&wanted, Growth::new(), body, None, space);
         Ok(ShardHandle::new(shard).for_move())
     }

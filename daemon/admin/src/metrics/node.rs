@@ -41,7 +41,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_frames_bytes",
         &[],
-        "Memory for bytes in flight from origins.",
+        "Memory for bytes in flight from origins and copies of small shards.",
         |status| Sample::only(status.frames.bytes),
     ),
     Family::gauge("forebay_frames_used_bytes", &[], "Bytes of that memory in use.", |status| {
