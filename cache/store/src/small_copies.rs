@@ -45,11 +45,8 @@ pub(crate) struct SmallCopy {
     is_loading: AtomicBool,
 }
 
-/// The right to make a copy, and the memory for it.
-pub(crate) struct Loading<'a> {
-    copy: &'a SmallCopy,
-    memory: Option<Span>,
-}
+/// The right to make a copy.
+pub(crate) struct Loading<'a>(&'a SmallCopy);
 
 impl SmallCopies {
     pub(crate) fn new(frames: Arena) -> Arc<Self> {
@@ -86,30 +83,25 @@ impl SmallCopy {
         self.copies.held().get(&self.number).cloned()
     }
 
-    /// Notes reads of the device. Returns memory for a copy of `len` bytes, [`COPIED_BYTES`] at
-    /// most, once one is worth it and there is memory.
-    pub(crate) fn note_reads(&self, reads: usize, len: u64) -> Option<Loading<'_>> {
+    /// Notes reads of the device. Returns the right to make a copy of `len` bytes,
+    /// [`COPIED_BYTES`] at most, and memory for it, once it is worth it and there is memory.
+    pub(crate) fn note_reads(&self, reads: usize, len: u64) -> Option<(Loading<'_>, Span)> {
         let reads = self.reads.fetch_add(reads as u64, Ordering::Relaxed) + reads as u64;
         let is_due = reads >= READS_LEAST.max(len / READ_WORTH);
         if !is_due || self.is_loading.swap(true, Ordering::Relaxed) {
             return None;
         }
-        let mut loading = Loading { copy: self, memory: None };
-        loading.memory = Some(self.copies.frames.try_lease(usize::try_from(len).ok()?)?);
-        Some(loading)
+        let loading = Loading(self);
+        let memory = self.copies.frames.try_lease(usize::try_from(len).ok()?)?;
+        Some((loading, memory))
     }
 }
 
 impl Loading<'_> {
-    /// Takes the memory to read the shard into.
-    pub(crate) fn take_memory(&mut self) -> Option<Span> {
-        self.memory.take()
-    }
-
     /// Keeps a copy that was read, and returns it.
     pub(crate) fn keep(self, memory: Span) -> Frozen {
-        let (copies, bytes) = (&self.copy.copies, memory.freeze());
-        copies.held().put(self.copy.number, bytes.clone());
+        let (copies, bytes) = (&self.0.copies, memory.freeze());
+        copies.held().put(self.0.number, bytes.clone());
         if copies.frames.is_awaited() {
             copies.reclaim_one();
         }
@@ -120,8 +112,8 @@ impl Loading<'_> {
 impl Drop for Loading<'_> {
     fn drop(&mut self) {
         // The next copy must be earned anew.
-        self.copy.reads.store(0, Ordering::Relaxed);
-        self.copy.is_loading.store(false, Ordering::Relaxed);
+        self.0.reads.store(0, Ordering::Relaxed);
+        self.0.is_loading.store(false, Ordering::Relaxed);
     }
 }
 

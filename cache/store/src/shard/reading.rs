@@ -42,10 +42,8 @@ impl Shard {
                     Some(false)
                 }
                 (None, Body::Memory(blocks)) if self.lost.get().is_none() => {
-                    let at = usize::try_from(range.start - start).expect("within a granule");
-                    let len = usize::try_from(range.end - range.start).expect("within a span");
-                    let is_there = blocks.copy(range.start, &mut span[at..at + len]);
-                    read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+                    let is_there = blocks.copy(range.start, wanted_of(&mut span, start, &range));
+                    read_bytes.fetch_add(range.end - range.start, Ordering::Relaxed);
                     is_there.then_some(true)
                 }
                 (None, _) => None,
@@ -101,8 +99,7 @@ impl Shard {
         if !self.growth.settled.initialized() {
             return None;
         }
-        let mut loading = small.note_reads(reads, self.len())?;
-        let memory = loading.take_memory()?;
+        let (loading, memory) = small.note_reads(reads, self.len())?;
         let done = device::answer(engine.read(file, 0, memory)).await.ok()?;
         let is_whole = done.result.is_ok_and(|read| read as u64 >= self.len());
         is_whole.then(|| loading.keep(done.span))
@@ -122,8 +119,7 @@ impl Shard {
                 outside.push(Pending { at, start, range, span });
                 continue;
             };
-            let from = place(range.start - start);
-            span[from..from + bytes.len()].copy_from_slice(bytes);
+            wanted_of(&mut span, start, &range).copy_from_slice(bytes);
             read_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             placed[at] = Some(Placed { span, start, from_tier: true, outcome: Ok(()) });
         }
@@ -227,11 +223,16 @@ impl Shard {
             !self.traffic.no_copies.load(Ordering::Relaxed),
             "a payload byte was copied where a test forbids it"
         );
-        let from = usize::try_from(range.start - start).expect("within the alignment");
-        let len = usize::try_from(range.end - range.start).expect("within a span");
-        parts::copy(frames, range, &mut span[from..from + len]);
-        self.traffic.copied_bytes.fetch_add(len as u64, Ordering::Relaxed);
+        parts::copy(frames, range, wanted_of(span, start, range));
+        self.traffic.copied_bytes.fetch_add(range.end - range.start, Ordering::Relaxed);
     }
+}
+
+/// Returns the place of `range` in a span whose first byte is that at `start`.
+fn wanted_of<'a>(span: &'a mut Span, start: u64, range: &Range<u64>) -> &'a mut [u8] {
+    let from = usize::try_from(range.start - start).expect("within a granule");
+    let len = usize::try_from(range.end - range.start).expect("within a span");
+    &mut span[from..from + len]
 }
 
 /// A range to be read into its span.
