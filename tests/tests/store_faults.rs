@@ -130,7 +130,8 @@ fn fresh_credentials_called_expired_are_reported() {
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
     assert_eq!(error.place("code"), Some("ExpiredToken"), "{error}");
     assert_eq!(fs::read_to_string(&asked).unwrap().lines().count(), 1);
-    // Once by each who wants the shard: whoever gathers the batch, and what fetches for it.
+    // Three want the shard: what fetches ahead, what waits for the first batch's samples, and
+    // whoever gathers them. Those that come during another's request share it.
     let faults = proxy.traffic().faults;
     assert!((1..=3).contains(&faults), "{faults}");
     assert_eq!(counted(&daemon, "retries"), 0);

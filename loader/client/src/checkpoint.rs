@@ -181,6 +181,8 @@ struct Line {
     place: CheckpointPlace,
     /// Slots that may be used so far: the daemon backs more meanwhile.
     backed: usize,
+    /// True while the daemon backs more.
+    grows: bool,
     /// Slots that were used so far.
     begun: usize,
     /// Slots that were used, and are free again.
@@ -205,7 +207,7 @@ impl Line {
             return Err(Error::new(ErrorKind::Invalid, what).at("bytes", lent.len()));
         }
         let (place, free) = (place.clone(), Vec::new());
-        let mut line = Self { connection, receiver, lent, place, backed: 0, begun: 0, free };
+        let mut line = Self { connection, receiver, lent, place, backed: 0, grows: true, begun: 0, free };
         while line.backed == 0 {
             if line.hear()?.is_some() {
                 return Err(unexpected());
@@ -242,7 +244,8 @@ impl Line {
     /// Waits for a message: an answer, or none if it was about the lent memory.
     fn hear(&mut self) -> Result<Option<Reply>> {
         match take(&self.connection, &mut self.receiver, &self.place)? {
-            Reply::Backed { bytes } => {
+            Reply::Backed { bytes, grows } => {
+                self.grows = grows;
                 let slots = usize::try_from(bytes / BLOCK).unwrap_or(usize::MAX);
                 self.backed = slots.clamp(self.backed, self.slots());
                 Ok(None)

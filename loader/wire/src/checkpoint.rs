@@ -167,6 +167,8 @@ pub enum Reply {
     Backed {
         /// Bytes from the start on that may be used.
         bytes: u64,
+        /// True if another of these follows.
+        grows: bool,
     },
 }
 

@@ -299,11 +299,13 @@ impl Connection {
 
 /// Backs the rest of lent memory while the client uses the first of it.
 async fn back(lent: Arc<LentRegion>, outgoing: mpsc::Sender<Outgoing>) {
+    let mut grows = true;
     loop {
         let bytes = lent.backed();
-        let backed = wire::Reply::Backed { bytes: bytes as u64 };
+        grows &= bytes < lent.len();
+        let backed = wire::Reply::Backed { bytes: bytes as u64, grows };
         let told = super::send(&outgoing, &Reply::Checkpoint(Box::new(backed))).await;
-        if told.is_err() || bytes == lent.len() {
+        if told.is_err() || !grows {
             return;
         }
         let more = lent.clone();
@@ -313,7 +315,7 @@ async fn back(lent: Arc<LentRegion>, outgoing: mpsc::Sender<Outgoing>) {
             Ok(Err(error)) => {
                 let what = "a checkpoint goes on with less lent memory than it was granted";
                 tracing::warn!(bytes, %error, "{what}");
-                return;
+                grows = false;
             }
             // The daemon shuts down.
             Err(_) => return,

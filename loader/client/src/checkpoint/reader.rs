@@ -203,6 +203,15 @@ impl CheckpointReader {
             if let Some(slot) = self.line.slot() {
                 break slot;
             }
+            // A block that reads have passed is done with. Any other would have to come again, which
+            // takes longer than memory that is on its way.
+            if self.forget_before(self.last.unwrap_or(0)) {
+                continue;
+            }
+            if self.line.grows {
+                self.hear()?;
+                continue;
+            }
             let oldest = self.here.iter().min_by_key(|(_, here)| here.used);
             match oldest.map(|(block, _)| *block).and_then(|block| self.here.remove(&block)) {
                 Some(here) => self.line.free.push(here.slot),
