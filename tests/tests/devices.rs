@@ -34,6 +34,13 @@ impl Bench {
         Self::with(tiers, |_, _| {})
     }
 
+    /// Two disks of which neither holds all shards: each gets some, however busy one is.
+    fn of_two() -> Self {
+        Self::with(&["a", "b"], |config, bytes| {
+            config.tiers.iter_mut().for_each(|tier| tier.capacity = 5 * bytes);
+        })
+    }
+
     fn with(tiers: &[&str], change: impl FnOnce(&mut NodeConfig, u64)) -> Self {
         let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
         let bytes = origin.bytes("0.tar").len() as u64;
@@ -239,7 +246,7 @@ fn foreign_changes_to_the_directory_lose_no_sample() {
 /// request of an admin waits for it, and it is used again once it answers.
 #[test]
 fn silent_disk_is_down_and_passed_by() {
-    let bench = Bench::new(&["a", "b"]);
+    let bench = Bench::of_two();
     bench.play();
     let shards = |name: &str| bench.tier(name).counters.shards;
     assert!(shards("a") > 0 && shards("b") > 0, "each has some");
@@ -276,7 +283,7 @@ fn silent_disk_stops_no_fill() {
 /// An admin takes a silent disk out of use, and the daemon ends.
 #[test]
 fn silent_disk_delays_neither_admin_nor_end() {
-    let bench = Bench::new(&["a", "b"]);
+    let bench = Bench::of_two();
     bench.play();
     assert!(bench.tier("a").counters.shards > 0);
     bench.faulty.hang(true);

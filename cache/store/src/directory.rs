@@ -50,7 +50,7 @@ use crate::files::{Extent, Files};
 
 pub(crate) use key::Keys;
 use key::{KEY, KEY_ASIDE};
-use shared_sync::SharedSync;
+use shared_sync::{Coming, SharedSync};
 pub(crate) use staged::{FoundStaged, check_staged_id};
 pub(crate) use survey::{Finding, Found};
 
@@ -374,8 +374,9 @@ impl Directory {
     /// Writes a file, whole and durable or not at all. In an encrypted directory it is encrypted
     /// under its final name.
     fn put(&self, path: &Path, aside: &Path, bytes: &[u8]) -> Result<()> {
+        let coming = (path.parent() == Some(&*self.shards)).then(|| self.syncs.announce());
         self.write_aside(path, aside, bytes)?;
-        self.reveal(path, aside)
+        self.reveal(path, aside, coming)
     }
 
     /// Writes the bytes of a file beside it, durably.
@@ -387,12 +388,13 @@ impl Directory {
     }
 
     /// Gives a file that was written aside its name, durably.
-    fn reveal(&self, path: &Path, aside: &Path) -> Result<()> {
+    fn reveal(&self, path: &Path, aside: &Path, coming: Option<Coming<'_>>) -> Result<()> {
         self.or_remove(aside, self.files.rename(aside, path), path)?;
         let directory = path.parent().unwrap_or(&self.root);
-        let synced = match directory == self.shards {
-            true => self.syncs.sync(|| self.files.sync_directory(directory)),
-            false => self.files.sync_directory(directory),
+        let sync = || self.files.sync_directory(directory);
+        let synced = match coming {
+            Some(coming) => coming.sync(sync),
+            None => sync(),
         };
         synced.doing("sync a directory").map_err(|error| error.at("path", directory.display()))
     }

@@ -227,11 +227,8 @@ impl Fill {
     /// Makes the shard visible on its tier.
     async fn commit(&self, disk: &DiskTarget) -> Result<()> {
         let len = self.parts.len();
-        // A truncation that changes nothing still takes a thread and a change of the inode.
-        if self.has_padding(disk) {
-            disk.on_disk(move |directory, name| directory.trim(name, len)).await?;
-        }
-        disk.sync().await?;
+        // A truncation that changes nothing would still change the inode.
+        let has_padding = self.has_padding(disk);
         let (origin, tenant) = (self.request.origin.clone(), self.request.tenant.clone());
         let index = self.growth.index().index();
         // Every part is written by now.
@@ -240,7 +237,15 @@ impl Fill {
         let compressed_len = self.growth.is_unpacked().then_some(origin_len);
         let sidecar = Sidecar { origin, tenant, len, compressed_len, blocks, index };
         let since = self.request.since;
-        disk.on_disk(move |directory, name| directory.commit(name, &sidecar, since)).await
+        let sync = disk.plan_sync().await?;
+        disk.on_disk(move |directory, name| {
+            if has_padding {
+                directory.trim(name, len)?;
+            }
+            sync.run()?;
+            directory.commit(name, &sidecar, since)
+        })
+        .await
     }
 
     /// Returns true if the file may be longer than the shard: the last write reached beyond it, an

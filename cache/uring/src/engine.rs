@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::file::{DiskFile, Open, Opened};
 use crate::lent::LentSpan;
@@ -293,6 +293,16 @@ impl Engine {
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
+    /// Takes a place for a sync that the caller carries out itself, on a thread that may block. So
+    /// whoever goes on there after the sync switches threads once.
+    ///
+    /// # Errors
+    /// `Closed` if the engine has stopped.
+    pub async fn plan_sync(&self, file: &DiskFile) -> Result<PlannedSync> {
+        let permit = self.running.shared.queue.permit().await?;
+        Ok(PlannedSync { engine: self.clone(), file: file.clone(), permit })
+    }
+
     fn submit(
         &self,
         direction: Direction,
@@ -317,6 +327,31 @@ impl Engine {
 
     fn seat(&self, opened: Opened) -> DiskFile {
         self.running.shared.seated(opened)
+    }
+}
+
+/// A sync that has its place.
+#[must_use = "nothing is synced before it runs"]
+pub struct PlannedSync {
+    engine: Engine,
+    file: DiskFile,
+    permit: OwnedSemaphorePermit,
+}
+
+impl PlannedSync {
+    /// Makes the written bytes of the file durable. Blocks.
+    ///
+    /// # Errors
+    /// As [`Engine::sync_data`].
+    pub fn run(self) -> Result<()> {
+        let Self { engine, file, permit } = self;
+        let shared = &engine.running.shared;
+        let (reply, answer) = oneshot::channel();
+        let sync = Flight::Sync(SyncFlight::new(file, Instant::now(), reply, permit));
+        if let Some(Order::Fly(flight)) = fault::clear(engine.faults.as_ref(), sync, shared) {
+            threads::fly(flight, shared);
+        }
+        answer.blocking_recv().unwrap_or_else(|_| Err(closed()))
     }
 }
 

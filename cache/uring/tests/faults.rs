@@ -14,7 +14,8 @@ use std::time::Duration;
 use engines::{MIB, arena, on_each, pattern};
 use forebay_error::ErrorKind;
 use forebay_uring::{
-    Arena, Attempt, AttemptKind, DiskFile, Done, Engine, Fate, Faults, GRANULE, Open, Read,
+    Arena, Attempt, AttemptKind, DiskFile, Done, Engine, Fate, Faults, GRANULE, Open, PlannedSync,
+    Read,
 };
 use futures::FutureExt;
 use futures::future::join_all;
@@ -241,6 +242,35 @@ async fn delayed_operation_waits_and_blocks_no_other() {
         assert!(sync.as_mut().now_or_never().is_none());
         go.send(()).unwrap();
         tokio::time::timeout(PATIENCE, sync).await.expect("it goes on").unwrap();
+    })
+    .await;
+}
+
+/// A sync on its caller's thread counts, waits and fails as the others do.
+#[tokio::test]
+async fn planned_sync_is_one_as_any_other() {
+    on_each(4, async |engine| {
+        let bench = Bench::new(engine).await;
+        let plan = async |script: &Arc<Script>| {
+            bench.engine.with_faults(script.clone()).plan_sync(&bench.file).await.unwrap()
+        };
+        let run = |planned: PlannedSync| tokio::task::spawn_blocking(move || planned.run());
+        let before = bench.engine.counters();
+        run(bench.engine.plan_sync(&bench.file).await.unwrap()).await.unwrap().unwrap();
+        let script = Script::of([Fate::Fail(libc::EINTR)]);
+        run(plan(&script).await).await.unwrap().unwrap();
+        assert_eq!(script.endings(), [true]);
+        let script = Script::of([Fate::Fail(libc::EIO)]);
+        let failed = run(plan(&script).await).await.unwrap().unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::Unavailable);
+        assert_eq!(script.endings(), [false]);
+        let after = bench.engine.counters();
+        assert_eq!((after.syncs - before.syncs, after.errors - before.errors), (3, 1));
+        let (go, wait) = oneshot::channel::<()>();
+        let waiting = run(plan(&Script::of([Fate::Wait(wait.map(drop).boxed())])).await);
+        assert!(bench.engine.plan_sync(&bench.file).await.is_ok(), "its place is its own");
+        go.send(()).unwrap();
+        tokio::time::timeout(PATIENCE, waiting).await.expect("it goes on").unwrap().unwrap();
     })
     .await;
 }

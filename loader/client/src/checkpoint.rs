@@ -207,7 +207,8 @@ impl Line {
             return Err(Error::new(ErrorKind::Invalid, what).at("bytes", lent.len()));
         }
         let (place, free) = (place.clone(), Vec::new());
-        let mut line = Self { connection, receiver, lent, place, backed: 0, grows: true, begun: 0, free };
+        let mut line =
+            Self { connection, receiver, lent, place, backed: 0, grows: true, begun: 0, free };
         while line.backed == 0 {
             if line.hear()?.is_some() {
                 return Err(unexpected());

@@ -85,7 +85,7 @@ impl Directory {
 
     /// Makes a staged file visible whose bytes and record are durable.
     pub(crate) fn reveal_record(&self, id: &str) -> Result<()> {
-        self.reveal(&self.staged_record(id), &self.record_aside(id))
+        self.reveal(&self.staged_record(id), &self.record_aside(id), None)
     }
 
     /// Removes the record of a file that does not become visible.

@@ -31,11 +31,18 @@ impl Fill {
         if self.destination.fault.get().is_some() {
             return;
         }
-        if let Err(error) = disk.sync().await {
-            return self.abandon_target(error);
-        }
-        let recorded =
-            disk.on_disk(move |directory, name| directory.save_partial(name, &partial)).await;
+        let synced = async {
+            let sync = disk.plan_sync().await?;
+            disk.on_disk(move |directory, name| {
+                sync.run()?;
+                Ok(directory.save_partial(name, &partial))
+            })
+            .await
+        };
+        let recorded = match synced.await {
+            Ok(recorded) => recorded,
+            Err(error) => return self.abandon_target(error),
+        };
         if let Err(error) = recorded {
             let shard = disk.name.as_str();
             tracing::warn!(shard, %error, "failed to record a fill; a crash restarts it");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_error::Result;
-use forebay_uring::{Arena, DiskFile, Engine, Frozen};
+use forebay_uring::{Arena, DiskFile, Engine, Frozen, PlannedSync};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::blocks::Blocks;
@@ -93,9 +93,9 @@ impl DiskTarget {
         len.next_multiple_of(self.file.alignment().offset as u64)
     }
 
-    /// Makes the written bytes durable.
-    pub(super) async fn sync(&self) -> Result<()> {
-        device::answer(self.engine.sync_data(&self.file)).await?
+    /// Plans to make the written bytes durable.
+    pub(super) async fn plan_sync(&self) -> Result<PlannedSync> {
+        device::answer(self.engine.plan_sync(&self.file)).await?
     }
 
     /// Reserves disk space from `from` up to `to`, so that a full disk shows before the write.

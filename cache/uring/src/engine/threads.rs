@@ -59,7 +59,7 @@ impl Carrier for Worker {
 }
 
 /// Carries one operation out, however many calls it takes (each repetition is bounded).
-fn fly(mut flight: Flight, shared: &Shared) {
+pub(super) fn fly(mut flight: Flight, shared: &Shared) {
     loop {
         add(&shared.counting.system_calls, 1);
         let result = match &mut flight {
