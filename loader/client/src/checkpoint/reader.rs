@@ -203,8 +203,8 @@ impl CheckpointReader {
             if let Some(slot) = self.line.slot() {
                 break slot;
             }
-            // A block that reads have passed is done with. Any other would have to come again, which
-            // takes longer than memory that is on its way.
+            // A block that reads have passed is done with. Any other would have to come again,
+            // which takes longer than memory that is on its way.
             if self.forget_before(self.last.unwrap_or(0)) {
                 continue;
             }
