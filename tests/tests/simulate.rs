@@ -43,6 +43,21 @@ fn simulation_reports_the_missing_cache_and_link() {
     // What more a job without waits takes.
     let more = ["clairvoyant", "+", "GiB", "Mbit/s"];
     assert!(text.lines().any(|line| has(line, &more)), "{text}");
+    // What its open shards cost.
+    assert!(has(text.lines().last().unwrap(), &["lanes=", "window=4", "% busy"]), "{text}");
+}
+
+/// Shards that a job mixes take cache from those that it reads later.
+#[test]
+fn lanes_and_window_cost_cache() {
+    let node = ["--data", "64GiB", "--cache", "32GiB", "--bandwidth", "800Mbit/s"];
+    let mixing = |more: &[&str]| document(&[&node, more].concat())["mixing"].clone();
+    let default = mixing(&["--policy", "clairvoyant"]);
+    let share = |of: &str| default[of].as_f64().unwrap();
+    assert!(default["lanes"].as_u64() > Some(1) && default["window"] == 64, "{default}");
+    assert!(share("busy_share") < share("unmixed_busy_share") - 0.02, "{default}");
+    assert_eq!(mixing(&["--policy", "lru"]), Value::Null);
+    assert_eq!(mixing(&["--lanes", "1", "--window", "1"]), Value::Null);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use forebay_policy::simulate::{Jitter, Order, Reader, Report, Trace, simulate_wi
 use forebay_policy::{Evict, Future, Remedy};
 use forebay_wire::message::{self, Shuffle};
 use indicatif::ProgressBar;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::{Done, Failure, Output, bar_style, print, print_json};
@@ -30,9 +31,10 @@ const BATCH: u32 = 256;
 ///
 /// Jobs, cache and link are those of a trace, or made up by the options: equal shards that every
 /// job reads as its loader would, in an order of its own. Time is that of the simulation, so hours
-/// take a second. `clairvoyant` fetches and gives up by what jobs will read; the others fetch eight
-/// shards ahead and give up as their names say. One shard comes at a time, as fast as the link
-/// brings.
+/// take a second. `clairvoyant` fetches and evicts by what jobs will read; the others fetch eight
+/// shards ahead and evict as their names say. One shard comes at a time, as fast as the link
+/// brings. Lanes and window keep shards open at once, which takes cache: the last line tells how
+/// busy the GPUs are without.
 ///
 /// Examples:
 ///   forebay policy simulate --data 640GiB --cache 300GiB --bandwidth 4Gbit/s --jobs 2
@@ -157,6 +159,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     let agreement = later.map(|later| trace.agreement(&later)).transpose()?;
     bar.set_message("remedies");
     let remedy = trace.remedy_with(&futures)?;
+    let mixing = plans.as_ref().map(|plans| plans.mixing(&trace, &reports)).transpose()?.flatten();
     bar.finish_and_clear();
     if let Some(path) = &arguments.plot {
         plot::draw(path, &trace, &reports)?;
@@ -164,9 +167,13 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     if arguments.output.json {
         let mut document = document(&trace, &reports, remedy);
         document["agreement"] = json!(agreement);
+        document["mixing"] = json!(mixing);
         return Ok(print_json(&document)?);
     }
     let mut text = table(&trace, &reports, remedy);
+    if let Some(mixing) = mixing {
+        let _ = writeln!(text, "{mixing}");
+    }
     if let Some(agreement) = agreement {
         let _ = writeln!(text, "\n{agreement}");
     }
@@ -266,7 +273,45 @@ struct Plans {
     bytes: f64,
 }
 
+/// Cost of lanes and window.
+#[derive(Debug, Serialize)]
+struct Mixing {
+    lanes: u32,
+    window: u32,
+    /// Share of time in which no GPU waits with `clairvoyant`,
+    busy_share: f64,
+    /// and with one lane and one open shard.
+    unmixed_busy_share: f64,
+}
+
+impl std::fmt::Display for Mixing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { lanes, window, busy_share, unmixed_busy_share } = self;
+        write!(
+            f,
+            "lanes={lanes} and window={window} cost {:.1} points: with lanes=1 and window=1 \
+             clairvoyant keeps GPUs {:.1} % busy",
+            100.0 * (unmixed_busy_share - busy_share).max(0.0),
+            100.0 * unmixed_busy_share,
+        )
+    }
+}
+
 impl Plans {
+    /// Plays the jobs with one lane and one open shard; none if they have no more, or
+    /// `clairvoyant` was not played.
+    fn mixing(&self, trace: &Trace, reports: &[(Evict, Report)]) -> Result<Option<Mixing>> {
+        let window = if self.order.shuffle == Shuffle::None { 1 } else { self.order.window };
+        let lanes = self.lanes;
+        let played = reports.iter().find(|(policy, _)| *policy == Evict::Clairvoyant);
+        let Some((policy, report)) = played.filter(|_| lanes > 1 || window > 1) else {
+            return Ok(None);
+        };
+        let unmixed = simulate_with(trace, *policy, &|job| trace.future(job))?;
+        let (busy_share, unmixed_busy_share) = (report.busy_share(), unmixed.busy_share());
+        Ok(Some(Mixing { lanes, window, busy_share, unmixed_busy_share }))
+    }
+
     fn future(&self, job: usize) -> Box<dyn Future> {
         let order = message::Order { seed: job as u64, ..self.order.clone() };
         let share = plan::Share::new(&order, self.lanes, 0);
