@@ -7,14 +7,16 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use forebay_client::{Loader, Next};
+use forebay_client::{Deadline, Loader, Next};
 use forebay_error::ErrorKind;
 use forebay_source::Rules;
 use forebay_store::{Dataset, Evict, KeepFree, StoreRules, TierLimits};
 use forebay_tests::{
-    Daemon, Epoch, Origin, config, epoch, eventually, job, next, play, reported_error,
+    Daemon, Epoch, Origin, PATIENCE, admin, config, epoch, eventually, job, next, play,
+    reported_error,
 };
 use forebay_wire::message::{Begin, Extent, Open, Shuffle};
+use serde_json::Value;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 
@@ -81,7 +83,7 @@ impl Bench {
 
     fn told(&self, path: &str) -> u64 {
         let status = self.daemon.status();
-        status.pointer(path).and_then(serde_json::Value::as_u64).unwrap_or(0)
+        status.pointer(path).and_then(Value::as_u64).unwrap_or(0)
     }
 
     /// Shards that came over the network so far.
@@ -140,6 +142,27 @@ impl Bench {
         }
         (self.fetched() - before) as f64 / epochs as f64
     }
+}
+
+/// An operator sees what a job's open shards take of the cache.
+#[test]
+fn explanation_names_the_cache_that_open_shards_take() {
+    let bench = Bench::new(SHARDS / 2, Vec::new());
+    let explained = || {
+        let path = format!("/api/v1/shards?url={}", Origin::url("0.tar").replace('/', "%2F"));
+        let admin = admin(bench.daemon.socket()).unwrap();
+        let told: Value = admin.get(&path, &Deadline::after(PATIENCE)).unwrap();
+        told["why"].to_string()
+    };
+    assert!(!explained().contains("window="));
+    let job = bench.loader(bench.open(1));
+    let why = explained();
+    let share = format!("{:.0} %", 100.0 * f64::from(WINDOW) / (SHARDS / 2) as f64);
+    for word in ["job test", "lanes=1", "window=2", &share] {
+        assert!(why.contains(word), "{word}: {why}");
+    }
+    drop(job);
+    eventually("the job is gone", || !explained().contains("window="));
 }
 
 /// Half of the data fits: no more than the other half comes over the network in an epoch, but for
@@ -349,7 +372,7 @@ fn recorded_trace_is_simulated() {
     assert!(code == Some(0) && told.contains(&format!("{SHARDS} shards")), "{told} {error}");
     let simulated = forebay(&["policy", "simulate", &earlier, "--against", &later, "--json"]);
     assert_eq!(simulated.0, Some(0), "{}", simulated.2);
-    let simulated: serde_json::Value = serde_json::from_str(&simulated.1).unwrap();
+    let simulated: Value = serde_json::from_str(&simulated.1).unwrap();
     let of = |name: &str| simulated["agreement"][name].as_u64().unwrap();
     assert!(of("node") > 0 && of("common") > 0 && of("ordered") <= of("common"), "{simulated}");
     // Half of the data is there at the beginning, and of the epoch that was played half had to

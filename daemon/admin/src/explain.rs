@@ -46,7 +46,7 @@ pub(super) async fn explain(
     let owner = placement.as_ref().and_then(|placement| placement.owner.as_ref());
     let elsewhere = owner.filter(|owner| !owner.is_self).map(|owner| owner.node.as_str());
     let (mut why, next) = (why(&facts, elsewhere), next(&facts, elsewhere));
-    why.extend(node.sessions.lock().await.iter().filter_map(|of| of.reading_of(&url)));
+    why.extend(node.sessions.lock().await.iter().flat_map(|of| of.uses_of(&url)));
     why.extend(unknown);
     why.extend(placement.iter().flat_map(placed));
     Ok(Json(Explanation { url: shown(&url), why, next, facts, placement }))

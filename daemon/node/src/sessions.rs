@@ -120,12 +120,15 @@ impl RegisteredSession {
         }
     }
 
-    /// Returns the way in which the job reads a shard, a sentence for people, if it is known.
+    /// Returns sentences about the job's use of a shard: the way in which it reads it, and the
+    /// cache that its open shards take, as far as they are known.
     #[must_use]
-    pub fn reading_of(&self, url: &str) -> Option<String> {
+    pub fn uses_of(&self, url: &str) -> Vec<String> {
         let session = self.lock();
-        let reading = session.reading_of(url)?;
-        Some(format!("job {} reads {reading}", status::cut(session.name())))
+        let job = status::cut(session.name());
+        let reading = session.reading_of(url).map(|reading| format!("job {job} reads {reading}"));
+        let holding = session.holding_of(url).map(|holding| format!("job {job} {holding}"));
+        reading.into_iter().chain(holding).collect()
     }
 
     pub(crate) fn told(&self) -> MutexGuard<'_, Told> {

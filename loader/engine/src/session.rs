@@ -50,6 +50,7 @@ use leased::{Acknowledgements, Leased, Trainer};
 use located::Located;
 use patience::Patience;
 use producer::{Outcome, Producer};
+use room::Holding;
 pub use slots::{Grant, Memory, SlabMemory};
 use slots::{Hold, Slots};
 use verdicts::Verdicts;
@@ -127,6 +128,8 @@ pub(crate) struct JobData {
     pub(crate) verdicts: Verdicts,
     /// Bytes of each shard, if the trainer knew them.
     pub(crate) bytes: Option<Vec<u64>>,
+    /// Cache that its open shards take, if that is known.
+    holding: Option<Holding>,
     pub(crate) outlook: Outlook,
     /// Samples that the job reads, if not all of its shards.
     pub(crate) choices: Option<Choices>,
@@ -317,11 +320,12 @@ impl Session {
         };
         let reading = Reading::of(parts, &spec, &joined, &host.store);
         let by_excerpts = reading.as_ref().filter(|reading| reading.estimate.takes_parts());
+        let mut holding = None;
         if let Some(extent) = &extent {
             let lanes = (lanes, lengths.is_some());
             let scaled = by_excerpts.map(|reading| reading.scaled(extent));
             let extent = scaled.as_ref().unwrap_or(extent);
-            room::check(&spec, (&mixture, &joins), lanes, extent, &host.store)?;
+            holding = room::check(&spec, (&mixture, &joins), lanes, extent, &host.store)?;
         }
         let (events, receiver) = mpsc::channel(EVENTS);
         let patience = Duration::from_millis(spec.patience_ms);
@@ -342,6 +346,7 @@ impl Session {
             store: host.store,
             verdicts: Verdicts::default(),
             bytes: extent.map(|extent| extent.bytes),
+            holding,
             outlook: Outlook::default(),
             choices,
             located: Located::default(),
@@ -390,6 +395,16 @@ impl Session {
     #[must_use]
     pub fn reading_of(&self, url: &str) -> Option<String> {
         self.job.reading_of(url)
+    }
+
+    /// Returns the cache that the job's open shards take, as the end of a sentence that begins with
+    /// the job; none if it does not read the shard at `url`, or its trainer does not know the
+    /// shards' lengths.
+    #[must_use]
+    pub fn holding_of(&self, url: &str) -> Option<String> {
+        let JobData { spec, mixture, lanes, holding, .. } = &*self.job;
+        let holding = holding.filter(|_| spec.urls.iter().any(|one| one == url))?;
+        Some(holding.why(&spec.order, mixture.is_empty().then_some(*lanes)))
     }
 
     /// Takes the trainer's places of the samples of a shard.

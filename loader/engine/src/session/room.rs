@@ -3,15 +3,45 @@
 //! A job is rejected only if it never fits, however much of the cache others free. Shards
 //! read in place need no room.
 
+use bytesize::ByteSize;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_store::Store;
-use forebay_wire::message::{Extent, Mixture, Open, Shuffle, Stream};
+use forebay_wire::message::{Extent, Mixture, Open, Order, Shuffle, Stream};
 
 use super::joined::Joins;
 use crate::plan::{self, Need, Part, need};
 
+/// Cache that the shards which a job has open at once take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Holding {
+    /// Bytes, at most.
+    bytes: u64,
+    /// Bytes that all of its shards may take.
+    room: u64,
+}
+
+impl Holding {
+    /// Returns the end of a sentence that begins with the job.
+    pub(super) fn why(self, order: &Order, lanes: Option<u32>) -> String {
+        let Self { bytes, room } = self;
+        let size = ByteSize(bytes).display().iec();
+        let share = 100.0 * bytes as f64 / room.max(1) as f64;
+        let by = match (lanes, order.shuffle) {
+            (Some(lanes), Shuffle::Window) => format!("lanes={lanes} and window={}", order.window),
+            (Some(lanes), Shuffle::None) => format!("lanes={lanes}"),
+            (_, Shuffle::Global) => "its global shuffle".to_owned(),
+            (None, _) => "the lanes and windows of its streams".to_owned(),
+        };
+        format!(
+            "has up to {size} of shards open at once by {by}, {share:.0} % of its share of the \
+             cache: shards that it reads later have the rest"
+        )
+    }
+}
+
 /// Rejects a job whose window exceeds its share of the cache. `reads_all` says that each rank reads
-/// all `lanes`, however many there are.
+/// all `lanes`, however many there are. Returns the cache that its open shards take; none if they
+/// take none.
 ///
 /// # Errors
 /// `Full` with the largest window that fits; `Invalid` for an extent of another job.
@@ -21,7 +51,7 @@ pub(super) fn check(
     (lanes, reads_all): (u32, bool),
     extent: &Extent,
     store: &Store,
-) -> Result<()> {
+) -> Result<Option<Holding>> {
     let order = &spec.order;
     let (first, ranks) = extent.ranks;
     let within = first.checked_add(ranks).is_some_and(|end| end <= order.world_size);
@@ -29,7 +59,7 @@ pub(super) fn check(
         return Err(Error::new(ErrorKind::Invalid, "the extent belongs to another job"));
     }
     let urls = || spec.urls.iter().map(String::as_str);
-    let Some(room) = store.room_for(urls()) else { return Ok(()) };
+    let Some(room) = store.room_for(urls()) else { return Ok(None) };
     let bytes = urls().zip(&extent.bytes);
     let bytes: Vec<u64> =
         bytes.map(|(url, bytes)| if store.keeps(url) { *bytes } else { 0 }).collect();
@@ -50,7 +80,7 @@ pub(super) fn check(
     };
     let Need { bytes, window, lanes } = need(order, &parts, room);
     if bytes <= room {
-        return Ok(());
+        return Ok(Some(Holding { bytes, room }));
     }
     let error =
         Error::new(ErrorKind::Full, "the job's window does not fit into its share of the cache")
