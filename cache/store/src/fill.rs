@@ -18,6 +18,7 @@
 
 mod allotment;
 mod bytes;
+mod commits;
 mod compare;
 mod endpoints;
 mod flights;
@@ -209,7 +210,7 @@ impl Fill {
         self.growth.mark_good();
         let since = Instant::now();
         // The next fill runs meanwhile: for small shards the syncs take most of the time.
-        let _syncing = running.sync().await?;
+        let _committing = running.commit().await?;
         self.growth.mark_fetched();
         if let (Target::Disk(disk), None) = (&self.destination.target, self.destination.fault.get())
             && let Err(error) = self.commit(disk).await

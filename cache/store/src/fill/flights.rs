@@ -14,22 +14,18 @@ use std::time::{Duration, Instant};
 use forebay_error::Result;
 use forebay_source::{Queue, QueuePermit, Rank, Source, Turn};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use utoipa::ToSchema;
 
+use super::commits::{Commits, Committing};
 use super::endpoints::{EndpointTurn, EndpointUse, Endpoints};
 use super::starts::{FirstBatchWaits, StartState};
-use crate::shutdown::shutting_down;
 use crate::sizes::{FILLS, LANES, SMALL_FILLS};
 
 /// Fills that have begun and are paused. Each keeps a sleeping indexer thread; with the running
 /// fills that is half of tokio's blocking threads. Beyond this number, shards come one after
 /// another. It is more than two jobs of 96 lanes need.
 const RESTING: usize = 250;
-
-/// Fills that sync at once, after their turn. They hold no frames, and a journalling file system
-/// syncs many small files in the time of one; each takes one of tokio's blocking threads.
-const SYNCING: usize = 32;
 
 /// Time after which a fill that stays slow leaves its lane to the fill of another slow store: a
 /// part of 4 MiB comes in it at the speed from which on a store no longer counts as slow.
@@ -77,8 +73,8 @@ pub(crate) struct Flights {
     endpoints: Endpoints,
     /// Lanes of fills whose stores are slow.
     lanes: Arc<Queue>,
-    /// Permits to sync.
-    syncs: Semaphore,
+    /// Commits of fills that had their turn.
+    commits: Commits,
 }
 
 /// Turn of a fill, until dropped; a pause returns it.
@@ -279,13 +275,15 @@ impl<'a> Running<'a> {
         self.flights.starts.watch()
     }
 
-    /// Returns the turn for good, since only syncs are left, and waits for a permit to sync.
+    /// Returns the turn for good, since only the commit is left, and waits for a turn to commit.
+    /// With too many uncommitted shards the fill keeps its turn: fetches do not outrun commits.
     ///
     /// # Errors
     /// `Closed` if the store has ended.
-    pub(super) async fn sync(&mut self) -> Result<SemaphorePermit<'a>> {
+    pub(super) async fn commit(&mut self) -> Result<Committing<'a>> {
+        let uncommitted = self.flights.commits.enter().await?;
         self.held = None;
-        self.flights.syncs.acquire().await.map_err(|_| shutting_down())
+        uncommitted.turn(self.has_company()).await
     }
 
     /// Lets others go first: until the job has its first batch, or until `wanted` completes because
@@ -315,7 +313,6 @@ impl Flights {
         let (places, ranks, starts) =
             (Queue::new(FILLS), Mutex::default(), FirstBatchWaits::default());
         let (endpoints, lanes) = (Endpoints::new(), Queue::new(LANES));
-        let syncs = Semaphore::new(SYNCING);
         let small_places = Queue::new(SMALL_FILLS);
         Self {
             places,
@@ -329,7 +326,7 @@ impl Flights {
             heads,
             endpoints,
             lanes,
-            syncs,
+            commits: Commits::new(),
         }
     }
 

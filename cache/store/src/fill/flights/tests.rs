@@ -5,6 +5,7 @@ use std::pin::pin;
 use forebay_error::ErrorKind;
 use futures::FutureExt;
 
+use super::super::commits::{COMMITS, YIELD};
 use super::*;
 use crate::tier::Absent;
 
@@ -141,20 +142,59 @@ fn starts_of_a_job_are_counted() {
 fn syncing_fills_leave_their_turns_to_others() {
     let flights = Flights::new();
     let rank = Rank::ahead(1);
-    let mut syncing: Vec<_> = Vec::new();
-    for _ in 0..SYNCING {
+    let mut committing: Vec<_> = Vec::new();
+    for _ in 0..COMMITS {
         let mut running = begun(&flights, &rank);
-        syncing.push(running.sync().now_or_never().expect("a permit is free").unwrap());
+        committing.push(running.commit().now_or_never().expect("a turn is free").unwrap());
     }
     assert_eq!(flights.report().running, 0);
     let mut running: Vec<_> = (0..FILLS).map(|_| begun(&flights, &rank)).collect();
-    // No more files than that are synced at once.
+    // No more than that commit at once.
     let mut last = running.pop().unwrap();
-    let mut waiting = pin!(last.sync());
+    let mut waiting = pin!(last.commit());
     assert!((&mut waiting).now_or_never().is_none());
     assert_eq!(flights.report().running, FILLS - 1);
-    drop(syncing);
+    drop(committing);
     assert!(waiting.now_or_never().is_some());
+}
+
+#[test]
+fn fetches_do_not_outrun_commits() {
+    let flights = Flights { commits: Commits::of(2), ..Flights::new() };
+    let rank = Rank::ahead(1);
+    let committing: Vec<_> = (0..2)
+        .map(|_| begun(&flights, &rank).commit().now_or_never().expect("a place is free").unwrap())
+        .collect();
+    let mut third = begun(&flights, &rank);
+    let mut waiting = pin!(third.commit());
+    assert!((&mut waiting).now_or_never().is_none());
+    assert_eq!(flights.report().running, 1, "it keeps its turn");
+    drop(committing);
+    assert!(waiting.now_or_never().is_some());
+    assert_eq!(flights.report().running, 0);
+}
+
+#[tokio::test]
+async fn commits_let_awaited_fetches_go_first() {
+    let flights = Flights::new();
+    let (rank, other) = (Rank::ahead(1), Rank::ahead(2));
+    let awaited = other.awaited();
+    let fetching = begun(&flights, &other);
+    let [mut one, mut two, mut three] = [(); 3].map(|()| begun(&flights, &rank));
+    let first = one.commit().await.unwrap();
+    let begin = Instant::now();
+    let mut second = pin!(two.commit());
+    assert!((&mut second).now_or_never().is_none(), "one after another");
+    // A commit that hangs delays others for a while only.
+    let second = second.await.unwrap();
+    assert!(begin.elapsed() >= YIELD);
+    drop((first, second));
+    // The next does not wait, nor does any once no fetch is awaited.
+    let first = three.commit().now_or_never().expect("it is its turn").unwrap();
+    drop(awaited);
+    let mut last = begun(&flights, &rank);
+    assert!(last.commit().now_or_never().is_some());
+    drop((first, fetching));
 }
 
 #[test]
