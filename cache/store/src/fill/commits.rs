@@ -2,6 +2,7 @@
 //!
 //! A commit takes three syncs, and as much of a core as the fetch of a small shard. So while
 //! samples on their way are awaited, commits come one after another, each [`YIELD`] late at most.
+//! Once half of the places for uncommitted shards are taken, further ones do not wait.
 
 use std::time::Duration;
 
@@ -22,11 +23,12 @@ const UNCOMMITTED: usize = 1024;
 const OF_OPEN_FILES: u64 = 4;
 
 /// Time for which a commit lets fetches go first. A crash meanwhile costs the shard's fetch.
-pub(super) const YIELD: Duration = Duration::from_millis(500);
+pub(super) const YIELD: Duration = Duration::from_secs(2);
 
 /// Turns to commit.
 pub(super) struct Commits {
     uncommitted: Semaphore,
+    places: usize,
     turns: Semaphore,
     /// The turn of commits that let fetches go first.
     behind: Semaphore,
@@ -55,8 +57,9 @@ impl Commits {
     }
 
     pub(super) fn of(uncommitted: usize) -> Self {
-        let [uncommitted, turns, behind] = [uncommitted, COMMITS, 1].map(Semaphore::new);
-        Self { uncommitted, turns, behind }
+        let places = uncommitted;
+        let [uncommitted, turns, behind] = [places, COMMITS, 1].map(Semaphore::new);
+        Self { uncommitted, places, turns, behind }
     }
 
     /// Waits for a place among the uncommitted shards.
@@ -76,7 +79,8 @@ impl<'a> Uncommitted<'a> {
     /// `Closed` if the store has ended.
     pub(super) async fn turn(self, yields: bool) -> Result<Committing<'a>> {
         let commits = self.commits;
-        let behind = match yields {
+        let is_early = commits.uncommitted.available_permits() >= commits.places / 2;
+        let behind = match yields && is_early {
             // Too late, or the store has ended: the next line tells.
             true => tokio::time::timeout(YIELD, commits.behind.acquire()).await.ok(),
             false => None,

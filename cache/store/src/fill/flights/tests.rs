@@ -174,6 +174,20 @@ fn fetches_do_not_outrun_commits() {
     assert_eq!(flights.report().running, 0);
 }
 
+/// Fetches that come faster than commits do not wait for these one by one.
+#[tokio::test]
+async fn many_uncommitted_shards_do_not_hold_back() {
+    let flights = Flights { commits: Commits::of(4), ..Flights::new() };
+    let (rank, other) = (Rank::ahead(1), Rank::ahead(2));
+    let _awaited = other.awaited();
+    let _fetching = begun(&flights, &other);
+    let [mut one, mut two, mut three] = [(); 3].map(|()| begun(&flights, &rank));
+    let _first = one.commit().now_or_never().expect("a turn is free").unwrap();
+    let mut second = pin!(two.commit());
+    assert!((&mut second).now_or_never().is_none());
+    assert!(three.commit().now_or_never().is_some(), "half of the places are taken");
+}
+
 #[tokio::test]
 async fn commits_let_awaited_fetches_go_first() {
     let flights = Flights::new();
