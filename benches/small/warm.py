@@ -31,7 +31,7 @@ import processes  # noqa: E402
 PORT = 9912
 # A member's header and data, and the end of the archive.
 SHARD = 2048
-# ext4 passes over inodes that were freed within the last five seconds, which takes longer than all
+# ext4 searches past inodes that were freed within the last minutes, which takes longer than all
 # else: caches of earlier rounds stay until the end.
 ROUNDS = 3
 # Time for the daemon to start.
