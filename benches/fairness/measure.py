@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import http.server
 import io
-import json
 import os
 import random
 import statistics
@@ -181,9 +180,7 @@ def main() -> None:
     print(f"alone {statistics.median(alone):.0f} samples/s, beside a slow store")
     print(f"{statistics.median(beside):.0f}: {median:.1f} % ({low:.1f} to {high:.1f})")
     report = {"machine": machine.describe(Path(arguments.directory)), "rounds": arguments.rounds}
-    target = machine.results() / "fairness.json"
-    target.write_text(json.dumps(report | {"alone": alone, "beside": beside}, indent=1) + "\n")
-    print(f"written to {target}")
+    machine.record(report | {"alone": alone, "beside": beside}, "fairness.json")
 
 
 if __name__ == "__main__":

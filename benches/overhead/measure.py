@@ -127,9 +127,7 @@ def main() -> None:
     for watched, runs in taken.items():
         print(f"{watched:8}", told(runs, taken["nothing"]))
         report["runs"][watched] = [played._asdict() for played in runs]
-    target = machine.results() / "overhead.json"
-    target.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"written to {target}")
+    machine.record(report, "overhead.json")
 
 
 def told(runs: list[Played], alone: list[Played]) -> str:

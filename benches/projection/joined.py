@@ -9,7 +9,6 @@ turns within one process, shuffled and in the order of the shards.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -111,9 +110,7 @@ def main() -> None:
         os.environ |= {"FOREBAY_CACHE": str(root / "cache"), "XDG_RUNTIME_DIR": name}
         os.environ["FOREBAY_IDLE"] = "1"
         report = {"machine": machine.describe(root), "rows": measure(root)}
-    target = machine.results() / "joined.json"
-    target.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"written to {target}")
+    machine.record(report, "joined.json")
 
 
 if __name__ == "__main__":

@@ -236,9 +236,7 @@ def measure(arguments: argparse.Namespace) -> None:
             },
             "rows": rows,
         }
-    target = machine.results() / "projection-rivals.json"
-    target.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"written to {target}")
+    machine.record(report, "projection-rivals.json")
 
 
 def main() -> None:

@@ -6,11 +6,13 @@ A figure without its machine and its versions is not a figure.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -38,6 +40,13 @@ def results() -> Path:
     folder = RESULTS / f"{datetime.now(timezone.utc):%Y-%m-%d}-{slug()}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def record(report: Mapping[str, object], name: str) -> None:
+    """Write a report among today's figures, and say where it is."""
+    target = results() / name
+    target.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"written to {target}")
 
 
 def describe(folder: Path) -> dict[str, object]:

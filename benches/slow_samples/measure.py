@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import random
 import statistics
@@ -173,9 +172,7 @@ def main() -> None:
     if not arguments.dry_run:
         about: dict[str, Any] = {"machine": machine.describe(Path(arguments.directory))}
         about |= {"rounds": arguments.rounds, "workers": arguments.workers, "batch": BATCH}
-        target = machine.results() / "slow_samples.json"
-        target.write_text(json.dumps(about | {"works": report}, indent=1) + "\n")
-        print(f"written to {target}")
+        machine.record(about | {"works": report}, "slow_samples.json")
 
 
 if __name__ == "__main__":

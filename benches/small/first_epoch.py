@@ -100,9 +100,7 @@ def main() -> None:
     figures = {"shards": arguments.shards, "seconds": seconds, "median": median}
     print(json.dumps(figures, indent=1))
     report = {"machine": machine.describe(Path(arguments.directory))}
-    target = machine.results() / "small_first_epoch.json"
-    target.write_text(json.dumps(report | figures, indent=1) + "\n")
-    print(f"written to {target}")
+    machine.record(report | figures, "small_first_epoch.json")
 
 
 if __name__ == "__main__":

@@ -204,9 +204,7 @@ def main() -> None:
         "figures": found,
     }
     print(json.dumps(found, indent=1))
-    target = machine.results() / "tokens.json"
-    target.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"written to {target}")
+    machine.record(report, "tokens.json")
 
 
 if __name__ == "__main__":
