@@ -200,14 +200,13 @@ impl CheckpointReader {
 
     fn ask(&mut self, number: u64, is_distrusted: bool) -> Result<()> {
         let slot = loop {
-            if let Some(slot) = self.line.slot() {
+            if self.has_slot(self.last.unwrap_or(0))
+                && let Some(slot) = self.line.slot()
+            {
                 break slot;
             }
-            // A block that reads have passed is done with. Any other would have to come again,
+            // Reads have not passed the blocks that are here: one of them would have to come again,
             // which takes longer than memory that is on its way.
-            if self.forget_before(self.last.unwrap_or(0)) {
-                continue;
-            }
             if self.line.grows {
                 self.hear()?;
                 continue;
