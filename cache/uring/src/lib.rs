@@ -46,7 +46,7 @@ pub use arena::{Arena, Reclaim};
 pub use cipher::{CIPHER_KEY_BYTES, CipherKey, FileCipher, MAC_BYTES, fill_random, mac};
 pub use engine::{
     Attempt, AttemptKind, Counters, Done, Durations, Engine, EngineChoice, EngineConfig,
-    EngineKind, EngineReport, Fate, Faults, Operation, PlannedSync, Read,
+    EngineKind, EnginePlace, EngineReport, Fate, Faults, Operation, Read,
 };
 pub use exec::close_on_exec;
 pub use file::{Alignment, DiskFile, Open, ask_for_direct};

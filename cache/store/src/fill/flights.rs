@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_error::Result;
-use forebay_source::{Queue, QueuePermit, Rank, Source, Turn};
+use forebay_source::{Binding, Queue, QueuePermit, Rank, Source, Stat, Turn};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use utoipa::ToSchema;
@@ -20,7 +20,8 @@ use utoipa::ToSchema;
 use super::commits::{Commits, Committing};
 use super::endpoints::{EndpointTurn, EndpointUse, Endpoints};
 use super::starts::{FirstBatchWaits, StartState};
-use crate::sizes::{FILLS, LANES, SMALL_FILLS};
+use crate::compression::Compression;
+use crate::sizes::{FILLS, LANES, SMALL_BYTES, SMALL_FILLS};
 
 /// Fills that have begun and are paused. Each keeps a sleeping indexer thread; with the running
 /// fills that is half of tokio's blocking threads. Beyond this number, shards come one after
@@ -49,6 +50,16 @@ pub(crate) enum FillSize {
     Small,
     /// Any other.
     Large,
+}
+
+impl FillSize {
+    /// Size class of an object, by what is known before its first byte.
+    pub(crate) fn of(stat: &Stat, url: &str) -> Self {
+        let is_small = stat.len <= SMALL_BYTES
+            && stat.binding != Binding::Stream
+            && !Compression::is_promised(url);
+        if is_small { Self::Small } else { Self::Large }
+    }
 }
 
 /// Turns of a store's fills. Awaited fills go before those fetched ahead; jobs with fewer running
@@ -277,13 +288,14 @@ impl<'a> Running<'a> {
 
     /// Returns the turn for good, since only the commit is left, and waits for a turn to commit.
     /// With too many uncommitted shards the fill keeps its turn: fetches do not outrun commits.
+    /// `may_wait`: awaited fetches may go first.
     ///
     /// # Errors
     /// `Closed` if the store has ended.
-    pub(super) async fn commit(&mut self) -> Result<Committing<'a>> {
+    pub(super) async fn commit(&mut self, may_wait: bool) -> Result<Committing<'a>> {
         let uncommitted = self.flights.commits.enter().await?;
         self.held = None;
-        uncommitted.turn(self.has_company()).await
+        uncommitted.turn(may_wait && self.has_company()).await
     }
 
     /// Lets others go first: until the job has its first batch, or until `wanted` completes because

@@ -64,7 +64,7 @@ impl Shard {
         }
         self.leave_silent_device();
         let through = match (&self.body, self.lost.get()) {
-            (Body::Disk { engine, file, small }, None) => {
+            (Body::Disk { engine, file, small }, None) if let Some(file) = file.get() => {
                 let pending = match self.copy_of(engine, file, small, pending.len(), lease).await {
                     Some(copy) => Self::copy_ranges(&copy, pending, read_bytes, &mut placed),
                     None => pending,
