@@ -118,8 +118,8 @@ async fn short_reads_are_whole_however_much_is_cached() {
         file.read_exact_at(&mut seen, 0).unwrap();
         for (offset, len) in [(0, short.len()), (0, 1 << 20), (1, 5000), (short.len() - 7, 7)] {
             let into = bench.arena.lease(len).await.unwrap();
-            let source = bench.source();
-            let read = source.read_part(&bench.url(), &stat, offset as u64, into, &Rank::now(0));
+            let (source, url, rank) = (bench.source(), bench.url(), Rank::now(0));
+            let read = source.read_part(&url, &stat, offset as u64, into, &rank);
             let (read, end) = (read.await.unwrap(), (offset + len).min(short.len()));
             assert!(read[..end - offset] == short[offset..end], "{offset} {len} {cached}");
         }
