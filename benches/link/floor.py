@@ -146,7 +146,9 @@ def main() -> None:
     with Link(arguments.rtt_ms / 1000, arguments.mbit):
         command = ["ip", "netns", "exec", NAMESPACE, sys.executable, __file__, "--serve"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as far:
-            assert far.stdout is not None and far.stdout.readline()
+            assert far.stdout is not None
+            if not far.stdout.readline():
+                raise SystemExit("the far end did not start")
             for _ in range(arguments.rounds):
                 for way, count in cases:
                     begin = time.monotonic()

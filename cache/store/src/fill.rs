@@ -241,7 +241,7 @@ impl Fill {
         self.growth.mark_good();
         let since = Instant::now();
         // The next fill runs meanwhile: for small shards the syncs take most of the time.
-        let _committing = running.commit(self.may_wait()).await?;
+        let _committing = running.commit(self.has_file(), self.may_wait()).await?;
         self.growth.mark_fetched();
         if let (Target::Disk(disk), None) = (&self.destination.target, self.destination.fault.get())
             && let Err(error) = self.commit(disk).await
@@ -323,6 +323,11 @@ impl Fill {
         {
             self.abandon_target(error);
         }
+    }
+
+    /// Returns true if the shard's file is open.
+    fn has_file(&self) -> bool {
+        matches!(&self.destination.target, Target::Disk(disk) if disk.opened().is_ok())
     }
 
     /// Returns true if the commit may wait: unwritten shards take no memory that other fills need.

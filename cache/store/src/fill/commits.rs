@@ -16,19 +16,43 @@ use crate::shutdown::shutting_down;
 /// the time of one; each takes one of tokio's blocking threads.
 pub(super) const COMMITS: usize = 32;
 
-/// Shards that wait for their commit, at most: as many as a second of small shards brings.
-const UNCOMMITTED: usize = 1024;
+/// Shards that wait for their commit, at most: as many as small shards bring in two seconds.
+const UNCOMMITTED: usize = 4096;
 
-/// The part of the process's files that they may hold open, one each.
+/// Those of them that hold a file open, at most,
+const WITH_FILES: usize = 1024;
+
+/// and the part of the process's files that these may be.
 const OF_OPEN_FILES: u64 = 4;
 
 /// Time for which a commit lets fetches go first. A crash meanwhile costs the shard's fetch.
 pub(super) const YIELD: Duration = Duration::from_secs(2);
 
+/// Places that are taken until a commit.
+struct Places {
+    free: Semaphore,
+    all: usize,
+}
+
+impl Places {
+    fn new(all: usize) -> Self {
+        Self { free: Semaphore::new(all), all }
+    }
+
+    /// Returns true if less than half of them are taken.
+    fn is_roomy(&self) -> bool {
+        self.free.available_permits() >= self.all / 2
+    }
+
+    async fn take(&self) -> Result<SemaphorePermit<'_>> {
+        self.free.acquire().await.map_err(|_| shutting_down())
+    }
+}
+
 /// Turns to commit.
 pub(super) struct Commits {
-    uncommitted: Semaphore,
-    places: usize,
+    uncommitted: Places,
+    with_files: Places,
     turns: Semaphore,
     /// The turn of commits that let fetches go first.
     behind: Semaphore,
@@ -38,6 +62,7 @@ pub(super) struct Commits {
 pub(super) struct Uncommitted<'a> {
     commits: &'a Commits,
     _place: SemaphorePermit<'a>,
+    _file: Option<SemaphorePermit<'a>>,
 }
 
 /// Turn to commit a shard, until dropped.
@@ -51,24 +76,24 @@ impl Commits {
     /// As many uncommitted shards as the process's open files allow.
     pub(super) fn new() -> Self {
         let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let least = COMMITS as u64;
-        let most = (files / OF_OPEN_FILES).clamp(least, UNCOMMITTED as u64);
-        Self::of(usize::try_from(most).unwrap_or(UNCOMMITTED))
+        let most = (files / OF_OPEN_FILES).clamp(COMMITS as u64, WITH_FILES as u64);
+        Self::of(UNCOMMITTED, usize::try_from(most).unwrap_or(WITH_FILES))
     }
 
-    pub(super) fn of(uncommitted: usize) -> Self {
-        let places = uncommitted;
-        let [uncommitted, turns, behind] = [places, COMMITS, 1].map(Semaphore::new);
-        Self { uncommitted, places, turns, behind }
+    pub(super) fn of(uncommitted: usize, with_files: usize) -> Self {
+        let [uncommitted, with_files] = [uncommitted, with_files].map(Places::new);
+        let [turns, behind] = [COMMITS, 1].map(Semaphore::new);
+        Self { uncommitted, with_files, turns, behind }
     }
 
-    /// Waits for a place among the uncommitted shards.
+    /// Waits for a place among the uncommitted shards. `has_file`: the shard holds its file open.
     ///
     /// # Errors
     /// `Closed` if the store has ended.
-    pub(super) async fn enter(&self) -> Result<Uncommitted<'_>> {
-        let place = self.uncommitted.acquire().await.map_err(|_| shutting_down())?;
-        Ok(Uncommitted { commits: self, _place: place })
+    pub(super) async fn enter(&self, has_file: bool) -> Result<Uncommitted<'_>> {
+        let place = self.uncommitted.take().await?;
+        let file = if has_file { Some(self.with_files.take().await?) } else { None };
+        Ok(Uncommitted { commits: self, _place: place, _file: file })
     }
 }
 
@@ -79,7 +104,7 @@ impl<'a> Uncommitted<'a> {
     /// `Closed` if the store has ended.
     pub(super) async fn turn(self, yields: bool) -> Result<Committing<'a>> {
         let commits = self.commits;
-        let is_early = commits.uncommitted.available_permits() >= commits.places / 2;
+        let is_early = commits.uncommitted.is_roomy() && commits.with_files.is_roomy();
         let behind = match yields && is_early {
             // Too late, or the store has ended: the next line tells.
             true => tokio::time::timeout(YIELD, commits.behind.acquire()).await.ok(),

@@ -288,12 +288,16 @@ impl<'a> Running<'a> {
 
     /// Returns the turn for good, since only the commit is left, and waits for a turn to commit.
     /// With too many uncommitted shards the fill keeps its turn: fetches do not outrun commits.
-    /// `may_wait`: awaited fetches may go first.
+    /// `has_file`: the shard holds its file open. `may_wait`: awaited fetches may go first.
     ///
     /// # Errors
     /// `Closed` if the store has ended.
-    pub(super) async fn commit(&mut self, may_wait: bool) -> Result<Committing<'a>> {
-        let uncommitted = self.flights.commits.enter().await?;
+    pub(super) async fn commit(
+        &mut self,
+        has_file: bool,
+        may_wait: bool,
+    ) -> Result<Committing<'a>> {
+        let uncommitted = self.flights.commits.enter(has_file).await?;
         self.held = None;
         uncommitted.turn(may_wait && self.has_company()).await
     }

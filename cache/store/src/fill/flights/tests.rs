@@ -145,13 +145,14 @@ fn syncing_fills_leave_their_turns_to_others() {
     let mut committing: Vec<_> = Vec::new();
     for _ in 0..COMMITS {
         let mut running = begun(&flights, &rank);
-        committing.push(running.commit(true).now_or_never().expect("a turn is free").unwrap());
+        committing
+            .push(running.commit(true, true).now_or_never().expect("a turn is free").unwrap());
     }
     assert_eq!(flights.report().running, 0);
     let mut running: Vec<_> = (0..FILLS).map(|_| begun(&flights, &rank)).collect();
     // No more than that commit at once.
     let mut last = running.pop().unwrap();
-    let mut waiting = pin!(last.commit(true));
+    let mut waiting = pin!(last.commit(true, true));
     assert!((&mut waiting).now_or_never().is_none());
     assert_eq!(flights.report().running, FILLS - 1);
     drop(committing);
@@ -160,34 +161,42 @@ fn syncing_fills_leave_their_turns_to_others() {
 
 #[test]
 fn fetches_do_not_outrun_commits() {
-    let flights = Flights { commits: Commits::of(2), ..Flights::new() };
+    // Two places in all, or two for shards that hold a file.
+    for (commits, has_file) in [(Commits::of(2, 9), false), (Commits::of(9, 2), true)] {
+        let flights = Flights { commits, ..Flights::new() };
+        let rank = Rank::ahead(1);
+        let commit = || begun(&flights, &rank).commit(has_file, true).now_or_never();
+        let committing: Vec<_> = (0..2).map(|_| commit().expect("a place is free")).collect();
+        let mut third = begun(&flights, &rank);
+        let mut waiting = pin!(third.commit(has_file, true));
+        assert!((&mut waiting).now_or_never().is_none());
+        assert_eq!(flights.report().running, 1, "it keeps its turn");
+        drop(committing);
+        assert!(waiting.now_or_never().is_some());
+    }
+}
+
+#[test]
+fn shards_without_files_leave_places_to_others() {
+    let flights = Flights { commits: Commits::of(9, 1), ..Flights::new() };
     let rank = Rank::ahead(1);
-    let committing: Vec<_> = (0..2)
-        .map(|_| {
-            begun(&flights, &rank).commit(true).now_or_never().expect("a place is free").unwrap()
-        })
-        .collect();
-    let mut third = begun(&flights, &rank);
-    let mut waiting = pin!(third.commit(true));
-    assert!((&mut waiting).now_or_never().is_none());
-    assert_eq!(flights.report().running, 1, "it keeps its turn");
-    drop(committing);
-    assert!(waiting.now_or_never().is_some());
-    assert_eq!(flights.report().running, 0);
+    let _file = begun(&flights, &rank).commit(true, true).now_or_never().expect("it is free");
+    assert!(begun(&flights, &rank).commit(true, true).now_or_never().is_none());
+    assert!(begun(&flights, &rank).commit(false, true).now_or_never().is_some());
 }
 
 /// Fetches that come faster than commits do not wait for these one by one.
 #[tokio::test]
 async fn many_uncommitted_shards_do_not_hold_back() {
-    let flights = Flights { commits: Commits::of(4), ..Flights::new() };
+    let flights = Flights { commits: Commits::of(8, 4), ..Flights::new() };
     let (rank, other) = (Rank::ahead(1), Rank::ahead(2));
     let _awaited = other.awaited();
     let _fetching = begun(&flights, &other);
     let [mut one, mut two, mut three] = [(); 3].map(|()| begun(&flights, &rank));
-    let _first = one.commit(true).now_or_never().expect("a turn is free").unwrap();
-    let mut second = pin!(two.commit(true));
+    let _first = one.commit(true, true).now_or_never().expect("a turn is free").unwrap();
+    let mut second = pin!(two.commit(true, true));
     assert!((&mut second).now_or_never().is_none());
-    assert!(three.commit(true).now_or_never().is_some(), "half of the places are taken");
+    assert!(three.commit(true, true).now_or_never().is_some(), "half of the places are taken");
 }
 
 #[tokio::test]
@@ -197,21 +206,21 @@ async fn commits_let_awaited_fetches_go_first() {
     let awaited = other.awaited();
     let fetching = begun(&flights, &other);
     let [mut one, mut two, mut three] = [(); 3].map(|()| begun(&flights, &rank));
-    let first = one.commit(true).await.unwrap();
+    let first = one.commit(true, true).await.unwrap();
     let begin = Instant::now();
-    let mut second = pin!(two.commit(true));
+    let mut second = pin!(two.commit(true, true));
     assert!((&mut second).now_or_never().is_none(), "one after another");
     // A commit that hangs delays others for a while only.
     let second = second.await.unwrap();
     assert!(begin.elapsed() >= YIELD);
     // One whose memory others need does not wait.
-    assert!(begun(&flights, &rank).commit(false).now_or_never().is_some());
+    assert!(begun(&flights, &rank).commit(true, false).now_or_never().is_some());
     drop((first, second));
     // The next does not wait, nor does any once no fetch is awaited.
-    let first = three.commit(true).now_or_never().expect("it is its turn").unwrap();
+    let first = three.commit(true, true).now_or_never().expect("it is its turn").unwrap();
     drop(awaited);
     let mut last = begun(&flights, &rank);
-    assert!(last.commit(true).now_or_never().is_some());
+    assert!(last.commit(true, true).now_or_never().is_some());
     drop((first, fetching));
 }
 
