@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import json
 import socket
 import statistics
 import struct
@@ -26,8 +25,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from delay_line import FAR, NAMESPACE, Link
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "rivals"))
+
+import machine
 
 PORT = 8098
 # The number of bytes that are asked for.
@@ -134,7 +138,6 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--connections", type=int, nargs="+", default=[6, 12])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", help="where to write the figures as well")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
@@ -159,16 +162,15 @@ def main() -> None:
     for case, share in of_link.items():
         low, high = min(seconds[case]), max(seconds[case])
         print(f"  {case:12} {share:.3f} of the link  {low:.2f} to {high:.2f} s")
-    if arguments.output:
-        document = {
-            "mib": arguments.mib,
-            "rtt_ms": arguments.rtt_ms,
-            "mbit": arguments.mbit,
-            "of_link": of_link,
-            "seconds": seconds,
-        }
-        with open(arguments.output, "w") as file:
-            json.dump(document, file, indent=1)
+    figures = {
+        "machine": machine.describe(Path(".")),
+        "mib": arguments.mib,
+        "rtt_ms": arguments.rtt_ms,
+        "mbit": arguments.mbit,
+        "of_link": of_link,
+        "seconds": seconds,
+    }
+    machine.record(figures, "link_floor.json")
 
 
 if __name__ == "__main__":
