@@ -51,6 +51,7 @@ use crate::shard::Growth;
 use crate::shares::CurrentShares;
 use crate::sizes::PART_BYTES;
 pub(crate) use allotment::Allotment;
+use commits::ToCommit;
 pub(crate) use endpoints::WATCHED;
 pub use flights::Fills;
 pub(crate) use flights::{FillSize, Flights, Running};
@@ -61,6 +62,10 @@ pub(crate) use target::{DataFile, DiskTarget, Target};
 /// The part of all frames that may be in use while commits of unwritten shards wait: the rest is
 /// as much as two fills of large shards need.
 const OF_FRAMES: usize = 4;
+
+/// The part of a tier that uncommitted shards may take while commits wait. They cannot be evicted,
+/// so a small tier would keep fetches waiting for room.
+const OF_TIER: u64 = 8;
 
 /// A fill: one shard on its way to a tier, or past all of them.
 pub(crate) struct Fill {
@@ -241,7 +246,7 @@ impl Fill {
         self.growth.mark_good();
         let since = Instant::now();
         // The next fill runs meanwhile: for small shards the syncs take most of the time.
-        let _committing = running.commit(self.has_file(), self.may_wait()).await?;
+        let _committing = running.commit(self.to_commit()).await?;
         self.growth.mark_fetched();
         if let (Target::Disk(disk), None) = (&self.destination.target, self.destination.fault.get())
             && let Err(error) = self.commit(disk).await
@@ -325,9 +330,15 @@ impl Fill {
         }
     }
 
-    /// Returns true if the shard's file is open.
-    fn has_file(&self) -> bool {
-        matches!(&self.destination.target, Target::Disk(disk) if disk.opened().is_ok())
+    /// Returns what the shard holds until its commit.
+    fn to_commit(&self) -> ToCommit {
+        let allotment = self.destination.allotment.as_ref();
+        ToCommit {
+            bytes: self.parts.len(),
+            room: allotment.map_or(0, |allotment| allotment.capacity()) / OF_TIER,
+            has_file: matches!(&self.destination.target, Target::Disk(disk) if disk.opened().is_ok()),
+            may_wait: self.may_wait(),
+        }
     }
 
     /// Returns true if the commit may wait: unwritten shards take no memory that other fills need.

@@ -2,8 +2,10 @@
 //!
 //! A commit takes three syncs, and as much of a core as the fetch of a small shard. So while
 //! samples on their way are awaited, commits come one after another, each [`YIELD`] late at most.
-//! Once half of the places for uncommitted shards are taken, further ones do not wait.
+//! Once half of the places for uncommitted shards are taken, or their share of a tier, further ones
+//! do not wait.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay_error::Result;
@@ -49,10 +51,25 @@ impl Places {
     }
 }
 
+/// A shard that is to be committed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ToCommit {
+    /// Bytes of its tier that it takes, and that nobody can evict before.
+    pub(super) bytes: u64,
+    /// Bytes of the tier that uncommitted shards may take while they wait.
+    pub(super) room: u64,
+    /// True if it holds its file open.
+    pub(super) has_file: bool,
+    /// True if awaited fetches may go first.
+    pub(super) may_wait: bool,
+}
+
 /// Turns to commit.
 pub(super) struct Commits {
     uncommitted: Places,
     with_files: Places,
+    /// Bytes of all uncommitted shards.
+    bytes: AtomicU64,
     turns: Semaphore,
     /// The turn of commits that let fetches go first.
     behind: Semaphore,
@@ -61,6 +78,7 @@ pub(super) struct Commits {
 /// Place of a shard among those that are not committed.
 pub(super) struct Uncommitted<'a> {
     commits: &'a Commits,
+    shard: ToCommit,
     _place: SemaphorePermit<'a>,
     _file: Option<SemaphorePermit<'a>>,
 }
@@ -83,29 +101,38 @@ impl Commits {
     pub(super) fn of(uncommitted: usize, with_files: usize) -> Self {
         let [uncommitted, with_files] = [uncommitted, with_files].map(Places::new);
         let [turns, behind] = [COMMITS, 1].map(Semaphore::new);
-        Self { uncommitted, with_files, turns, behind }
+        Self { uncommitted, with_files, bytes: AtomicU64::new(0), turns, behind }
     }
 
-    /// Waits for a place among the uncommitted shards. `has_file`: the shard holds its file open.
+    /// Waits for a place among the uncommitted shards.
     ///
     /// # Errors
     /// `Closed` if the store has ended.
-    pub(super) async fn enter(&self, has_file: bool) -> Result<Uncommitted<'_>> {
+    pub(super) async fn enter(&self, shard: ToCommit) -> Result<Uncommitted<'_>> {
         let place = self.uncommitted.take().await?;
-        let file = if has_file { Some(self.with_files.take().await?) } else { None };
-        Ok(Uncommitted { commits: self, _place: place, _file: file })
+        let file = if shard.has_file { Some(self.with_files.take().await?) } else { None };
+        self.bytes.fetch_add(shard.bytes, Ordering::Relaxed);
+        Ok(Uncommitted { commits: self, shard, _place: place, _file: file })
+    }
+}
+
+impl Drop for Uncommitted<'_> {
+    fn drop(&mut self) {
+        self.commits.bytes.fetch_sub(self.shard.bytes, Ordering::Relaxed);
     }
 }
 
 impl<'a> Uncommitted<'a> {
-    /// Waits for a turn. `yields`: lets fetches go first.
+    /// Waits for a turn. `are_awaited`: somebody waits for other fetches.
     ///
     /// # Errors
     /// `Closed` if the store has ended.
-    pub(super) async fn turn(self, yields: bool) -> Result<Committing<'a>> {
+    pub(super) async fn turn(self, are_awaited: bool) -> Result<Committing<'a>> {
         let commits = self.commits;
-        let is_early = commits.uncommitted.is_roomy() && commits.with_files.is_roomy();
-        let behind = match yields && is_early {
+        let is_early = commits.uncommitted.is_roomy()
+            && commits.with_files.is_roomy()
+            && commits.bytes.load(Ordering::Relaxed) <= self.shard.room;
+        let behind = match are_awaited && self.shard.may_wait && is_early {
             // Too late, or the store has ended: the next line tells.
             true => tokio::time::timeout(YIELD, commits.behind.acquire()).await.ok(),
             false => None,

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use utoipa::ToSchema;
 
-use super::commits::{Commits, Committing};
+use super::commits::{Commits, Committing, ToCommit};
 use super::endpoints::{EndpointTurn, EndpointUse, Endpoints};
 use super::starts::{FirstBatchWaits, StartState};
 use crate::compression::Compression;
@@ -288,18 +288,13 @@ impl<'a> Running<'a> {
 
     /// Returns the turn for good, since only the commit is left, and waits for a turn to commit.
     /// With too many uncommitted shards the fill keeps its turn: fetches do not outrun commits.
-    /// `has_file`: the shard holds its file open. `may_wait`: awaited fetches may go first.
     ///
     /// # Errors
     /// `Closed` if the store has ended.
-    pub(super) async fn commit(
-        &mut self,
-        has_file: bool,
-        may_wait: bool,
-    ) -> Result<Committing<'a>> {
-        let uncommitted = self.flights.commits.enter(has_file).await?;
+    pub(super) async fn commit(&mut self, shard: ToCommit) -> Result<Committing<'a>> {
+        let uncommitted = self.flights.commits.enter(shard).await?;
         self.held = None;
-        uncommitted.turn(may_wait && self.has_company()).await
+        uncommitted.turn(self.has_company()).await
     }
 
     /// Lets others go first: until the job has its first batch, or until `wanted` completes because
