@@ -44,6 +44,12 @@ impl Placed {
         }
     }
 
+    /// Drops the other memory: every wanted member is checked. It may be a frame that a fill needs,
+    /// while this waits for other shards.
+    pub fn end_checks(&mut self) {
+        self.held = None;
+    }
+
     /// Returns true if the bytes came from the tier, not from frames of a running fill.
     #[must_use]
     pub fn from_tier(&self) -> bool {

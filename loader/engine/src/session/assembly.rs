@@ -580,6 +580,7 @@ impl Assembly {
             Ok(message::Member { field, offset: offset as u64, len: member.len })
         };
         let members = self.runs[run].parts.iter().map(&mut check).collect();
+        placed.end_checks();
         Checked { run, placed, members, is_hearsay: false }
     }
 }
