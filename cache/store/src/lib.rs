@@ -36,7 +36,6 @@ mod files;
 mod fill;
 mod forecast;
 mod fsck;
-mod held;
 mod identity;
 mod journal;
 mod ledger;

@@ -32,9 +32,9 @@ impl Fill {
             return;
         }
         let synced = async {
-            let (place, file) = (disk.place().await?, disk.opened()?.clone());
+            let sync = disk.plan_sync().await?;
             disk.on_disk(move |directory, name| {
-                place.sync_data(&file)?;
+                sync.run()?;
                 Ok(directory.save_partial(name, &partial))
             })
             .await

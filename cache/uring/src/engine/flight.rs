@@ -160,14 +160,10 @@ impl Transfer {
         }
     }
 
-    /// Makes it ready to fly. `permit`: its place, unless the caller holds that.
-    pub(super) fn board(
-        &mut self,
-        reply: oneshot::Sender<Done>,
-        permit: Option<OwnedSemaphorePermit>,
-    ) {
+    /// Makes it ready to fly.
+    pub(super) fn board(&mut self, reply: oneshot::Sender<Done>, permit: OwnedSemaphorePermit) {
         self.reply = Some(reply);
-        self.permit = permit;
+        self.permit = Some(permit);
     }
 
     /// The part to ask the kernel for next.
@@ -284,7 +280,7 @@ pub(super) struct SyncFlight {
     stalls: u32,
     asked: Instant,
     reply: oneshot::Sender<Result<()>>,
-    permit: Option<OwnedSemaphorePermit>,
+    permit: OwnedSemaphorePermit,
     watch: Option<Box<Watch>>,
 }
 
@@ -293,7 +289,7 @@ impl SyncFlight {
         file: DiskFile,
         asked: Instant,
         reply: oneshot::Sender<Result<()>>,
-        permit: Option<OwnedSemaphorePermit>,
+        permit: OwnedSemaphorePermit,
     ) -> Self {
         Self { file, stalls: 0, asked, reply, permit, watch: None }
     }
@@ -407,7 +403,7 @@ pub(super) mod tests {
         let span = arena.try_lease(blocks * UNIT).unwrap();
         let mut transfer = Transfer::new(direction, file, UNIT as u64, Memory::Span(span)).unwrap();
         let (reply, answer) = oneshot::channel();
-        transfer.board(reply, shared.queue.try_permit());
+        transfer.board(reply, shared.queue.try_permit().unwrap());
         (transfer, answer, arena)
     }
 
