@@ -2,8 +2,8 @@
 
     python3 benches/link/floor.py --rtt-ms 20 --mbit 1000
 
-Its answer to what a cold fetch could reach at best. Each way begins with one connection. The others
-connect when its first byte is there, for only then is the length known.
+No cold fetch can be faster. Each way begins with one connection. The others connect at its first
+byte, for only then is the length known.
 
 - one connection, which sends all;
 - several, each with an equal share;
@@ -15,6 +15,7 @@ Needs root, for the link.
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import itertools
 import socket
@@ -24,7 +25,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from delay_line import FAR, NAMESPACE, Link
@@ -70,7 +72,7 @@ def connect() -> socket.socket:
     return near
 
 
-def take(near: socket.socket, size: int, begun: Callable[[], None] = lambda: None) -> None:
+def take(near: socket.socket, size: int, begun: Callable[[], None]) -> None:
     """Ask for bytes and receive them; `begun` is called at the first."""
     near.sendall(HEAD.pack(size))
     room = bytearray(PIECE)
@@ -84,50 +86,38 @@ def take(near: socket.socket, size: int, begun: Callable[[], None] = lambda: Non
         left -= got
 
 
-def whole(size: int, _connections: int) -> None:
-    """Take all over one connection."""
-    with connect() as near:
-        take(near, size)
-
-
 def shares(size: int, connections: int) -> None:
     """Take an equal share over each connection."""
-    spread(connections, iter([size // connections] * connections))
+    spread(connections, [size // connections] * connections)
 
 
 def parts(size: int, connections: int) -> None:
     """Take parts, one after the other over each connection."""
-    spread(connections, iter([PART] * (size // PART)))
+    spread(connections, [PART] * (size // PART))
 
 
-def spread(connections: int, left: Iterator[int]) -> None:
+def spread(connections: int, sizes: list[int]) -> None:
     """Take pieces of these sizes over several connections."""
     started = threading.Event()
-    lock = threading.Lock()
+    left = collections.deque(sizes)
 
-    def pieces() -> Iterator[int]:
-        while True:
-            with lock:
-                piece = next(left, None)
-            if piece is None:
-                return
-            yield piece
-
-    def run(is_first: bool) -> None:
-        if not is_first:
+    def run(number: int) -> None:
+        if number > 0:
             started.wait()
-        with connect() as near:
-            for number, piece in zip(itertools.count(), pieces()):
-                take(near, piece, started.set if is_first and number == 0 else lambda: None)
+        try:
+            with connect() as near, contextlib.suppress(IndexError):
+                while True:
+                    take(near, left.popleft(), started.set)
+        finally:
+            # After an error nobody waits for the first byte.
+            started.set()
 
-    threads = [threading.Thread(target=run, args=(number == 0,)) for number in range(connections)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(connections) as pool:
+        # The list raises the error of a connection.
+        list(pool.map(run, range(connections)))
 
 
-WAYS: dict[str, Callable[[int, int], None]] = {"whole": whole, "shares": shares, "parts": parts}
+WAYS = {"whole": shares, "shares": shares, "parts": parts}
 
 
 def main() -> None:
@@ -152,12 +142,14 @@ def main() -> None:
             assert far.stdout is not None
             if not far.stdout.readline():
                 raise SystemExit("the far end did not start")
-            for _ in range(arguments.rounds):
-                for way, count in cases:
-                    begin = time.monotonic()
-                    WAYS[way](size, count)
-                    seconds[f"{way}, {count}"].append(time.monotonic() - begin)
-            far.terminate()
+            try:
+                for _ in range(arguments.rounds):
+                    for way, count in cases:
+                        begin = time.monotonic()
+                        WAYS[way](size, count)
+                        seconds[f"{way}, {count}"].append(time.monotonic() - begin)
+            finally:
+                far.terminate()
     of_link = {case: size / carries / statistics.median(all_) for case, all_ in seconds.items()}
     for case, share in of_link.items():
         low, high = min(seconds[case]), max(seconds[case])
