@@ -325,6 +325,7 @@ impl Bench {
         }
         self.settle();
         let status = self.status();
+        assert_eq!(number(&status, "/frames/copies_bytes"), 0, "no shard is open");
         for holders in [&status["tiers"], &status["cache"]["datasets"], &status["cache"]["tenants"]]
         {
             for holder in holders.as_array().unwrap() {

@@ -31,9 +31,16 @@ const READS_LEAST: u64 = 32;
 /// Copies of all small shards.
 pub(crate) struct SmallCopies {
     frames: Arena,
-    /// By the number of their shard's [`SmallCopy`].
-    held: Mutex<LruCache<u64, Frozen>>,
+    held: Mutex<HeldCopies>,
     next: AtomicU64,
+}
+
+/// Copies that are held now.
+struct HeldCopies {
+    /// By the number of their shard's [`SmallCopy`].
+    copies: LruCache<u64, Frozen>,
+    /// Their bytes.
+    bytes: usize,
 }
 
 /// The copy of one open shard, if there is one.
@@ -50,7 +57,7 @@ pub(crate) struct Loading<'a>(&'a SmallCopy);
 
 impl SmallCopies {
     pub(crate) fn new(frames: Arena) -> Arc<Self> {
-        let held = Mutex::new(LruCache::unbounded());
+        let held = Mutex::new(HeldCopies { copies: LruCache::unbounded(), bytes: 0 });
         let copies = Arc::new(Self { frames, held, next: AtomicU64::new(0) });
         let holder = Arc::downgrade(&copies);
         copies.frames.reclaim_from(holder);
@@ -64,23 +71,47 @@ impl SmallCopies {
         SmallCopy { copies: self.clone(), number, reads, is_loading }
     }
 
-    fn held(&self) -> MutexGuard<'_, LruCache<u64, Frozen>> {
+    fn held(&self) -> MutexGuard<'_, HeldCopies> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HeldCopies {
+    fn put(&mut self, number: u64, copy: Frozen) {
+        self.bytes += copy.len();
+        let before = self.copies.put(number, copy);
+        self.bytes -= before.map_or(0, |before| before.len());
+    }
+
+    fn pop(&mut self, number: u64) -> Option<Frozen> {
+        let copy = self.copies.pop(&number)?;
+        self.bytes -= copy.len();
+        Some(copy)
+    }
+
+    fn pop_least_recent(&mut self) -> Option<Frozen> {
+        let (_, copy) = self.copies.pop_lru()?;
+        self.bytes -= copy.len();
+        Some(copy)
     }
 }
 
 impl Reclaim for SmallCopies {
     fn reclaim_one(&self) -> bool {
         // Dropped after the unlock: a waiting fill is woken by it.
-        let evicted = self.held().pop_lru();
+        let evicted = self.held().pop_least_recent();
         evicted.is_some()
+    }
+
+    fn bytes(&self) -> usize {
+        self.held().bytes
     }
 }
 
 impl SmallCopy {
     /// Returns the bytes, if they are in memory.
     pub(crate) fn bytes(&self) -> Option<Frozen> {
-        self.copies.held().get(&self.number).cloned()
+        self.copies.held().copies.get(&self.number).cloned()
     }
 
     /// Notes reads of the device. Returns the right to make a copy of `len` bytes,
@@ -119,7 +150,7 @@ impl Drop for Loading<'_> {
 
 impl Drop for SmallCopy {
     fn drop(&mut self) {
-        let closed = self.copies.held().pop(&self.number);
+        let closed = self.copies.held().pop(self.number);
         drop(closed);
     }
 }

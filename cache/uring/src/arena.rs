@@ -32,6 +32,9 @@ pub struct Arena {
 pub trait Reclaim: Send + Sync {
     /// Gives back a lease. Returns false if it has none.
     fn reclaim_one(&self) -> bool;
+
+    /// Bytes of all its leases.
+    fn bytes(&self) -> usize;
 }
 
 impl Arena {
@@ -57,6 +60,12 @@ impl Arena {
     #[must_use]
     pub fn in_use(&self) -> usize {
         self.region.free_list().lock().in_use
+    }
+
+    /// Bytes of [`Arena::in_use`] that the next lease takes back if it needs them.
+    #[must_use]
+    pub fn reclaimable(&self) -> usize {
+        self.region.free_list().live_holders().iter().map(|holder| holder.bytes()).sum()
     }
 
     /// Leases `len` bytes (rounded up to 4 KiB, starting at a multiple of 4 KiB), or `None` if they
@@ -181,14 +190,15 @@ impl FreeList {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn live_holders(&self) -> Vec<Arc<dyn Reclaim>> {
+        let mut holders = self.holders();
+        holders.retain(|holder| holder.strong_count() > 0);
+        holders.iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Has a holder give back a lease. Returns false if none has one.
     fn reclaim_one(&self) -> bool {
-        let holders: Vec<_> = {
-            let mut holders = self.holders();
-            holders.retain(|holder| holder.strong_count() > 0);
-            holders.iter().filter_map(Weak::upgrade).collect()
-        };
-        holders.iter().any(|holder| holder.reclaim_one())
+        self.live_holders().iter().any(|holder| holder.reclaim_one())
     }
 
     /// Ends a lease. `region` is the region this list belongs to.

@@ -183,6 +183,11 @@ impl Reclaim for Holder {
         let one = self.0.lock().expect("no test panics with the lock").pop();
         one.is_some()
     }
+
+    fn bytes(&self) -> usize {
+        let held = self.0.lock().expect("no test panics with the lock");
+        held.iter().map(|span| span.len()).sum()
+    }
 }
 
 #[test]
@@ -196,8 +201,10 @@ fn held_memory_is_reclaimed_before_a_lease_waits() {
         *holder.0.lock().unwrap() = (0..4).map(|_| quarter()).collect();
     };
     fill();
+    assert_eq!((arena.in_use(), arena.reclaimable()), (CHUNK, CHUNK));
     let half = arena.try_lease(CHUNK / 2).unwrap();
     assert_eq!(holder.0.lock().unwrap().len(), 2, "no more than needed");
+    assert_eq!((arena.in_use(), arena.reclaimable()), (CHUNK, CHUNK / 2));
     drop(half);
     holder.0.lock().unwrap().clear();
     fill();
@@ -212,6 +219,7 @@ fn held_memory_is_reclaimed_before_a_lease_waits() {
     assert!(waiting.as_mut().now_or_never().unwrap().is_ok());
     drop(holder);
     assert!(!arena.is_awaited());
+    assert_eq!(arena.reclaimable(), 0);
 }
 
 proptest! {

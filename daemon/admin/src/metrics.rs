@@ -151,7 +151,12 @@ mod tests {
                 lacks: None,
             },
             checkpoints: Default::default(),
-            frames: Memory { bytes: 0, in_use_bytes: 0, pages: PageReport::default() },
+            frames: Memory {
+                bytes: 0,
+                in_use_bytes: 0,
+                copies_bytes: 0,
+                pages: PageReport::default(),
+            },
             slab_bytes: 0,
             slab_limit_bytes: 0,
             cluster: None,

@@ -96,6 +96,8 @@ pub struct Memory {
     pub bytes: usize,
     /// Bytes of it in use.
     pub in_use_bytes: usize,
+    /// Bytes of copies of small shards, which are dropped where the memory is needed.
+    pub copies_bytes: usize,
     /// Bytes of it by page size: the rungs of the huge-page ladder.
     pub pages: PageReport,
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use forebay_api::costs::{CostLine, CostReport, Whose};
 use forebay_api::status::{Cache, Memory, Status};
 use forebay_store::{Counters, TierReport};
+use forebay_uring::Arena;
 use forebay_wire::message::Cause;
 
 use crate::Node;
@@ -45,11 +46,7 @@ pub async fn status(node: &Node, viewer: Viewer) -> Status {
         client_files: node.readers.opened_by_clients(),
         fills: node.store.fills(),
         foresight: node.store.forecast(),
-        frames: Memory {
-            bytes: node.frames.capacity(),
-            in_use_bytes: node.frames.in_use(),
-            pages: node.frames.region().pages(),
-        },
+        frames: frames(&node.frames),
         slab_bytes: node.slabs.used(),
         slab_limit_bytes: node.slabs.limit(),
         cluster: node.cluster.as_ref().map(Cluster::report),
@@ -62,6 +59,17 @@ pub async fn status(node: &Node, viewer: Viewer) -> Status {
         shard_waits: node.store.waits(),
         shard_fetches: node.store.fetches(),
         waited_ns,
+    }
+}
+
+fn frames(frames: &Arena) -> Memory {
+    let copies_bytes = frames.reclaimable();
+    Memory {
+        bytes: frames.capacity(),
+        // Copies may have come or gone since.
+        in_use_bytes: frames.in_use().saturating_sub(copies_bytes),
+        copies_bytes,
+        pages: frames.region().pages(),
     }
 }
 

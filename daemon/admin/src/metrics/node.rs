@@ -44,9 +44,18 @@ pub(super) const FAMILIES: &[Family] = &[
         "Memory for bytes in flight from origins and copies of small shards.",
         |status| Sample::only(status.frames.bytes),
     ),
-    Family::gauge("forebay_frames_used_bytes", &[], "Bytes of that memory in use.", |status| {
-        Sample::only(status.frames.in_use_bytes)
-    }),
+    Family::gauge(
+        "forebay_frames_used_bytes",
+        &[],
+        "Bytes of that memory in use, without copies.",
+        |status| Sample::only(status.frames.in_use_bytes),
+    ),
+    Family::gauge(
+        "forebay_frames_copies_bytes",
+        &[],
+        "Bytes of that memory with copies of small shards. They are dropped where the memory is needed.",
+        |status| Sample::only(status.frames.copies_bytes),
+    ),
     Family::gauge(
         "forebay_memory_pages_bytes",
         &["memory", "page"],

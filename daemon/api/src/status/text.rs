@@ -317,6 +317,9 @@ fn write_holding(f: &mut fmt::Formatter<'_>, label: &str, of: &Holding) -> fmt::
 
 fn write_frames(f: &mut fmt::Formatter<'_>, frames: &Memory) -> fmt::Result {
     write!(f, "frames  {} of {}", size(frames.in_use_bytes), size(frames.bytes))?;
+    if frames.copies_bytes > 0 {
+        write!(f, ", and {} of copies", size(frames.copies_bytes))?;
+    }
     let pages = &frames.pages;
     for (bytes, name) in [
         (pages.hugetlb, "2 MiB hugetlb"),
