@@ -98,7 +98,7 @@ async fn read_first(lease: &forebay_store::ShardHandle) -> Vec<u8> {
     let footprint = Shard::footprint(&range);
     let len = (footprint.end - footprint.start) as usize;
     let span = Arena::new(Region::create("read", len).unwrap()).try_lease(len).unwrap();
-    let placed = lease.read(vec![(range, span)]).await.remove(0);
+    let mut placed = lease.read(vec![(range, span)]).await.remove(0);
     let at = placed.check(&member).unwrap();
     let span = placed.into_span();
     span[at - span.offset()..][..member.len as usize].to_vec()

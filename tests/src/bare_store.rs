@@ -215,7 +215,7 @@ impl BareStore {
             let len = usize::try_from(footprint.end - footprint.start).expect("a member is small");
             // Enough frames are free: nothing else uses as many.
             let span = self.frames.lease(len).await?;
-            let placed = shard.read(vec![(range, span)]).await.pop().expect("one is asked for");
+            let mut placed = shard.read(vec![(range, span)]).await.pop().expect("one is asked for");
             let from = placed.check(member)?;
             let span = placed.into_span();
             let from = from - span.offset();

@@ -696,7 +696,7 @@ impl Read {
             let footprint = Shard::footprint(&range);
             let len = usize::try_from(footprint.end - footprint.start).unwrap();
             let span = self.buffers.lease(len).await?;
-            let placed = lease.read(vec![(range, span)]).await.pop().unwrap();
+            let mut placed = lease.read(vec![(range, span)]).await.pop().unwrap();
             let places: Vec<_> =
                 members.iter().map(|(_, member)| placed.check(member)).collect::<Result<_>>()?;
             let span = placed.into_span();

@@ -82,7 +82,7 @@ async fn member(bare: &BareStore, shard: &ShardHandle, number: usize) -> Vec<u8>
     let footprint = Shard::footprint(&range);
     let len = usize::try_from(footprint.end - footprint.start).unwrap();
     let span = bare.frames.lease(len).await.unwrap();
-    let placed = shard.read(vec![(range, span)]).await.pop().unwrap();
+    let mut placed = shard.read(vec![(range, span)]).await.pop().unwrap();
     let from = placed.check(&member).unwrap();
     let span = placed.into_span();
     let from = from - span.offset();

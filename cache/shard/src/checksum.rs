@@ -22,6 +22,12 @@ impl Crc32c {
         Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 
+    /// Returns true if no byte was taken in.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.0.get_amount() == 0
+    }
+
     /// Takes the next piece in.
     pub fn update(&mut self, piece: &[u8]) {
         self.0.update(piece);

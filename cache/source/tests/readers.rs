@@ -5,6 +5,7 @@
 
 use std::io::{IoSlice, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -96,6 +97,32 @@ async fn any_range_of_a_file_is_read() {
         (LEN - 77, 77),
     ] {
         bench.read(&stat, offset, len).await;
+    }
+}
+
+/// A short read takes what is in the page cache, and the rest from the disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn short_reads_are_whole_however_much_is_cached() {
+    let bench = Bench::new();
+    let path = bench.dir.path().join("0.tar");
+    let file = std::fs::File::open(&path).unwrap();
+    let short = &bench.bytes[..(200 << 10) + 77];
+    std::fs::write(&path, short).unwrap();
+    let stat = bench.stat().await;
+    for cached in [0, 4096, short.len()] {
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        // No more than is asked for.
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+        let mut seen = vec![0; cached];
+        file.read_exact_at(&mut seen, 0).unwrap();
+        for (offset, len) in [(0, short.len()), (0, 1 << 20), (1, 5000), (short.len() - 7, 7)] {
+            let into = bench.arena.lease(len).await.unwrap();
+            let (source, url, rank) = (bench.source(), bench.url(), Rank::now(0));
+            let read = source.read_part(&url, &stat, offset as u64, into, &rank);
+            let (read, end) = (read.await.unwrap(), (offset + len).min(short.len()));
+            assert!(read[..end - offset] == short[offset..end], "{offset} {len} {cached}");
+        }
     }
 }
 

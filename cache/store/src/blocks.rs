@@ -1,9 +1,12 @@
 //! Blocks of a shard in memory.
 
+use std::ops::Range;
 use std::sync::{PoisonError, RwLock};
 
 use forebay_uring::Frozen;
 
+use crate::held::HeldBytes;
+use crate::parts::parts_of;
 use crate::sizes::PART_BYTES;
 
 /// A shard in memory: one block per part. Blocks arrive one by one.
@@ -19,21 +22,17 @@ impl Blocks {
         blocks[part] = Some(bytes);
     }
 
-    /// Copies bytes from `offset` on until `into` is full. Returns false if a part is missing.
-    pub(crate) fn copy(&self, offset: u64, into: &mut [u8]) -> bool {
-        let mut part = usize::try_from(offset / PART_BYTES as u64).unwrap_or(usize::MAX);
-        let mut at = usize::try_from(offset % PART_BYTES as u64).expect("below a part's size");
-        let mut done = 0;
-        while done < into.len() {
-            // Held only while the block is cloned.
-            let blocks = self.0.read().unwrap_or_else(PoisonError::into_inner);
-            let Some(block) = blocks.get(part).cloned().flatten() else { return false };
-            drop(blocks);
-            let len = (PART_BYTES - at).min(into.len() - done);
-            let Some(bytes) = block.get(at..at + len) else { return false };
-            into[done..done + len].copy_from_slice(bytes);
-            (done, at, part) = (done + len, 0, part + 1);
-        }
-        true
+    /// Returns the bytes of a range; none if a part is missing.
+    pub(crate) fn held(&self, range: &Range<u64>) -> Option<HeldBytes> {
+        // Held only while the blocks are cloned.
+        let blocks = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let pieces = parts_of(range).map(|part| {
+            let block = blocks.get(part)?.clone()?;
+            let begin = part as u64 * PART_BYTES as u64;
+            let place = |offset: u64| usize::try_from(offset.saturating_sub(begin)).ok();
+            let place = place(range.start)?..place(range.end)?.min(PART_BYTES);
+            (place.end <= block.len()).then_some((block, place))
+        });
+        Some(HeldBytes::new(range.clone(), pieces.collect::<Option<_>>()?))
     }
 }

@@ -38,8 +38,8 @@ use std::time::{Instant, SystemTime};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::{Origin, Sidecar};
-use forebay_source::{Binding, RangeRead, Rank, Source, Stat};
-use forebay_uring::Arena;
+use forebay_source::{RangeRead, Rank, Source, Stat};
+use forebay_uring::{Arena, Frozen};
 use tokio::sync::SetOnce;
 use tokio::task::JoinSet;
 
@@ -49,14 +49,23 @@ use crate::journal::{FetchStep, Journal};
 use crate::parts::{Parts, abandoned};
 use crate::shard::Growth;
 use crate::shares::CurrentShares;
-use crate::sizes::{PART_BYTES, SMALL_BYTES};
+use crate::sizes::PART_BYTES;
 pub(crate) use allotment::Allotment;
+use commits::ToCommit;
 pub(crate) use endpoints::WATCHED;
 pub use flights::Fills;
 pub(crate) use flights::{FillSize, Flights, Running};
 pub use pace::gave_way;
 pub use starts::FirstBatchWait;
-pub(crate) use target::{DiskTarget, Target};
+pub(crate) use target::{DataFile, DiskTarget, Target};
+
+/// The part of all frames that may be in use while commits of unwritten shards wait: the rest is
+/// as much as two fills of large shards need.
+const OF_FRAMES: usize = 4;
+
+/// The part of a tier that uncommitted shards may take while commits wait. They cannot be evicted,
+/// so a small tier would keep fetches waiting for room.
+const OF_TIER: u64 = 8;
 
 /// A fill: one shard on its way to a tier, or past all of them.
 pub(crate) struct Fill {
@@ -67,6 +76,8 @@ pub(crate) struct Fill {
     pub(crate) growth: Growth,
     /// Compression of the origin's bytes, once known.
     form: SetOnce<Option<Compression>>,
+    /// Bytes of a small shard, which its commit writes.
+    unwritten: OnceLock<Unwritten>,
     /// Requests that wait for their bytes.
     asking: AtomicUsize,
     /// The failed checksum of the whole, the stream's own or the origin's: no byte can be trusted.
@@ -122,6 +133,16 @@ pub(crate) struct Accounting {
     pub(crate) journal: Journal,
 }
 
+/// The only part of a small shard, before its commit.
+struct Unwritten {
+    /// The part, padded to the disk's blocks.
+    bytes: Frozen,
+    /// Bytes of the shard in it.
+    held: usize,
+    /// Checksum of those.
+    crc32c: u32,
+}
+
 /// Fails the parts on drop, however the fill ends: a thread that waits for a part hears of it even
 /// if the fill is gone.
 struct FailOnDrop(Option<Arc<Parts>>);
@@ -140,6 +161,16 @@ struct EndOnDrop(Arc<Parts>);
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
         self.0.end();
+    }
+}
+
+/// Checks that a write at `offset` wrote all of its bytes.
+fn check_written(offset: u64, len: usize, written: usize) -> Result<()> {
+    match written == len {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::Unavailable, "the tier wrote only part of the bytes")
+            .at("offset", offset)
+            .at("written", written)),
     }
 }
 
@@ -177,6 +208,7 @@ impl Fill {
             parts,
             growth,
             form: SetOnce::new(),
+            unwritten: OnceLock::new(),
             asking: AtomicUsize::new(0),
             untrusted: OnceLock::new(),
         })
@@ -184,10 +216,7 @@ impl Fill {
 
     /// Size class of the fill, by what is known before its first byte.
     pub(crate) fn size(&self) -> FillSize {
-        let is_small = self.request.stat.len <= SMALL_BYTES
-            && self.request.stat.binding != Binding::Stream
-            && !Compression::is_promised(self.url());
-        if is_small { FillSize::Small } else { FillSize::Large }
+        FillSize::of(&self.request.stat, self.url())
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -201,21 +230,31 @@ impl Fill {
         let (transferred, compared, indexed) =
             tokio::join!(self.transfer(running), self.compare(), self.index());
         // A malformed tar fails both; the indexer knows the reason.
-        match (indexed, transferred) {
-            (Err(error), _) if error.kind() == ErrorKind::Corrupt => return Err(error),
-            (_, Err(error)) | (Err(error), _) => return Err(error),
-            (Ok(()), Ok(())) => compared?,
+        let came = match (indexed, transferred) {
+            (Err(error), _) if error.kind() == ErrorKind::Corrupt => Err(error),
+            (_, Err(error)) | (Err(error), _) => Err(error),
+            (Ok(()), Ok(())) => compared,
+        };
+        if let Err(error) = came {
+            if error.kind() == ErrorKind::Corrupt {
+                // Samples before the fault are good, and may be read from the tier.
+                self.write_unwritten().await;
+            }
+            return Err(error);
         }
         // Readers that have all samples do not wait for the disk.
         self.growth.mark_good();
         let since = Instant::now();
         // The next fill runs meanwhile: for small shards the syncs take most of the time.
-        let _committing = running.commit().await?;
+        let _committing = running.commit(self.to_commit()).await?;
         self.growth.mark_fetched();
         if let (Target::Disk(disk), None) = (&self.destination.target, self.destination.fault.get())
             && let Err(error) = self.commit(disk).await
         {
             self.abandon_target(error);
+        }
+        if let Some(Unwritten { crc32c, .. }) = self.unwritten.get() {
+            self.note_kept(0, *crc32c);
         }
         if let (Some(tier), None, None) =
             (&self.destination.tier, self.destination.fault.get(), self.request.since)
@@ -232,21 +271,80 @@ impl Fill {
         let has_padding = self.has_padding(disk);
         let (origin, tenant) = (self.request.origin.clone(), self.request.tenant.clone());
         let index = self.growth.index().index();
-        // Every part is written by now.
-        let blocks = self.parts.sums().into_iter().flatten().collect();
+        let unwritten = self.unwritten.get();
+        let blocks = match unwritten {
+            Some(Unwritten { crc32c, .. }) => vec![*crc32c],
+            // Every part is written by now.
+            None => self.parts.sums().into_iter().flatten().collect(),
+        };
         let origin_len = self.accounting.origin_len.load(Ordering::Relaxed);
         let compressed_len = self.growth.is_unpacked().then_some(origin_len);
         let sidecar = Sidecar { origin, tenant, len, compressed_len, blocks, index };
         let since = self.request.since;
-        let sync = disk.plan_sync().await?;
+        let permit = match unwritten {
+            Some(_) => Some(disk.write_permit().await?),
+            None => None,
+        };
+        let (place, file) = (disk.place().await?, disk.file.clone());
+        let bytes = unwritten.map(|unwritten| unwritten.bytes.clone());
         disk.on_disk(move |directory, name| {
+            let file = match file.get() {
+                Some(file) => file.clone(),
+                None => directory.create_data(&place, name, &file)?,
+            };
+            if let Some(bytes) = bytes {
+                let len = bytes.len();
+                check_written(0, len, place.write_frozen(&file, 0, bytes)?)?;
+            }
+            drop(permit);
             if has_padding {
                 directory.trim(name, len)?;
             }
-            sync.run()?;
+            place.sync_data(&file)?;
             directory.commit(name, &sidecar, since)
         })
-        .await
+        .await?;
+        if let Some(Unwritten { held, .. }) = unwritten {
+            self.count_written(*held as u64);
+        }
+        Ok(())
+    }
+
+    /// Writes the bytes of a small shard that is not committed.
+    async fn write_unwritten(&self) {
+        let Some(Unwritten { bytes, held, crc32c }) = self.unwritten.get() else { return };
+        self.create_file().await;
+        // A failed write abandons the target; then the tier does not keep the shard.
+        if self.write(0, bytes.clone()).await.is_ok() && self.destination.fault.get().is_none() {
+            self.count_written(*held as u64);
+        }
+        self.note_kept(0, *crc32c);
+    }
+
+    /// Creates the file of a shard that is not written by its commit after all.
+    async fn create_file(&self) {
+        if let (Target::Disk(disk), None) = (&self.destination.target, self.destination.fault.get())
+            && let Err(error) = disk.created().await
+        {
+            self.abandon_target(error);
+        }
+    }
+
+    /// Returns what the shard holds until its commit.
+    fn to_commit(&self) -> ToCommit {
+        let allotment = self.destination.allotment.as_ref();
+        ToCommit {
+            bytes: self.parts.len(),
+            room: allotment.map_or(0, |allotment| allotment.capacity()) / OF_TIER,
+            has_file: matches!(&self.destination.target, Target::Disk(disk) if disk.opened().is_ok()),
+            may_wait: self.may_wait(),
+        }
+    }
+
+    /// Returns true if the commit may wait: unwritten shards take no memory that other fills need.
+    fn may_wait(&self) -> bool {
+        let frames = &self.destination.frames;
+        self.unwritten.get().is_none() || frames.in_use() <= frames.capacity() / OF_FRAMES
     }
 
     /// Returns true if the file may be longer than the shard: the last write reached beyond it, an

@@ -36,6 +36,7 @@ mod files;
 mod fill;
 mod forecast;
 mod fsck;
+mod held;
 mod identity;
 mod journal;
 mod ledger;

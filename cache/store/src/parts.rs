@@ -15,6 +15,7 @@ use forebay_source::Binding;
 use forebay_uring::Frozen;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+use crate::held::HeldBytes;
 use crate::sizes::{PART_BYTES, RETAINED, WINDOW};
 
 /// A part in memory. Its place in the window comes free when the last reader drops it.
@@ -466,17 +467,19 @@ pub(crate) fn parts_of(range: &Range<u64>) -> Range<usize> {
     part(range.start)..end
 }
 
-/// Copies `range` of the shard out of its frames: the only copy of a cold sample.
-pub(crate) fn copy(frames: &[Arc<Frame>], range: &Range<u64>, into: &mut [u8]) {
+/// Returns `range` of the shard in its frames. Its copy is the only one of a cold sample.
+pub(crate) fn bytes_of(frames: &[Arc<Frame>], range: &Range<u64>) -> HeldBytes {
     let first = parts_of(range).start as u64 * PART_BYTES as u64;
-    let mut at = usize::try_from(range.start - first).expect("an offset inside a part");
-    let mut done = 0;
-    for frame in frames {
-        let len = (frame.bytes().len() - at).min(into.len() - done);
-        into[done..done + len].copy_from_slice(&frame.bytes()[at..at + len]);
-        done += len;
-        at = 0;
+    let place = |offset: u64| usize::try_from(offset - first).expect("parts are counted in usize");
+    let (mut start, end) = (place(range.start), place(range.end));
+    let mut pieces = Vec::with_capacity(frames.len());
+    for (number, frame) in frames.iter().enumerate() {
+        let begin = number * PART_BYTES;
+        let upto = end.min(begin + frame.bytes().len());
+        pieces.push((frame.frozen(), start - begin..upto - begin));
+        start = upto;
     }
+    HeldBytes::new(range.clone(), pieces)
 }
 
 /// Error of waits for a fill that nobody runs any more.

@@ -19,13 +19,14 @@ use std::time::Instant;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::{Catalogue, Origin};
 use forebay_source::{Rank, Source, Stat};
-use forebay_uring::{DiskFile, Engine, GRANULE};
+use forebay_uring::{Engine, GRANULE};
 
 use crate::blocks::Blocks;
 use crate::budget::{Budget, Space};
 use crate::device;
 use crate::directory::ShardName;
 use crate::excerpt_source::version_of_object;
+use crate::fill::DataFile;
 use crate::parts::Parts;
 use crate::small_copies::SmallCopy;
 use crate::traffic::Traffic;
@@ -40,7 +41,7 @@ pub use verdict::Verdict;
 #[derive(Debug)]
 pub(crate) enum Body {
     /// A file of a tier.
-    Disk { engine: Engine, file: DiskFile, small: SmallCopy },
+    Disk { engine: Engine, file: DataFile, small: SmallCopy },
     /// Memory of a tier.
     Memory(Arc<Blocks>),
     /// Not on this node: the shard is read through.

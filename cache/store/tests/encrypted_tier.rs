@@ -106,7 +106,7 @@ impl Bench {
             let footprint = Shard::footprint(&range);
             let len = (footprint.end - footprint.start) as usize;
             let span = self.frames.lease(len).await?;
-            let placed = lease.read(vec![(range, span)]).await.remove(0);
+            let mut placed = lease.read(vec![(range, span)]).await.remove(0);
             let from = placed.check(member)?;
             let span = placed.into_span();
             let from = from - span.offset();

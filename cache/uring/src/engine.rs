@@ -287,20 +287,20 @@ impl Engine {
         let asked = Instant::now();
         let (reply, answer) = oneshot::channel();
         let permit = self.running.shared.queue.permit().await?;
-        let sync = Flight::Sync(SyncFlight::new(file.clone(), asked, reply, permit));
+        let sync = Flight::Sync(SyncFlight::new(file.clone(), asked, reply, Some(permit)));
         let Running { shared, .. } = &*self.running;
         shared.queue.push(fault::clear(self.faults.as_ref(), sync, shared));
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Takes a place for a sync that the caller carries out itself, on a thread that may block. So
-    /// whoever goes on there after the sync switches threads once.
+    /// Takes a place for operations that the caller carries out itself, one by one, on a thread
+    /// that may block. So whoever goes on there afterwards switches threads once.
     ///
     /// # Errors
     /// `Closed` if the engine has stopped.
-    pub async fn plan_sync(&self, file: &DiskFile) -> Result<PlannedSync> {
+    pub async fn place(&self) -> Result<EnginePlace> {
         let permit = self.running.shared.queue.permit().await?;
-        Ok(PlannedSync { engine: self.clone(), file: file.clone(), permit })
+        Ok(EnginePlace { engine: self.clone(), _permit: permit })
     }
 
     fn submit(
@@ -330,28 +330,56 @@ impl Engine {
     }
 }
 
-/// A sync that has its place.
-#[must_use = "nothing is synced before it runs"]
-pub struct PlannedSync {
+/// A place of an engine, for operations on the caller's thread.
+#[must_use = "a place that is not used keeps others waiting"]
+pub struct EnginePlace {
     engine: Engine,
-    file: DiskFile,
-    permit: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl PlannedSync {
-    /// Makes the written bytes of the file durable. Blocks.
+impl EnginePlace {
+    /// Opens a file, as [`Engine::open`]. Blocks.
+    ///
+    /// # Errors
+    /// As [`Engine::open`].
+    pub fn open(&self, path: &Path, open: Open) -> Result<DiskFile> {
+        Ok(self.engine.seat(Opened::open(path, open)?))
+    }
+
+    /// Writes all of `from` at `offset`, as [`Engine::write_frozen`]. Blocks. Returns the bytes
+    /// written.
+    ///
+    /// # Errors
+    /// As [`Engine::write_frozen`].
+    pub fn write_frozen(&self, file: &DiskFile, offset: u64, from: Frozen) -> Result<usize> {
+        let memory = Memory::Frozen(from);
+        let made = Transfer::new(Direction::Write, file.clone(), offset, memory);
+        let mut transfer = match made {
+            Ok(transfer) => transfer,
+            Err(done) => return done.result,
+        };
+        let (reply, answer) = oneshot::channel();
+        transfer.board(reply, None);
+        self.fly(Flight::Transfer(transfer));
+        answer.blocking_recv().map_err(|_| closed())?.result
+    }
+
+    /// Makes the written bytes of the file durable (`fdatasync`). Blocks.
     ///
     /// # Errors
     /// As [`Engine::sync_data`].
-    pub fn run(self) -> Result<()> {
-        let Self { engine, file, permit } = self;
-        let shared = &engine.running.shared;
+    pub fn sync_data(&self, file: &DiskFile) -> Result<()> {
         let (reply, answer) = oneshot::channel();
-        let sync = Flight::Sync(SyncFlight::new(file, Instant::now(), reply, permit));
-        if let Some(Order::Fly(flight)) = fault::clear(engine.faults.as_ref(), sync, shared) {
+        self.fly(Flight::Sync(SyncFlight::new(file.clone(), Instant::now(), reply, None)));
+        answer.blocking_recv().unwrap_or_else(|_| Err(closed()))
+    }
+
+    fn fly(&self, flight: Flight) {
+        let shared = &self.engine.running.shared;
+        if let Some(Order::Fly(flight)) = fault::clear(self.engine.faults.as_ref(), flight, shared)
+        {
             threads::fly(flight, shared);
         }
-        answer.blocking_recv().unwrap_or_else(|_| Err(closed()))
     }
 }
 

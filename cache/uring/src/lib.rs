@@ -41,18 +41,20 @@ mod lent;
 mod ranges;
 mod region;
 mod span;
+mod streaming;
 
 pub use arena::{Arena, Reclaim};
 pub use cipher::{CIPHER_KEY_BYTES, CipherKey, FileCipher, MAC_BYTES, fill_random, mac};
 pub use engine::{
     Attempt, AttemptKind, Counters, Done, Durations, Engine, EngineChoice, EngineConfig,
-    EngineKind, EngineReport, Fate, Faults, Operation, PlannedSync, Read,
+    EngineKind, EnginePlace, EngineReport, Fate, Faults, Operation, Read,
 };
 pub use exec::close_on_exec;
 pub use file::{Alignment, DiskFile, Open, ask_for_direct};
 pub use lent::{LentRegion, LentSpan};
 pub use region::{CHUNK, PageReport, Region};
 pub use span::{Frozen, Span};
+pub use streaming::copy_past_caches;
 
 /// Granule of every lease, in bytes: the page size, and the strictest alignment that O_DIRECT asks
 /// for on disks in use today (4 KiB sectors). A span that starts on a granule suits every file.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use engines::{MIB, arena, on_each, pattern};
 use forebay_error::ErrorKind;
 use forebay_uring::{
-    Arena, Attempt, AttemptKind, DiskFile, Done, Engine, Fate, Faults, GRANULE, Open, PlannedSync,
+    Arena, Attempt, AttemptKind, DiskFile, Done, Engine, EnginePlace, Fate, Faults, GRANULE, Open,
     Read,
 };
 use futures::FutureExt;
@@ -246,31 +246,64 @@ async fn delayed_operation_waits_and_blocks_no_other() {
     .await;
 }
 
-/// A sync on its caller's thread counts, waits and fails as the others do.
+/// Operations on their caller's thread count, wait and fail as others do.
 #[tokio::test]
-async fn planned_sync_is_one_as_any_other() {
+async fn operations_at_a_place_are_as_any_other() {
     on_each(4, async |engine| {
         let bench = Bench::new(engine).await;
-        let plan = async |script: &Arc<Script>| {
-            bench.engine.with_faults(script.clone()).plan_sync(&bench.file).await.unwrap()
+        let place = async |script: &Arc<Script>| {
+            bench.engine.with_faults(script.clone()).place().await.unwrap()
         };
-        let run = |planned: PlannedSync| tokio::task::spawn_blocking(move || planned.run());
+        let file = bench.file.clone();
+        let sync = |place: EnginePlace| {
+            let file = file.clone();
+            tokio::task::spawn_blocking(move || place.sync_data(&file))
+        };
         let before = bench.engine.counters();
-        run(bench.engine.plan_sync(&bench.file).await.unwrap()).await.unwrap().unwrap();
+        sync(bench.engine.place().await.unwrap()).await.unwrap().unwrap();
         let script = Script::of([Fate::Fail(libc::EINTR)]);
-        run(plan(&script).await).await.unwrap().unwrap();
+        sync(place(&script).await).await.unwrap().unwrap();
         assert_eq!(script.endings(), [true]);
         let script = Script::of([Fate::Fail(libc::EIO)]);
-        let failed = run(plan(&script).await).await.unwrap().unwrap_err();
+        let failed = sync(place(&script).await).await.unwrap().unwrap_err();
         assert_eq!(failed.kind(), ErrorKind::Unavailable);
         assert_eq!(script.endings(), [false]);
         let after = bench.engine.counters();
         assert_eq!((after.syncs - before.syncs, after.errors - before.errors), (3, 1));
         let (go, wait) = oneshot::channel::<()>();
-        let waiting = run(plan(&Script::of([Fate::Wait(wait.map(drop).boxed())])).await);
-        assert!(bench.engine.plan_sync(&bench.file).await.is_ok(), "its place is its own");
+        let waiting = sync(place(&Script::of([Fate::Wait(wait.map(drop).boxed())])).await);
+        assert!(bench.engine.place().await.is_ok(), "its place is its own");
         go.send(()).unwrap();
         tokio::time::timeout(PATIENCE, waiting).await.expect("it goes on").unwrap().unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn writes_at_a_place_reach_the_file() {
+    on_each(4, async |engine| {
+        let bench = Bench::new(engine).await;
+        let mut from = bench.arena.lease(LEN).await.unwrap();
+        from.copy_from_slice(&pattern(LEN, 3));
+        let from = from.freeze();
+        let write = async |script: &Arc<Script>, offset| {
+            let place = bench.engine.with_faults(script.clone()).place().await.unwrap();
+            let (file, from) = (bench.file.clone(), from.clone());
+            let written = move || place.write_frozen(&file, offset, from);
+            tokio::task::spawn_blocking(written).await.unwrap()
+        };
+        // A short write goes on where it stopped.
+        let script = Script::of([Fate::Short(GRANULE)]);
+        assert_eq!(write(&script, 0).await.unwrap(), LEN);
+        let into = bench.arena.lease(LEN).await.unwrap();
+        let read = bench.engine.read(&bench.file, 0, into).await;
+        assert_eq!(read.result.unwrap(), LEN);
+        assert!(read.span[..] == from[..]);
+        let script = Script::of([Fate::Fail(libc::ENOSPC)]);
+        assert_eq!(write(&script, 0).await.unwrap_err().kind(), ErrorKind::Full);
+        assert_eq!(script.endings(), [false]);
+        let script = Script::of([]);
+        assert_eq!(write(&script, 1).await.unwrap_err().kind(), ErrorKind::Invalid);
     })
     .await;
 }

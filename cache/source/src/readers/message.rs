@@ -51,7 +51,7 @@ pub(crate) struct Answer {
     /// Number of bytes: fewer than requested at the file's end, and where its file system reads
     /// only in large blocks.
     pub(crate) len: u64,
-    /// True if they bypassed the page cache.
+    /// False if the file system refuses reads past the page cache.
     pub(crate) direct: bool,
     /// Reason its layout is unknown although its file system reports one.
     pub(crate) layout_fault: Option<Error>,

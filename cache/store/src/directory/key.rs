@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_uring::{DiskFile, Engine, FileCipher, GRANULE, Open, fill_random};
+use forebay_uring::{DiskFile, Engine, EnginePlace, FileCipher, GRANULE, Open, fill_random};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -22,6 +22,7 @@ use super::{
 use crate::device;
 use crate::encryption::{KeyKind, Secret, TierCipher};
 use crate::files::Files;
+use crate::fill::DataFile;
 
 /// Name of the record,
 pub(super) const KEY: &str = "KEY";
@@ -250,6 +251,36 @@ impl Directory {
         open: Open,
     ) -> Result<DiskFile> {
         self.open_file(engine, &self.data(name), open).await
+    }
+
+    /// Creates the data of a shard, and puts the file into `slot`. Data without an entry, left by a
+    /// removal that failed, is removed. Blocks.
+    ///
+    /// # Errors
+    /// As [`Engine::open`]; `Unavailable` if another directory lies where this one was.
+    pub(crate) fn create_data(
+        &self,
+        place: &EnginePlace,
+        name: &ShardName,
+        slot: &DataFile,
+    ) -> Result<DiskFile> {
+        self.check_identity()?;
+        let path = self.data(name);
+        let create = || place.open(&path, Open::Create { len: 0 });
+        let file = match create() {
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                self.remove(name)?;
+                create()?
+            }
+            created => created?,
+        };
+        let file = match self.cipher(&path)? {
+            Some(cipher) => file.encrypted(cipher),
+            None => file,
+        };
+        // Set once: a shard has one commit.
+        let _ = slot.set(file.clone());
+        Ok(file)
     }
 
     /// Opens a staged file.

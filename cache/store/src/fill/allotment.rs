@@ -12,6 +12,9 @@ pub(crate) trait Allotment: Send + Sync {
     /// Bytes of the largest shard that fits any tier and the limits of the shares it is charged to.
     fn largest(&self) -> u64;
 
+    /// Bytes that the tier holds at most, and the shares that the shard is charged to.
+    fn capacity(&self) -> u64;
+
     /// Grows to `bytes` at least, evicting others as for a newcomer. `is_awaited`: true if somebody
     /// waits for the shard.
     ///

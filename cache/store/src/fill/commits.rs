@@ -2,8 +2,10 @@
 //!
 //! A commit takes three syncs, and as much of a core as the fetch of a small shard. So while
 //! samples on their way are awaited, commits come one after another, each [`YIELD`] late at most.
-//! Once half of the places for uncommitted shards are taken, further ones do not wait.
+//! Once half of the places for uncommitted shards are taken, or their share of a tier, further ones
+//! do not wait.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay_error::Result;
@@ -16,19 +18,58 @@ use crate::shutdown::shutting_down;
 /// the time of one; each takes one of tokio's blocking threads.
 pub(super) const COMMITS: usize = 32;
 
-/// Shards that wait for their commit, at most: as many as a second of small shards brings.
-const UNCOMMITTED: usize = 1024;
+/// Shards that wait for their commit, at most: as many as small shards bring in two seconds.
+const UNCOMMITTED: usize = 4096;
 
-/// The part of the process's files that they may hold open, one each.
+/// Those of them that hold a file open, at most,
+const WITH_FILES: usize = 1024;
+
+/// and the part of the process's files that these may be.
 const OF_OPEN_FILES: u64 = 4;
 
 /// Time for which a commit lets fetches go first. A crash meanwhile costs the shard's fetch.
 pub(super) const YIELD: Duration = Duration::from_secs(2);
 
+/// Places that are taken until a commit.
+struct Places {
+    free: Semaphore,
+    all: usize,
+}
+
+impl Places {
+    fn new(all: usize) -> Self {
+        Self { free: Semaphore::new(all), all }
+    }
+
+    /// Returns true if less than half of them are taken.
+    fn is_roomy(&self) -> bool {
+        self.free.available_permits() >= self.all / 2
+    }
+
+    async fn take(&self) -> Result<SemaphorePermit<'_>> {
+        self.free.acquire().await.map_err(|_| shutting_down())
+    }
+}
+
+/// A shard that is to be committed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ToCommit {
+    /// Bytes of its tier that it takes, and that nobody can evict before.
+    pub(super) bytes: u64,
+    /// Bytes of the tier that uncommitted shards may take while they wait.
+    pub(super) room: u64,
+    /// True if it holds its file open.
+    pub(super) has_file: bool,
+    /// True if awaited fetches may go first.
+    pub(super) may_wait: bool,
+}
+
 /// Turns to commit.
 pub(super) struct Commits {
-    uncommitted: Semaphore,
-    places: usize,
+    uncommitted: Places,
+    with_files: Places,
+    /// Bytes of all uncommitted shards.
+    bytes: AtomicU64,
     turns: Semaphore,
     /// The turn of commits that let fetches go first.
     behind: Semaphore,
@@ -37,7 +78,9 @@ pub(super) struct Commits {
 /// Place of a shard among those that are not committed.
 pub(super) struct Uncommitted<'a> {
     commits: &'a Commits,
+    shard: ToCommit,
     _place: SemaphorePermit<'a>,
+    _file: Option<SemaphorePermit<'a>>,
 }
 
 /// Turn to commit a shard, until dropped.
@@ -51,36 +94,45 @@ impl Commits {
     /// As many uncommitted shards as the process's open files allow.
     pub(super) fn new() -> Self {
         let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let least = COMMITS as u64;
-        let most = (files / OF_OPEN_FILES).clamp(least, UNCOMMITTED as u64);
-        Self::of(usize::try_from(most).unwrap_or(UNCOMMITTED))
+        let most = (files / OF_OPEN_FILES).clamp(COMMITS as u64, WITH_FILES as u64);
+        Self::of(UNCOMMITTED, usize::try_from(most).unwrap_or(WITH_FILES))
     }
 
-    pub(super) fn of(uncommitted: usize) -> Self {
-        let places = uncommitted;
-        let [uncommitted, turns, behind] = [places, COMMITS, 1].map(Semaphore::new);
-        Self { uncommitted, places, turns, behind }
+    pub(super) fn of(uncommitted: usize, with_files: usize) -> Self {
+        let [uncommitted, with_files] = [uncommitted, with_files].map(Places::new);
+        let [turns, behind] = [COMMITS, 1].map(Semaphore::new);
+        Self { uncommitted, with_files, bytes: AtomicU64::new(0), turns, behind }
     }
 
     /// Waits for a place among the uncommitted shards.
     ///
     /// # Errors
     /// `Closed` if the store has ended.
-    pub(super) async fn enter(&self) -> Result<Uncommitted<'_>> {
-        let place = self.uncommitted.acquire().await.map_err(|_| shutting_down())?;
-        Ok(Uncommitted { commits: self, _place: place })
+    pub(super) async fn enter(&self, shard: ToCommit) -> Result<Uncommitted<'_>> {
+        let place = self.uncommitted.take().await?;
+        let file = if shard.has_file { Some(self.with_files.take().await?) } else { None };
+        self.bytes.fetch_add(shard.bytes, Ordering::Relaxed);
+        Ok(Uncommitted { commits: self, shard, _place: place, _file: file })
+    }
+}
+
+impl Drop for Uncommitted<'_> {
+    fn drop(&mut self) {
+        self.commits.bytes.fetch_sub(self.shard.bytes, Ordering::Relaxed);
     }
 }
 
 impl<'a> Uncommitted<'a> {
-    /// Waits for a turn. `yields`: lets fetches go first.
+    /// Waits for a turn. `are_awaited`: somebody waits for other fetches.
     ///
     /// # Errors
     /// `Closed` if the store has ended.
-    pub(super) async fn turn(self, yields: bool) -> Result<Committing<'a>> {
+    pub(super) async fn turn(self, are_awaited: bool) -> Result<Committing<'a>> {
         let commits = self.commits;
-        let is_early = commits.uncommitted.available_permits() >= commits.places / 2;
-        let behind = match yields && is_early {
+        let is_early = commits.uncommitted.is_roomy()
+            && commits.with_files.is_roomy()
+            && commits.bytes.load(Ordering::Relaxed) <= self.shard.room;
+        let behind = match are_awaited && self.shard.may_wait && is_early {
             // Too late, or the store has ended: the next line tells.
             true => tokio::time::timeout(YIELD, commits.behind.acquire()).await.ok(),
             false => None,

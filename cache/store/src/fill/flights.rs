@@ -12,15 +12,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_error::Result;
-use forebay_source::{Queue, QueuePermit, Rank, Source, Turn};
+use forebay_source::{Binding, Queue, QueuePermit, Rank, Source, Stat, Turn};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use utoipa::ToSchema;
 
-use super::commits::{Commits, Committing};
+use super::commits::{Commits, Committing, ToCommit};
 use super::endpoints::{EndpointTurn, EndpointUse, Endpoints};
 use super::starts::{FirstBatchWaits, StartState};
-use crate::sizes::{FILLS, LANES, SMALL_FILLS};
+use crate::compression::Compression;
+use crate::sizes::{FILLS, LANES, SMALL_BYTES, SMALL_FILLS};
 
 /// Fills that have begun and are paused. Each keeps a sleeping indexer thread; with the running
 /// fills that is half of tokio's blocking threads. Beyond this number, shards come one after
@@ -49,6 +50,16 @@ pub(crate) enum FillSize {
     Small,
     /// Any other.
     Large,
+}
+
+impl FillSize {
+    /// Size class of an object, by what is known before its first byte.
+    pub(crate) fn of(stat: &Stat, url: &str) -> Self {
+        let is_small = stat.len <= SMALL_BYTES
+            && stat.binding != Binding::Stream
+            && !Compression::is_promised(url);
+        if is_small { Self::Small } else { Self::Large }
+    }
 }
 
 /// Turns of a store's fills. Awaited fills go before those fetched ahead; jobs with fewer running
@@ -280,8 +291,8 @@ impl<'a> Running<'a> {
     ///
     /// # Errors
     /// `Closed` if the store has ended.
-    pub(super) async fn commit(&mut self) -> Result<Committing<'a>> {
-        let uncommitted = self.flights.commits.enter().await?;
+    pub(super) async fn commit(&mut self, shard: ToCommit) -> Result<Committing<'a>> {
+        let uncommitted = self.flights.commits.enter(shard).await?;
         self.held = None;
         uncommitted.turn(self.has_company()).await
     }

@@ -315,6 +315,7 @@ impl Fill {
     ) -> Result<()> {
         self.growth.mark_unpacked();
         self.parts.unpack(format.is_some());
+        self.create_file().await;
         if matches!(self.destination.target, Target::Nowhere) {
             let what = "such a shard, compressed or what a command says, is read from a tier only, and none \
                 takes it now";

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_error::{Error, ErrorKind, Result};
+use forebay_error::{ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
 use forebay_source::{Binding, RangeRead};
 use forebay_uring::{Frozen, Span};
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use super::endpoints::{Pace, Pulse};
 use super::flights::Yield;
 use super::record::RECORD_PARTS;
-use super::{Fill, FillSize, Running, Target};
+use super::{Fill, FillSize, Running, Target, Unwritten, check_written};
 use crate::compression::Compression;
 use crate::device;
 use crate::parts::{Frame, abandoned};
@@ -421,7 +421,7 @@ impl Fill {
     ) -> Result<()> {
         let offset = part * PART_BYTES as u64;
         let padded = match &self.destination.target {
-            Target::Disk(disk) => held.next_multiple_of(disk.file.alignment().offset),
+            Target::Disk(disk) => held.next_multiple_of(disk.block()),
             Target::Memory(_) | Target::Nowhere => held,
         };
         frame[held..padded].fill(0);
@@ -433,6 +433,12 @@ impl Fill {
         }
         // From here on the part is indexed and served while it is written.
         self.parts.arrived(part, Frame::new(bytes.clone(), window));
+        if self.is_written_by_commit() {
+            let crc32c = crc32c(&bytes[..held]);
+            // Set once: a small shard has one part.
+            let _ = self.unwritten.set(Unwritten { bytes: bytes.head(padded), held, crc32c });
+            return Ok(());
+        }
         let writing = self.write(offset, bytes.head(padded));
         // Takes 0.4 ms: less than a switch to another thread is worth.
         let crc = crc32c(&bytes[..held]);
@@ -442,9 +448,25 @@ impl Fill {
         {
             self.count_written(held as u64);
         }
-        self.parts.note_stored(part, crc);
-        self.parts.add_landed();
+        self.note_kept(part, crc);
         Ok(())
+    }
+
+    /// Notes that a part that came is stored, or will not be.
+    pub(super) fn note_kept(&self, part: u64, crc32c: u32) {
+        self.parts.note_stored(part, crc32c);
+        self.parts.add_landed();
+    }
+
+    /// Returns true if the commit writes the bytes, on its way: those of a small shard take one
+    /// part of memory, and a switch of threads costs as much as their write.
+    fn is_written_by_commit(&self) -> bool {
+        let Target::Disk(disk) = &self.destination.target else { return false };
+        // Encryption needs memory of its own while a part is written.
+        self.size() == FillSize::Small
+            && !self.growth.is_unpacked()
+            && disk.bounce.is_none()
+            && self.destination.fault.get().is_none()
     }
 
     /// Reads a part that an earlier fill left here. Returns the frame, and its checksum if it
@@ -458,7 +480,8 @@ impl Fill {
             return Ok((frame, None));
         }
         let (offset, held) = self.extent(part);
-        let read = device::answer(disk.engine.read(&disk.file, offset, frame)).await;
+        let file = disk.opened()?;
+        let read = device::answer(disk.engine.read(file, offset, frame)).await;
         let done = match read {
             Ok(done) => done,
             Err(error) => {
@@ -476,7 +499,11 @@ impl Fill {
     }
 
     /// Writes a part to its target. The write starts with the call.
-    fn write(&self, offset: u64, bytes: Frozen) -> impl Future<Output = Result<()>> + Send {
+    pub(super) fn write(
+        &self,
+        offset: u64,
+        bytes: Frozen,
+    ) -> impl Future<Output = Result<()>> + Send {
         let len = bytes.len();
         let writing = match (&self.destination.target, self.destination.fault.get()) {
             (Target::Disk(disk), None) => Some(disk.write(offset, bytes)),
@@ -484,16 +511,17 @@ impl Fill {
         };
         async move {
             let Some(writing) = writing else { return Ok(()) };
-            match writing.await {
-                Ok(written) if written == len => {}
-                Ok(written) => self.abandon_target(
-                    Error::new(ErrorKind::Unavailable, "the tier wrote only part of the bytes")
-                        .at("offset", offset)
-                        .at("written", written),
-                ),
+            let written = match writing {
+                Ok(writing) => writing.await,
+                Err(error) => Err(error),
+            };
+            match written {
                 // The daemon stops: the caller ends as well.
                 Err(error) if error.kind() == ErrorKind::Closed => return Err(error),
-                Err(error) => self.abandon_target(error),
+                written => {
+                    let checked = written.and_then(|written| check_written(offset, len, written));
+                    checked.unwrap_or_else(|error| self.abandon_target(error));
+                }
             }
             Ok(())
         }

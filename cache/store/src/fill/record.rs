@@ -32,9 +32,9 @@ impl Fill {
             return;
         }
         let synced = async {
-            let sync = disk.plan_sync().await?;
+            let (place, file) = (disk.place().await?, disk.opened()?.clone());
             disk.on_disk(move |directory, name| {
-                sync.run()?;
+                place.sync_data(&file)?;
                 Ok(directory.save_partial(name, &partial))
             })
             .await

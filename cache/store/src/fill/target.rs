@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use forebay_error::Result;
-use forebay_uring::{Arena, DiskFile, Engine, Frozen, PlannedSync};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_uring::{Arena, DiskFile, Engine, EnginePlace, Frozen, GRANULE, Open};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 
 use crate::blocks::Blocks;
 use crate::device;
@@ -21,10 +21,13 @@ pub(crate) enum Target {
     Nowhere,
 }
 
+/// Data file of a shard; that of a small shard is created by its commit.
+pub(crate) type DataFile = Arc<OnceCell<DiskFile>>;
+
 /// A file of a cache directory, being written.
 pub(crate) struct DiskTarget {
     pub(crate) engine: Engine,
-    pub(crate) file: DiskFile,
+    pub(crate) file: DataFile,
     pub(crate) directory: Arc<Directory>,
     pub(crate) name: ShardName,
     /// Permits of the disk to write a part.
@@ -46,13 +49,35 @@ impl DiskTarget {
         device::answer(done).await?.map_err(|_| shutting_down())?
     }
 
+    /// Returns the file, after creating it if it does not exist yet.
+    pub(super) async fn created(&self) -> Result<&DiskFile> {
+        let create = || {
+            let create = Open::Create { len: 0 };
+            self.directory.open_data(&self.engine, &self.name, create)
+        };
+        self.file.get_or_try_init(create).await
+    }
+
+    /// Returns the file.
+    ///
+    /// # Errors
+    /// `Invalid` if it is not created yet.
+    pub(super) fn opened(&self) -> Result<&DiskFile> {
+        let why = || Error::new(ErrorKind::Invalid, "the shard's file does not exist yet");
+        self.file.get().ok_or_else(why)
+    }
+
     /// Writes a part. The write starts with the call if the disk has a permit left.
+    ///
+    /// # Errors
+    /// As [`DiskTarget::opened`].
     pub(super) fn write(
         &self,
         offset: u64,
         bytes: Frozen,
-    ) -> impl Future<Output = Result<usize>> + Send + use<> {
-        let (engine, file, writes) = (self.engine.clone(), self.file.clone(), self.writes.clone());
+    ) -> Result<impl Future<Output = Result<usize>> + Send + use<>> {
+        let (engine, writes) = (self.engine.clone(), self.writes.clone());
+        let file = self.opened()?.clone();
         // A task holds the permit until the kernel is done with the frame, even if nobody waits.
         let bounce = self.bounce.clone();
         let begin = move |permit: OwnedSemaphorePermit| match bounce {
@@ -76,7 +101,7 @@ impl DiskTarget {
             Ok(permit) => Ok(begin(permit)),
             Err(_) => Err(begin),
         };
-        async move {
+        Ok(async move {
             let writing = match begun {
                 Ok(writing) => writing,
                 Err(begin) => {
@@ -85,22 +110,33 @@ impl DiskTarget {
                 }
             };
             device::answer(writing).await?.map_err(|_| shutting_down())?
-        }
+        })
+    }
+
+    /// Unit of the lengths that are written.
+    pub(super) fn block(&self) -> usize {
+        self.file.get().map_or(GRANULE, |file| file.alignment().offset)
     }
 
     /// Length up to which the last write of a shard of `len` bytes reaches.
     pub(super) fn padded(&self, len: u64) -> u64 {
-        len.next_multiple_of(self.file.alignment().offset as u64)
+        len.next_multiple_of(self.block() as u64)
     }
 
-    /// Plans to make the written bytes durable.
-    pub(super) async fn plan_sync(&self) -> Result<PlannedSync> {
-        device::answer(self.engine.plan_sync(&self.file)).await?
+    /// Takes a place for operations on the file that a blocking thread carries out.
+    pub(super) async fn place(&self) -> Result<EnginePlace> {
+        device::answer(self.engine.place()).await?
+    }
+
+    /// Takes the disk's permit to write a part.
+    pub(super) async fn write_permit(&self) -> Result<OwnedSemaphorePermit> {
+        let permit = device::answer(self.writes.clone().acquire_owned()).await?;
+        permit.map_err(|_| shutting_down())
     }
 
     /// Reserves disk space from `from` up to `to`, so that a full disk shows before the write.
     pub(super) async fn extend(&self, from: u64, to: u64) -> Result<()> {
-        let (file, len) = (self.file.clone(), to.saturating_sub(from));
+        let (file, len) = (self.opened()?.clone(), to.saturating_sub(from));
         if len == 0 {
             return Ok(());
         }

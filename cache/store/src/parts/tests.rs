@@ -1,5 +1,6 @@
 //! Lives of frames: arrival, readers behind, release and failure.
 
+use forebay_shard::checksum::crc32c;
 use forebay_uring::{Arena, Region};
 use futures::FutureExt;
 
@@ -70,8 +71,11 @@ fn copy_joins_parts() {
     (0..3).for_each(|part| of.arrive(part, part as u8 + 1));
     let range = PART - 2..2 * PART + 1;
     let frames = of.parts.held(&range).expect("all parts are in memory");
-    let mut into = vec![0; (range.end - range.start) as usize];
-    copy(&frames, &range, &mut into);
+    let len = (range.end - range.start) as usize;
+    let mut into = of.arena.try_lease(len).unwrap();
+    let sum = bytes_of(&frames, &range).copy(range.start, &mut into, 0..len);
+    let into = &into[..len];
+    assert_eq!(sum, Some(crc32c(into)));
     assert_eq!(into[..2], [1, 1]);
     assert!(into[2..into.len() - 1].iter().all(|byte| *byte == 2));
     assert_eq!(into.last(), Some(&3));
@@ -222,14 +226,18 @@ fn blocks_are_copied_across_their_borders() {
         let (frame, _) = of.parts.wait(part).unwrap().unwrap();
         blocks.put(part, frame.frozen());
     }
-    let mut into = [0; 4];
-    assert!(blocks.copy(PART - 4, &mut into) && into == [1; 4]);
-    assert!(!blocks.copy(PART - 2, &mut into), "the next block is missing");
+    let bytes = |offset: u64| {
+        let mut into = of.arena.try_lease(4).unwrap();
+        let held = blocks.held(&(offset..offset + 4))?;
+        held.copy(offset, &mut into, 0..4).map(|_| into[..4].to_vec())
+    };
+    assert_eq!(bytes(PART - 4).unwrap(), [1; 4]);
+    assert_eq!(bytes(PART - 2), None, "the next block is missing");
     of.arrive(1, 2);
     blocks.put(1, of.parts.wait(1).unwrap().unwrap().0.frozen());
-    assert!(blocks.copy(PART - 2, &mut into) && into == [1, 1, 2, 2]);
-    assert!(blocks.copy(2 * PART - 1, &mut into) && into == [2, 3, 3, 3]);
-    assert!(!blocks.copy(3 * PART - 3, &mut into), "nothing follows the last block");
+    assert_eq!(bytes(PART - 2).unwrap(), [1, 1, 2, 2]);
+    assert_eq!(bytes(2 * PART - 1).unwrap(), [2, 3, 3, 3]);
+    assert_eq!(bytes(3 * PART - 3), None, "nothing follows the last block");
 }
 
 #[test]

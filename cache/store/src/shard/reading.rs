@@ -10,6 +10,7 @@ use forebay_uring::{DiskFile, Engine, Frozen, Read, Span};
 
 use super::{Body, Placed, Shard, ShardHandle};
 use crate::device;
+use crate::held::HeldBytes;
 use crate::ledger::Payer;
 use crate::parts::{self, Frame};
 use crate::small_copies::{COPIED_BYTES, SmallCopy};
@@ -26,33 +27,31 @@ impl Shard {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut placed = Vec::with_capacity(wanted.len());
         let mut pending = Vec::new();
-        for (range, mut span) in wanted {
+        for (range, span) in wanted {
             let Range { start, end } = Self::footprint(&range);
             if (span.len() as u64) < end - start {
                 // The origin failed on it before, and kept the memory.
                 let what = "the memory for a range was lost with its last read";
                 let outcome = Err(Error::new(ErrorKind::Unavailable, what));
-                placed.push(Some(Placed { span, start, from_tier: false, outcome }));
+                placed.push(Some(Placed { span, start, from_tier: false, outcome, held: None }));
                 continue;
             }
             let held = parts.as_ref().and_then(|parts| parts.held(&range));
             let here = match (held, &self.body) {
-                (Some(frames), _) => {
-                    self.copy(&frames, &range, start, &mut span);
-                    Some(false)
-                }
+                (Some(frames), _) => Some((self.frames_of(&frames, &range), false)),
                 (None, Body::Memory(blocks)) if self.lost.get().is_none() => {
-                    let is_there = blocks.copy(range.start, wanted_of(&mut span, start, &range));
                     read_bytes.fetch_add(range.end - range.start, Ordering::Relaxed);
-                    is_there.then_some(true)
+                    blocks.held(&range).map(|held| (held, true))
                 }
                 (None, _) => None,
             };
             match here {
-                Some(from_tier) => {
-                    placed.push(Some(Placed { span, start, from_tier, outcome: Ok(()) }));
+                Some((held, from_tier)) => {
+                    let held = Some(held);
+                    placed.push(Some(Placed { span, start, from_tier, outcome: Ok(()), held }));
                 }
                 None => {
+                    placed.iter_mut().flatten().for_each(Placed::take_in);
                     if let Some(parts) = &parts {
                         // A record of several parts may reach into one that is still being written.
                         parts.wait_stored(&range).await;
@@ -62,9 +61,12 @@ impl Shard {
                 }
             }
         }
+        if !pending.is_empty() {
+            placed.iter_mut().flatten().for_each(Placed::take_in);
+        }
         self.leave_silent_device();
         let through = match (&self.body, self.lost.get()) {
-            (Body::Disk { engine, file, small }, None) => {
+            (Body::Disk { engine, file, small }, None) if let Some(file) = file.get() => {
                 let pending = match self.copy_of(engine, file, small, pending.len(), lease).await {
                     Some(copy) => Self::copy_ranges(&copy, pending, read_bytes, &mut placed),
                     None => pending,
@@ -107,21 +109,22 @@ impl Shard {
 
     /// Copies ranges out of a shard in memory. Returns those that lie outside.
     fn copy_ranges(
-        copy: &[u8],
+        copy: &Frozen,
         pending: Vec<Pending>,
         read_bytes: &AtomicU64,
         placed: &mut [Option<Placed>],
     ) -> Vec<Pending> {
         let mut outside = Vec::new();
-        for Pending { at, start, range, mut span } in pending {
+        for Pending { at, start, range, span } in pending {
             let place = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
-            let Some(bytes) = copy.get(place(range.start)..place(range.end)) else {
+            let place = place(range.start)..place(range.end);
+            if copy.get(place.clone()).is_none() {
                 outside.push(Pending { at, start, range, span });
                 continue;
-            };
-            wanted_of(&mut span, start, &range).copy_from_slice(bytes);
-            read_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-            placed[at] = Some(Placed { span, start, from_tier: true, outcome: Ok(()) });
+            }
+            read_bytes.fetch_add(place.len() as u64, Ordering::Relaxed);
+            let held = Some(HeldBytes::new(range, vec![(copy.clone(), place)]));
+            placed[at] = Some(Placed { span, start, from_tier: true, outcome: Ok(()), held });
         }
         outside
     }
@@ -151,7 +154,8 @@ impl Shard {
                 let error = device::silent().at("url", &self.url);
                 self.lose(&error);
                 let outcome = Err(error);
-                placed[at] = Some(Placed { span: stub, start, from_tier: false, outcome });
+                let stub = Placed { span: stub, start, from_tier: false, outcome, held: None };
+                placed[at] = Some(stub);
                 continue;
             };
             let outcome = match done.result {
@@ -170,7 +174,8 @@ impl Shard {
                     if reached < range.end { Err(cut().at("offset", reached)) } else { Ok(()) }
                 }
             };
-            placed[at] = Some(Placed { span: done.span, start, from_tier: true, outcome });
+            let span = done.span;
+            placed[at] = Some(Placed { span, start, from_tier: true, outcome, held: None });
         }
         failed
     }
@@ -213,26 +218,20 @@ impl Shard {
                 true => before.join(exact).join(behind),
                 false => exact,
             };
-            (at, Placed { span, start, from_tier: false, outcome })
+            (at, Placed { span, start, from_tier: false, outcome, held: None })
         });
         read.collect()
     }
 
-    fn copy(&self, frames: &[Arc<Frame>], range: &Range<u64>, start: u64, span: &mut Span) {
+    /// Returns the bytes of a range in the frames of its fill, out of which they are copied.
+    fn frames_of(&self, frames: &[Arc<Frame>], range: &Range<u64>) -> HeldBytes {
         assert!(
             !self.traffic.no_copies.load(Ordering::Relaxed),
             "a payload byte was copied where a test forbids it"
         );
-        parts::copy(frames, range, wanted_of(span, start, range));
         self.traffic.copied_bytes.fetch_add(range.end - range.start, Ordering::Relaxed);
+        parts::bytes_of(frames, range)
     }
-}
-
-/// Returns the place of `range` in a span whose first byte is that at `start`.
-fn wanted_of<'a>(span: &'a mut Span, start: u64, range: &Range<u64>) -> &'a mut [u8] {
-    let from = usize::try_from(range.start - start).expect("within a granule");
-    let len = usize::try_from(range.end - range.start).expect("within a span");
-    &mut span[from..from + len]
 }
 
 /// A range to be read into its span.

@@ -67,6 +67,14 @@ impl Allotment for TierAllotment {
             .fold(shared.largest_tier.load(Ordering::Relaxed), u64::min)
     }
 
+    fn capacity(&self) -> u64 {
+        let Some(tier) = self.tier.upgrade() else { return 0 };
+        let shares = tier.0.shared.shares.current();
+        let budgets = shares.budgets(shares.charge_of(&self.of));
+        let tier = tier.0.budget.limit();
+        budgets.iter().map(|share| share.capacity()).fold(tier, u64::min)
+    }
+
     async fn grow(&self, bytes: u64, is_awaited: &(dyn Fn() -> bool + Send + Sync)) -> Result<()> {
         let tier = self.tier.upgrade().ok_or_else(shutting_down)?;
         let bytes = tier.bytes_for(bytes);

@@ -19,7 +19,9 @@ use crate::blocks::Blocks;
 use crate::clock;
 use crate::device;
 use crate::directory::{Directory, object_key};
-use crate::fill::{Accounting, Destination, DiskTarget, Fill, FillRequest, Target};
+use crate::fill::{
+    Accounting, DataFile, Destination, DiskTarget, Fill, FillRequest, FillSize, Target,
+};
 use crate::parts::Parts;
 use crate::shard::{Body, Growth, Shard};
 use crate::shutdown::shutting_down;
@@ -186,7 +188,7 @@ impl Tier {
         patient: bool,
     ) -> Result<(ReservedRoom, DiskTarget)> {
         let directory = self.directory()?;
-        let target = |file, here| DiskTarget {
+        let target = |file: DataFile, here| DiskTarget {
             engine: disk.engine.clone(),
             file,
             directory: directory.clone(),
@@ -196,15 +198,18 @@ impl Tier {
             here,
         };
         if let Some((room, file, here)) = self.resume(disk, wanted).await? {
-            return Ok((room, target(file, here)));
+            return Ok((room, target(Arc::new(file.into()), here)));
         }
         self.check_directory(&directory, wanted).await?;
         for attempt in 1.. {
             let room = self.make_room(wanted, urgency, patient).await?;
+            if self.is_created_late(disk, wanted) {
+                return Ok((room, target(DataFile::default(), Vec::new())));
+            }
             let create = Open::Create { len: wanted.len };
             let created = directory.open_data(&disk.engine, &wanted.name, create).await;
             let error = match created {
-                Ok(file) => return Ok((room, target(file, Vec::new()))),
+                Ok(file) => return Ok((room, target(Arc::new(file.into()), Vec::new()))),
                 Err(error) => error,
             };
             let again = match error.kind() {
@@ -237,6 +242,14 @@ impl Tier {
             }
         }
         unreachable!("the last attempt returns")
+    }
+
+    /// Returns true if the commit creates the file: it takes longer than all else that a sample of
+    /// a small shard waits for. A full disk shows sooner, so that other shards make room.
+    fn is_created_late(&self, disk: &Disk, wanted: &Wanted) -> bool {
+        FillSize::of(&wanted.stat, &wanted.origin.url) == FillSize::Small
+            && disk.key.is_none()
+            && !self.0.health.is_full()
     }
 
     /// Checks that the directory is still the opened one, and updates the limit of the tier.

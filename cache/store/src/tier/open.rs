@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::{Index, Origin, Sidecar};
 use forebay_source::{Binding, Rank, Stat};
-use forebay_uring::{DiskFile, Open};
+use forebay_uring::Open;
 
 use super::copy_errors::is_the_copys_fault;
 use super::entry::{Entry, ShardState};
@@ -18,6 +18,7 @@ use super::{Disk, Medium, Tier};
 use crate::budget::Space;
 use crate::clock;
 use crate::directory::ShardName;
+use crate::fill::DataFile;
 use crate::identity::Head;
 use crate::parts::Parts;
 use crate::shard::{Body, Growth, Home, Keeper, Shard, ShardHandle};
@@ -103,7 +104,7 @@ impl Tier {
             return Err(Error::new(ErrorKind::Corrupt, "the sidecar names another shard"));
         }
         let file = self.directory()?.open_data(&disk.engine, &wanted.name, Open::Read).await?;
-        let body = self.on_device(disk, file);
+        let body = self.on_device(disk, Arc::new(file.into()));
         let growth = Growth::whole(sidecar.index, sidecar.len);
         if sidecar.compressed_len.is_some() {
             growth.mark_unpacked();
@@ -112,7 +113,7 @@ impl Tier {
     }
 
     /// Location of the bytes of a shard of this tier.
-    pub(super) fn on_device(&self, disk: &Disk, file: DiskFile) -> Body {
+    pub(super) fn on_device(&self, disk: &Disk, file: DataFile) -> Body {
         let small = self.0.shared.small_copies.place();
         Body::Disk { engine: disk.engine.clone(), file, small }
     }
@@ -231,7 +232,7 @@ impl Tier {
             head: Head::default(),
             guest: None,
         };
-        let body = self.on_device(disk, file);
+        let body = self.on_device(disk, Arc::new(file.into()));
         let shard = self.assemble(&wanted, Growth::new(), body, None, space);
         Ok(ShardHandle::new(shard).for_move())
     }

@@ -160,10 +160,14 @@ impl Transfer {
         }
     }
 
-    /// Makes it ready to fly.
-    pub(super) fn board(&mut self, reply: oneshot::Sender<Done>, permit: OwnedSemaphorePermit) {
+    /// Makes it ready to fly. `permit`: its place, unless the caller holds that.
+    pub(super) fn board(
+        &mut self,
+        reply: oneshot::Sender<Done>,
+        permit: Option<OwnedSemaphorePermit>,
+    ) {
         self.reply = Some(reply);
-        self.permit = Some(permit);
+        self.permit = permit;
     }
 
     /// The part to ask the kernel for next.
@@ -280,7 +284,7 @@ pub(super) struct SyncFlight {
     stalls: u32,
     asked: Instant,
     reply: oneshot::Sender<Result<()>>,
-    permit: OwnedSemaphorePermit,
+    permit: Option<OwnedSemaphorePermit>,
     watch: Option<Box<Watch>>,
 }
 
@@ -289,7 +293,7 @@ impl SyncFlight {
         file: DiskFile,
         asked: Instant,
         reply: oneshot::Sender<Result<()>>,
-        permit: OwnedSemaphorePermit,
+        permit: Option<OwnedSemaphorePermit>,
     ) -> Self {
         Self { file, stalls: 0, asked, reply, permit, watch: None }
     }
@@ -403,7 +407,7 @@ pub(super) mod tests {
         let span = arena.try_lease(blocks * UNIT).unwrap();
         let mut transfer = Transfer::new(direction, file, UNIT as u64, Memory::Span(span)).unwrap();
         let (reply, answer) = oneshot::channel();
-        transfer.board(reply, shared.queue.try_permit().unwrap());
+        transfer.board(reply, shared.queue.try_permit());
         (transfer, answer, arena)
     }
 

@@ -112,7 +112,7 @@ fn board(mut transfer: Transfer, permit: OwnedSemaphorePermit) -> (OperationStat
     let stub = Some(transfer.memory.stub());
     let decryption = transfer.decryption();
     let (reply, answer) = oneshot::channel();
-    transfer.board(reply, permit);
+    transfer.board(reply, Some(permit));
     (OperationState::Flying { answer, stub, decryption }, Flight::Transfer(transfer))
 }
 

@@ -566,8 +566,8 @@ impl Assembly {
         }
     }
 
-    fn check(&self, run: usize, placed: Placed) -> Checked {
-        let check = |part: &Part| {
+    fn check(&self, run: usize, mut placed: Placed) -> Checked {
+        let mut check = |part: &Part| {
             let record = &self.records[part.sample];
             let members = record.members.as_ref().map_err(Clone::clone)?;
             let Wanted { field, shard, member } = members[part.member];
@@ -579,7 +579,8 @@ impl Assembly {
             })?;
             Ok(message::Member { field, offset: offset as u64, len: member.len })
         };
-        let members = self.runs[run].parts.iter().map(check).collect();
+        let members = self.runs[run].parts.iter().map(&mut check).collect();
+        placed.end_checks();
         Checked { run, placed, members, is_hearsay: false }
     }
 }

@@ -9,6 +9,10 @@ use super::super::commits::{COMMITS, YIELD};
 use super::*;
 use crate::tier::Absent;
 
+/// A shard that may wait for its commit, with and without a file.
+const LARGE: ToCommit = ToCommit { bytes: 10, room: 100, has_file: true, may_wait: true };
+const SMALL: ToCommit = ToCommit { has_file: false, ..LARGE };
+
 fn begin<'a>(flights: &'a Flights, rank: &'a Rank, size: FillSize) -> Option<Result<Running<'a>>> {
     flights.begin(&Absent, "file:///0.tar", rank, size).now_or_never()
 }
@@ -145,13 +149,13 @@ fn syncing_fills_leave_their_turns_to_others() {
     let mut committing: Vec<_> = Vec::new();
     for _ in 0..COMMITS {
         let mut running = begun(&flights, &rank);
-        committing.push(running.commit().now_or_never().expect("a turn is free").unwrap());
+        committing.push(running.commit(LARGE).now_or_never().expect("a turn is free").unwrap());
     }
     assert_eq!(flights.report().running, 0);
     let mut running: Vec<_> = (0..FILLS).map(|_| begun(&flights, &rank)).collect();
     // No more than that commit at once.
     let mut last = running.pop().unwrap();
-    let mut waiting = pin!(last.commit());
+    let mut waiting = pin!(last.commit(LARGE));
     assert!((&mut waiting).now_or_never().is_none());
     assert_eq!(flights.report().running, FILLS - 1);
     drop(committing);
@@ -160,32 +164,43 @@ fn syncing_fills_leave_their_turns_to_others() {
 
 #[test]
 fn fetches_do_not_outrun_commits() {
-    let flights = Flights { commits: Commits::of(2), ..Flights::new() };
+    // Two places in all, or two for shards that hold a file.
+    for (commits, has_file) in [(Commits::of(2, 9), false), (Commits::of(9, 2), true)] {
+        let flights = Flights { commits, ..Flights::new() };
+        let rank = Rank::ahead(1);
+        let commit =
+            || begun(&flights, &rank).commit(ToCommit { has_file, ..LARGE }).now_or_never();
+        let committing: Vec<_> = (0..2).map(|_| commit().expect("a place is free")).collect();
+        let mut third = begun(&flights, &rank);
+        let mut waiting = pin!(third.commit(ToCommit { has_file, ..LARGE }));
+        assert!((&mut waiting).now_or_never().is_none());
+        assert_eq!(flights.report().running, 1, "it keeps its turn");
+        drop(committing);
+        assert!(waiting.now_or_never().is_some());
+    }
+}
+
+#[test]
+fn shards_without_files_leave_places_to_others() {
+    let flights = Flights { commits: Commits::of(9, 1), ..Flights::new() };
     let rank = Rank::ahead(1);
-    let committing: Vec<_> = (0..2)
-        .map(|_| begun(&flights, &rank).commit().now_or_never().expect("a place is free").unwrap())
-        .collect();
-    let mut third = begun(&flights, &rank);
-    let mut waiting = pin!(third.commit());
-    assert!((&mut waiting).now_or_never().is_none());
-    assert_eq!(flights.report().running, 1, "it keeps its turn");
-    drop(committing);
-    assert!(waiting.now_or_never().is_some());
-    assert_eq!(flights.report().running, 0);
+    let _file = begun(&flights, &rank).commit(LARGE).now_or_never().expect("it is free");
+    assert!(begun(&flights, &rank).commit(LARGE).now_or_never().is_none());
+    assert!(begun(&flights, &rank).commit(SMALL).now_or_never().is_some());
 }
 
 /// Fetches that come faster than commits do not wait for these one by one.
 #[tokio::test]
 async fn many_uncommitted_shards_do_not_hold_back() {
-    let flights = Flights { commits: Commits::of(4), ..Flights::new() };
+    let flights = Flights { commits: Commits::of(8, 4), ..Flights::new() };
     let (rank, other) = (Rank::ahead(1), Rank::ahead(2));
     let _awaited = other.awaited();
     let _fetching = begun(&flights, &other);
     let [mut one, mut two, mut three] = [(); 3].map(|()| begun(&flights, &rank));
-    let _first = one.commit().now_or_never().expect("a turn is free").unwrap();
-    let mut second = pin!(two.commit());
+    let _first = one.commit(LARGE).now_or_never().expect("a turn is free").unwrap();
+    let mut second = pin!(two.commit(LARGE));
     assert!((&mut second).now_or_never().is_none());
-    assert!(three.commit().now_or_never().is_some(), "half of the places are taken");
+    assert!(three.commit(LARGE).now_or_never().is_some(), "half of the places are taken");
 }
 
 #[tokio::test]
@@ -195,19 +210,28 @@ async fn commits_let_awaited_fetches_go_first() {
     let awaited = other.awaited();
     let fetching = begun(&flights, &other);
     let [mut one, mut two, mut three] = [(); 3].map(|()| begun(&flights, &rank));
-    let first = one.commit().await.unwrap();
+    let first = one.commit(LARGE).await.unwrap();
     let begin = Instant::now();
-    let mut second = pin!(two.commit());
+    let mut second = pin!(two.commit(LARGE));
     assert!((&mut second).now_or_never().is_none(), "one after another");
     // A commit that hangs delays others for a while only.
     let second = second.await.unwrap();
     assert!(begin.elapsed() >= YIELD);
+    // One whose room or memory others need does not wait.
+    let shard = ToCommit { bytes: 81, ..LARGE };
+    assert!(begun(&flights, &rank).commit(shard).now_or_never().is_some());
+    assert!(
+        begun(&flights, &rank)
+            .commit(ToCommit { may_wait: false, ..LARGE })
+            .now_or_never()
+            .is_some()
+    );
     drop((first, second));
     // The next does not wait, nor does any once no fetch is awaited.
-    let first = three.commit().now_or_never().expect("it is its turn").unwrap();
+    let first = three.commit(LARGE).now_or_never().expect("it is its turn").unwrap();
     drop(awaited);
     let mut last = begun(&flights, &rank);
-    assert!(last.commit().now_or_never().is_some());
+    assert!(last.commit(LARGE).now_or_never().is_some());
     drop((first, fetching));
 }
 
