@@ -220,7 +220,7 @@ class Cluster:
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             fills = [self.status(node)["fills"] for node in nodes]
-            if all(fill["running"] + fill["waiting"] == 0 for fill in fills):
+            if all(fill["running"] + fill["waiting"] + fill["paused"] == 0 for fill in fills):
                 return
             time.sleep(0.2)
 

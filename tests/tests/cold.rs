@@ -242,7 +242,8 @@ fn first_batch_is_fetched_before_anything_else() {
     starting.start(Begin::at(0, 0)).unwrap();
     eventually("all but one have what the batch needs, and let others go first", || {
         daemon.number("/fills/running") == 1
-            && daemon.number("/fills/waiting") == u64::from(LANES) - 1
+            && daemon.number("/fills/paused") == u64::from(LANES) - 1
+            && daemon.number("/fills/waiting") == 0
     });
     let parts: Vec<_> = (0..LANES).map(|n| u64::from(n != 3)).collect();
     assert_eq!(parts_served(&origin, LANES), parts);

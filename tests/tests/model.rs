@@ -566,7 +566,11 @@ impl Model {
         let moving = || {
             let counters = self.counters();
             let fills = self.life().bare.store.fills();
-            (fills.running + fills.waiting > 0, counters.moved_in, counters.evictions)
+            (
+                fills.running + fills.waiting + fills.paused > 0,
+                counters.moved_in,
+                counters.evictions,
+            )
         };
         let (mut last, mut quiet) = (moving(), 0);
         eventually("nothing moves", || {

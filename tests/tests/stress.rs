@@ -282,10 +282,11 @@ impl Bench {
             eventually("every reservation is back", || {
                 last = self.status();
                 let cache = |what: &str| number(&last, &format!("/cache/{what}"));
+                let fills = |what: &str| number(&last, &format!("/fills/{what}"));
                 last["jobs"].as_array().unwrap().is_empty()
                     && number(&last, "/frames/in_use_bytes") == 0
                     && number(&last, "/slab_bytes") == 0
-                    && number(&last, "/fills/running") + number(&last, "/fills/waiting") == 0
+                    && ["running", "waiting", "paused"].map(|what| fills(what)) == [0; 3]
                     && cache("misses") == cache("fills") + cache("failed_fills") + cache("through")
                     && self.counts_are_right(&last)
             });

@@ -344,7 +344,8 @@ impl Fill {
     /// Returns true if the commit may wait: unwritten shards take no memory that other fills need.
     fn may_wait(&self) -> bool {
         let frames = &self.destination.frames;
-        self.unwritten.get().is_none() || frames.in_use() <= frames.capacity() / OF_FRAMES
+        let needed = frames.in_use().saturating_sub(frames.reclaimable());
+        self.unwritten.get().is_none() || needed <= frames.capacity() / OF_FRAMES
     }
 
     /// Returns true if the file may be longer than the shard: the last write reached beyond it, an

@@ -141,7 +141,7 @@ mod tests {
             sources: Vec::new(),
             mounts: Vec::new(),
             client_files: FileCounts::default(),
-            fills: Fills { running: 0, waiting: 0, limit: 4 },
+            fills: Fills { running: 0, waiting: 0, paused: 0, limit: 4 },
             foresight: ForecastReport {
                 jobs: Vec::new(),
                 bandwidth: 1.0,

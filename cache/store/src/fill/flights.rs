@@ -37,8 +37,11 @@ const LANE_TIME: Duration = Duration::from_secs(30);
 pub struct Fills {
     /// Running fills.
     pub running: usize,
-    /// Fills that wait for their turn, or that let others go first.
+    /// Fills that wait for their turn.
     pub waiting: usize,
+    /// Fills that gave their turn back until the first batch of their job is there, or until more
+    /// of their shard is wanted.
+    pub paused: usize,
     /// Maximum number of running fills: 4, and the running ones of shards up to 256 KiB.
     pub limit: usize,
 }
@@ -72,7 +75,7 @@ pub(crate) struct Flights {
     waiting: AtomicUsize,
     resting: AtomicUsize,
     /// Paused fills that have not asked for a turn yet.
-    held_back: AtomicUsize,
+    paused: AtomicUsize,
     /// Jobs that wait for their first batch; all else of these jobs is held back.
     pub(crate) starts: FirstBatchWaits,
     /// Ranks of the running fills.
@@ -306,12 +309,12 @@ impl<'a> Running<'a> {
         let _resting = Counted::one_more(&self.flights.resting);
         let _known = self.keep_endpoint();
         self.held = None;
-        let held_back = Counted::one_more(&self.flights.held_back);
+        let paused = Counted::one_more(&self.flights.paused);
         tokio::select! {
             () = wanted => {}
             () = self.flights.starts.over(self.rank.owner()) => {}
         }
-        drop(held_back);
+        drop(paused);
         self.held = Some(self.flights.turn(self.source, self.url, self.rank, self.size).await?);
         Ok(())
     }
@@ -319,7 +322,7 @@ impl<'a> Running<'a> {
 
 impl Flights {
     pub(crate) fn new() -> Self {
-        let [running, waiting, resting, held_back] = [(); 4].map(|()| AtomicUsize::new(0));
+        let [running, waiting, resting, paused] = [(); 4].map(|()| AtomicUsize::new(0));
         let heads = Arc::new(Semaphore::new(FILLS));
         let (places, ranks, starts) =
             (Queue::new(FILLS), Mutex::default(), FirstBatchWaits::default());
@@ -331,7 +334,7 @@ impl Flights {
             running,
             waiting,
             resting,
-            held_back,
+            paused,
             starts,
             ranks,
             heads,
@@ -435,7 +438,8 @@ impl Flights {
     pub(crate) fn report(&self) -> Fills {
         Fills {
             running: self.running.load(Ordering::Relaxed),
-            waiting: self.waiting.load(Ordering::Relaxed) + self.held_back.load(Ordering::Relaxed),
+            waiting: self.waiting.load(Ordering::Relaxed),
+            paused: self.paused.load(Ordering::Relaxed),
             limit: FILLS + self.small_places.counts().0,
         }
     }

@@ -90,11 +90,14 @@ pub(super) const FAMILIES: &[Family] = &[
         "Shards being fetched, or moved between tiers.",
         |status| Sample::only(status.fills.running),
     ),
+    Family::gauge("forebay_fills_waiting", &[], "Shards waiting to be fetched.", |status| {
+        Sample::only(status.fills.waiting)
+    }),
     Family::gauge(
-        "forebay_fills_waiting",
+        "forebay_fills_paused",
         &[],
-        "Shards waiting to be fetched, or yielding to others.",
-        |status| Sample::only(status.fills.waiting),
+        "Shards whose fetch lets the first batch of its job go first.",
+        |status| Sample::only(status.fills.paused),
     ),
     Family::gauge("forebay_fills_limit", &[], "Limit on concurrent fetches of shards.", |status| {
         Sample::only(status.fills.limit)

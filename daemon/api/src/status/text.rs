@@ -428,8 +428,8 @@ impl fmt::Display for Status {
         let fills = &self.fills;
         writeln!(
             f,
-            "fills   {} of {} running, {} waiting",
-            fills.running, fills.limit, fills.waiting
+            "fills   {} of {} running, {} waiting, {} paused",
+            fills.running, fills.limit, fills.waiting, fills.paused
         )?;
         write_frames(f, &self.frames)?;
         writeln!(f, "slabs   {} of {}", size(self.slab_bytes), size(self.slab_limit_bytes))?;

@@ -104,12 +104,16 @@ fn paused_fill_lends_its_turn_until_the_first_batch() {
     {
         let mut pause = pin!(running.let_others(std::future::pending()));
         assert!((&mut pause).now_or_never().is_none());
-        let report = flights.report();
-        assert_eq!((report.running, report.waiting), (0, 1));
+        let counts = || {
+            let Fills { running, waiting, paused, .. } = flights.report();
+            (running, waiting, paused)
+        };
+        assert_eq!(counts(), (0, 0, 1));
         // Others use the turn meanwhile.
         let all: Vec<_> = (0..FILLS).map(|_| begun(&flights, &others)).collect();
         drop(start);
         assert!((&mut pause).now_or_never().is_none(), "its turn must come again");
+        assert_eq!(counts(), (FILLS, 1, 0));
         drop(all);
         pause.now_or_never().expect("a turn is free").unwrap();
     }
