@@ -300,6 +300,27 @@ async fn late_reply_is_hedged_without_wrong_bytes() {
     assert_eq!(bench.arena.in_use(), 0);
 }
 
+/// A reply that is silent from the start is late by the usual wait for a first byte, however long
+/// the usual rest takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn reply_without_a_first_byte_is_late_sooner_than_a_whole_one() {
+    let bench = Bench::late_after(Duration::from_millis(100));
+    let url = bench.http("k.tar");
+    let stat = bench.stat(&url).await;
+    // The last bytes take 0.4 s: a whole reply is late after more than the longest silence.
+    let drip = Fault::Drip(PART as u64 - 8, Duration::from_millis(50));
+    bench.proxy.set([(When::get(), drip)]);
+    let slow = (0..5).map(|at| bench.part(&url, &stat, at));
+    for part in futures::future::join_all(slow).await {
+        part.unwrap();
+    }
+    let before = bench.link();
+    bench.proxy.set([(When::get().times(1), Fault::StallBeforeHead)]);
+    assert_eq!(bench.part(&url, &stat, 5).await.unwrap(), bench.bytes[5 * PART..6 * PART]);
+    let after = bench.link();
+    assert_eq!((after.hedges - before.hedges, after.retries), (1, before.retries));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn breaker_closes_when_the_endpoint_recovers() {
     let bench = Arc::new(Bench::new());

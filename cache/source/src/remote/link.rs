@@ -430,7 +430,8 @@ impl Link {
         parts.clamp(1, PARTS_MAX).next_power_of_two() * PART
     }
 
-    /// After how long a reply of `bytes` is late; `None` while that is not known.
+    /// Returns the time after which a reply is late if not all of its `bytes` came, or its first
+    /// byte if that is zero; `None` while that is not known.
     pub(super) fn late_after(&self, bytes: u64) -> Option<Duration> {
         self.state().pace.usual(bytes).map(|usual| (usual * LATE).max(self.late_least))
     }

@@ -192,9 +192,11 @@ impl ObjectRead {
         Stage::One { reply, look, skip: 0 }
     }
 
-    /// Returns the time at which a reply counts as late, if that is known by now.
+    /// Returns the time at which a reply counts as late, if that is known by now. One of which
+    /// nothing came is late once its first byte is.
     fn late(&self, reply: &Reply) -> Option<Instant> {
-        let late = self.object.link().late_after(reply.whole());
+        let due = if reply.has_begun() { reply.whole() } else { 0 };
+        let late = self.object.link().late_after(due);
         late.map(|late| reply.asked() + late)
     }
 

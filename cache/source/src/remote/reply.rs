@@ -65,6 +65,11 @@ impl Reply {
         self.got + (self.left.end - self.left.start)
     }
 
+    /// Returns true once bytes of it came.
+    pub(super) fn has_begun(&self) -> bool {
+        self.first.is_some()
+    }
+
     /// Returns the time of the request.
     pub(super) fn asked(&self) -> Instant {
         self.asked
@@ -89,6 +94,7 @@ impl Reply {
                 },
                 ReplyState::Coming(chunks) => match chunks.next().await {
                     Some(Ok(mut chunk)) => {
+                        self.first.get_or_insert_with(Instant::now);
                         let skipped = self.skip.min(chunk.len() as u64);
                         self.skip -= skipped;
                         // At most the chunk's length, as just compared.
@@ -127,7 +133,6 @@ impl Reply {
             self.state = ReplyState::Over;
             return Err(self.wrong_length());
         }
-        self.first.get_or_insert_with(Instant::now);
         self.got += len;
         self.left.start += len;
         self.object.received(chunk.len());
