@@ -245,6 +245,7 @@ fn first_batch_is_fetched_before_anything_else() {
             && daemon.number("/fills/paused") == u64::from(LANES) - 1
             && daemon.number("/fills/waiting") == 0
     });
+    eventually("the batch's memory is made meanwhile", || daemon.number("/slab_bytes") > 0);
     let parts: Vec<_> = (0..LANES).map(|n| u64::from(n != 3)).collect();
     assert_eq!(parts_served(&origin, LANES), parts);
     let urls: Vec<_> =

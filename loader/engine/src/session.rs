@@ -16,6 +16,7 @@ mod look;
 mod patience;
 mod producer;
 mod room;
+mod slab_memory;
 mod slots;
 mod verdicts;
 
@@ -51,7 +52,8 @@ use located::Located;
 use patience::Patience;
 use producer::{Outcome, Producer};
 use room::Holding;
-pub use slots::{Grant, Memory, SlabMemory};
+pub use slab_memory::{Grant, SlabMemory};
+pub use slots::Memory;
 use slots::{Hold, Slots};
 use verdicts::Verdicts;
 

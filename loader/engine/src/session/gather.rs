@@ -29,6 +29,10 @@ pub(super) const WORTH_NOTING_NS: u64 = 10_000;
 /// Attempts at a shard that is replaced while it is read.
 pub(super) const REPLACED: u32 = 3;
 
+/// Samples that suggest the size of the first batch. The mean of so many whose sizes differ by half
+/// is a tenth off, and a slab has room for a quarter more.
+const SUGGESTING: usize = 16;
+
 /// Gatherer of the batches of one run.
 pub(super) struct Gatherer {
     job: Arc<JobData>,
@@ -60,6 +64,9 @@ impl Gatherer {
         mut errors: Vec<Error>,
         mut stages: Stages,
     ) -> Result<Assembly> {
+        if self.job.slots.is_new() {
+            self.make_memory(index, places, &mut stages).await?;
+        }
         let mut assembly = Assembly::new(self.job.clone(), self.run, index, places);
         errors.extend(self.capture(&mut assembly, places, &mut stages).await?);
         assembly.plan_reads(errors, self.job.slots.largest());
@@ -69,6 +76,35 @@ impl Gatherer {
         stages.extend(slot.waited.take());
         assembly.take_slot(slot, stages);
         Ok(assembly)
+    }
+
+    /// Begins to make the slab of the first batch, if its samples are still to come: as large as
+    /// those suggest that come first.
+    async fn make_memory(
+        &mut self,
+        index: u64,
+        places: &[SamplePlace],
+        stages: &mut Stages,
+    ) -> Result<()> {
+        let job = self.job.clone();
+        let Some(SamplePlace { shard: number, .. }) = places.first().copied() else {
+            return Ok(());
+        };
+        let mut first: Vec<_> = places.iter().filter(|place| place.shard == number).collect();
+        first.sort_by_key(|place| place.ordinal);
+        first.truncate(SUGGESTING);
+        let samples = first.last().map_or(0, |place| place.ordinal + 1);
+        let (shard, progress) = self.open(number, samples, stages).await?;
+        // A joined sample is more than its part of this shard.
+        if shard.came_whole() || progress.is_err() || job.joins.parts(number).next().is_some() {
+            return Ok(());
+        }
+        let first: Vec<_> = first.into_iter().copied().collect();
+        let mut suggested = Assembly::new(job.clone(), self.run, index, &first);
+        suggested.capture(number, &shard, None);
+        suggested.plan_reads(Vec::new(), job.slots.largest());
+        job.slots.make_early(suggested.bytes() / first.len() * places.len());
+        Ok(())
     }
 
     /// Waits for the samples' bytes, shard by shard, and records their places in the shard. No

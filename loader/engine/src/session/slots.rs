@@ -13,10 +13,12 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::{Arena, CHUNK, Engine, Region, Span};
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{Batch, Cause, NO_OTHERS, Stage};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinHandle;
 
 use super::Event;
 use super::awaited::{Awaited, GATHERED, Waits};
+use super::slab_memory::{Grant, SlabMemory};
 
 /// Time a slab waits for memory that its own trainer still uses. Batches return as they are
 /// decoded; a trainer that returns none for so long keeps them, and its error says what to change.
@@ -34,136 +36,6 @@ const HEADROOM_EIGHTHS: usize = 10;
 /// full one is made in parallel with its reads. Backing memory takes a tenth of a second per GiB on
 /// a bare machine and up to three in a virtual one, so this size takes 3 to 100 ms.
 const WORTH_A_START: usize = 32 << 20;
-
-/// Memory for the slabs of all sessions of a node: a hard limit, reserved before anything is
-/// mapped.
-#[derive(Debug, Clone)]
-pub struct SlabMemory(Arc<Pool>);
-
-#[derive(Debug)]
-struct Pool {
-    limit: usize,
-    used: Mutex<usize>,
-    freed: Notify,
-    /// Held by the session that is next to take memory others give back; others queue behind it.
-    queue: tokio::sync::Mutex<()>,
-}
-
-/// Reserved slab memory, until dropped.
-#[derive(Debug)]
-pub struct Grant {
-    pool: SlabMemory,
-    bytes: usize,
-}
-
-impl SlabMemory {
-    /// Makes a pool of `limit` bytes.
-    #[must_use]
-    pub fn new(limit: usize) -> Self {
-        Self(Arc::new(Pool {
-            limit,
-            used: Mutex::new(0),
-            freed: Notify::new(),
-            queue: tokio::sync::Mutex::default(),
-        }))
-    }
-
-    /// Returns the bytes in use.
-    #[must_use]
-    pub fn used(&self) -> usize {
-        *self.used_mut()
-    }
-
-    /// Returns the limit in bytes.
-    #[must_use]
-    pub fn limit(&self) -> usize {
-        self.0.limit
-    }
-
-    /// Reserves `batches` times `each` bytes, or for as many fewer batches as fit, down to one.
-    fn take(&self, each: usize, batches: u32) -> Option<(Grant, u32)> {
-        let mut used = self.used_mut();
-        let left = self.0.limit - *used;
-        let fit = u32::try_from(left / each.max(1)).unwrap_or(u32::MAX).min(batches);
-        let bytes = each * fit as usize;
-        *used += bytes;
-        (fit > 0).then(|| (Grant { pool: self.clone(), bytes }, fit))
-    }
-
-    /// Reserves `bytes`, if they are free.
-    #[must_use]
-    pub fn reserve(&self, bytes: usize) -> Option<Grant> {
-        self.take(bytes, 1).map(|(grant, _)| grant)
-    }
-
-    /// Reserves `bytes`, behind all who wait already.
-    ///
-    /// # Errors
-    /// `Full` for more than the pool has.
-    pub async fn reserve_in_turn(&self, bytes: usize) -> Result<Grant> {
-        if bytes > self.limit() {
-            return Err(Error::new(ErrorKind::Full, "the daemon's memory is smaller than that")
-                .at("bytes", bytes)
-                .at("memory", self.limit())
-                .advise("raise `memory`"));
-        }
-        Ok(self.take_in_turn(bytes, 1).await.0)
-    }
-
-    /// True if sessions wait for memory of others.
-    fn has_queue(&self) -> bool {
-        self.0.queue.try_lock().is_err()
-    }
-
-    /// Reserves memory as [`SlabMemory::take`], behind all sessions that wait already.
-    async fn take_in_turn(&self, each: usize, batches: u32) -> (Grant, u32) {
-        let _turn = self.0.queue.lock().await;
-        loop {
-            let mut freed = pin!(self.0.freed.notified());
-            freed.as_mut().enable();
-            if let Some(taken) = self.take(each, batches) {
-                return taken;
-            }
-            freed.await;
-        }
-    }
-
-    /// Reserves `each` bytes, if as much for every one of `batches` fits beside them.
-    fn take_beside(&self, each: usize, batches: u32) -> Option<Grant> {
-        let mut used = self.used_mut();
-        let all = each.checked_mul(batches as usize + 1)?;
-        if self.0.limit - *used < all {
-            return None;
-        }
-        *used += each;
-        Some(Grant { pool: self.clone(), bytes: each })
-    }
-
-    fn used_mut(&self) -> MutexGuard<'_, usize> {
-        self.0.used.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Grant {
-    /// Reserves `bytes` more, if they are free.
-    #[must_use]
-    pub fn grow(&mut self, bytes: usize) -> bool {
-        let mut used = self.pool.used_mut();
-        let is_free = bytes <= self.pool.limit() - *used;
-        if is_free {
-            *used += bytes;
-            self.bytes += bytes;
-        }
-        is_free
-    }
-}
-
-impl Drop for Grant {
-    fn drop(&mut self) {
-        *self.pool.used_mut() -= self.bytes;
-        self.pool.0.freed.notify_waiters();
-    }
-}
 
 /// Slab memory and slots in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -228,9 +100,19 @@ impl Slab {
     }
 }
 
+/// The first slab, made while the samples of its batch arrive.
+struct EarlySlab {
+    /// Bytes of one batch in it.
+    each: usize,
+    /// Batches it is for; [`NO_OTHERS`] if it holds the first one alone.
+    batches: u32,
+    made: JoinHandle<(Grant, Result<Arc<Region>>)>,
+}
+
 #[derive(Default)]
 struct SlotState {
     slab: Option<Slab>,
+    early: Option<EarlySlab>,
     slabs_made: u32,
     slots_made: u64,
     /// Wait for memory of other jobs, until the slot that it was for is taken.
@@ -373,12 +255,70 @@ impl Slots {
         }
     }
 
+    /// True until the first slab is made or begun.
+    pub(super) fn is_new(&self) -> bool {
+        let state = self.state();
+        state.slabs_made == 0 && state.early.is_none()
+    }
+
+    /// Begins to make the first slab, for batches of about `bytes`, if there is memory enough: it
+    /// is made while their samples arrive.
+    pub(super) fn make_early(&self, bytes: usize) {
+        if !self.is_new() || self.memory.has_queue() {
+            return;
+        }
+        let each = self.share_for(bytes);
+        let all = || {
+            let (grant, batches) = self.memory.take(each, self.prefetch)?;
+            (batches == self.prefetch).then_some((grant, batches))
+        };
+        let alone = self.first_alone(each).map(|grant| (grant, NO_OTHERS));
+        let Some((grant, batches)) = alone.or_else(all) else { return };
+        let engines = self.engines.clone();
+        let made = tokio::spawn(async move {
+            let region = back(&engines, grant.bytes()).await;
+            (grant, region)
+        });
+        self.state().early = Some(EarlySlab { each, batches, made });
+    }
+
+    /// Returns the slab that was begun early, if a batch of `bytes` fits.
+    async fn early_slab(&self, bytes: usize) -> Result<Option<Slab>> {
+        let early = self.state().early.take();
+        let Some(EarlySlab { each, batches, made }) = early else { return Ok(None) };
+        // Awaited even if it is too small: its memory is free for another one then.
+        let (grant, region) =
+            made.await.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))?;
+        // If there was too little memory for this much, there may be enough for less.
+        let Some(region) = region.ok().filter(|_| each >= bytes) else { return Ok(None) };
+        let slab = self.announce(grant, region, batches).await?;
+        if batches != NO_OTHERS {
+            self.state().slab = Some(slab.clone());
+        }
+        Ok(Some(slab))
+    }
+
+    /// Returns the bytes of a slab for one batch of `bytes`.
+    fn share_for(&self, bytes: usize) -> usize {
+        let roomy = (bytes.max(1).div_ceil(8) * HEADROOM_EIGHTHS).next_multiple_of(CHUNK);
+        // A batch that fits without headroom needs none.
+        roomy.min(self.largest()).max(bytes.max(1).next_multiple_of(CHUNK))
+    }
+
+    /// Reserves a slab of its own for the first batch, if the slab of all batches is too large to
+    /// be awaited.
+    fn first_alone(&self, each: usize) -> Option<Grant> {
+        let is_large = each.saturating_mul(self.prefetch as usize) > WORTH_A_START;
+        is_large.then(|| self.memory.take_beside(each, self.prefetch)).flatten()
+    }
+
     /// Returns the current slab if a batch of `bytes` may lie there, else a new one; the old one
     /// lives on in its slots.
     async fn slab_for(&self, bytes: usize) -> Result<Slab> {
-        let roomy = (bytes.max(1).div_ceil(8) * HEADROOM_EIGHTHS).next_multiple_of(CHUNK);
-        // A batch that fits without headroom needs none.
-        let each = roomy.min(self.largest()).max(bytes.max(1).next_multiple_of(CHUNK));
+        if let Some(slab) = self.early_slab(bytes).await? {
+            return Ok(slab);
+        }
+        let each = self.share_for(bytes);
         let current = self.state().slab.clone();
         if let Some(slab) = current {
             if slab.share(self.prefetch) >= bytes {
@@ -395,10 +335,7 @@ impl Slots {
             }
         }
         let is_first = self.state().slabs_made == 0;
-        if is_first
-            && each.saturating_mul(self.prefetch as usize) > WORTH_A_START
-            && let Some(grant) = self.memory.take_beside(each, self.prefetch)
-        {
+        if is_first && let Some(grant) = self.first_alone(each) {
             return self.make(grant, NO_OTHERS).await;
         }
         // The old slab's bytes are free for the new one unless the trainer still uses them.
@@ -420,7 +357,7 @@ impl Slots {
         let room = async {
             let _listed = self.waits.begin(GATHERED, Awaited::Slot);
             loop {
-                let mut freed = pin!(self.memory.0.freed.notified());
+                let mut freed = pin!(self.memory.freed());
                 freed.as_mut().enable();
                 let is_next = !self.memory.has_queue();
                 if is_next && let Some(taken) = self.memory.take(each, self.prefetch) {
@@ -462,30 +399,17 @@ impl Slots {
 
     /// Makes a slab within `grant`, and announces it.
     async fn make(&self, grant: Grant, batches: u32) -> Result<Slab> {
+        let region = back(&self.engines, grant.bytes()).await?;
+        self.announce(grant, region, batches).await
+    }
+
+    /// Announces a slab to the trainer.
+    async fn announce(&self, grant: Grant, region: Arc<Region>, batches: u32) -> Result<Slab> {
         let number = {
             let mut state = self.state();
             state.slabs_made += 1;
             state.slabs_made
         };
-        let len = grant.bytes;
-        let region = tokio::task::spawn_blocking(move || {
-            Region::create_sealed(&format!("forebay-slab-{number}"), len)
-        })
-        .await
-        .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
-        let slab = &region;
-        let attached = self.engines.iter().map(|engine| async move {
-            // A hanging disk must not keep jobs of other disks from their memory: its reads, should
-            // it recover, are unregistered.
-            match tokio::time::timeout(ATTACH_TIMEOUT, engine.attach(slab)).await {
-                Ok(attached) => attached.map(drop),
-                Err(_) => {
-                    tracing::warn!(?engine, "a disk does not register a slab's memory in time");
-                    Ok(())
-                }
-            }
-        });
-        futures::future::try_join_all(attached).await?;
         let arena = Arena::new(region.clone());
         let slab = Slab { number, arena, batches, grant: Arc::new(grant) };
         tracing::debug!(slab = number, bytes = region.len(), batches, "made a slab");
@@ -498,6 +422,26 @@ impl Slots {
     fn state(&self) -> MutexGuard<'_, SlotState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Makes the memory of a slab, and registers it with the engines.
+async fn back(engines: &[Engine], len: usize) -> Result<Arc<Region>> {
+    let region = tokio::task::spawn_blocking(move || Region::create_sealed("forebay-slab", len));
+    let region = region.await.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
+    let slab = &region;
+    let attached = engines.iter().map(|engine| async move {
+        // A hanging disk must not keep jobs of other disks from their memory: its reads, should
+        // it recover, are unregistered.
+        match tokio::time::timeout(ATTACH_TIMEOUT, engine.attach(slab)).await {
+            Ok(attached) => attached.map(drop),
+            Err(_) => {
+                tracing::warn!(?engine, "a disk does not register a slab's memory in time");
+                Ok(())
+            }
+        }
+    });
+    futures::future::try_join_all(attached).await?;
+    Ok(region)
 }
 
 #[cfg(test)]
@@ -611,6 +555,59 @@ mod tests {
         drop(first);
         assert_eq!(slots.memory.used(), 40 << 20, "the first batch's goes back with it");
         assert_eq!(slots.lease(BATCH).await.unwrap().slab, 2);
+    }
+
+    /// The first batch takes the slab that was made while its samples came.
+    #[tokio::test]
+    async fn first_batch_fits_the_slab_that_was_made_early() {
+        const BATCH: usize = 16 << 20;
+        for (limit, prefetch, expected) in
+            [(60 << 20, 2, (20, NO_OTHERS)), (20 << 20, 1, (20, 1)), (59 << 20, 2, (40, 2))]
+        {
+            let (slots, mut events) = slots(limit, prefetch);
+            assert!(slots.is_new());
+            slots.make_early(BATCH);
+            assert!(!slots.is_new());
+            assert_eq!(slots.memory.used() >> 20, expected.0);
+            slots.make_early(BATCH);
+            assert_eq!(slots.memory.used() >> 20, expected.0, "once");
+            // Room for a quarter more than was suggested.
+            let first = slots.lease(BATCH / 4 * 5).await.unwrap();
+            let Ok(Event::Slab { slab: 1, region, batches }) = events.try_recv() else {
+                panic!("no slab")
+            };
+            assert_eq!((region.len() >> 20, batches), expected);
+            assert_eq!((first.slab, first.span.unwrap().len()), (1, BATCH / 4 * 5));
+            assert_eq!(slots.memory.used() >> 20, expected.0);
+        }
+    }
+
+    /// A slab that turns out too small makes room for the right one, and a session that ends gives
+    /// the memory back.
+    #[tokio::test]
+    async fn early_slab_that_is_not_used_goes_back() {
+        let (slots, mut events) = slots(8 * CHUNK, 2);
+        slots.make_early(CHUNK);
+        assert_eq!(slots.memory.used(), 4 * CHUNK);
+        assert_eq!(slots.lease(3 * CHUNK).await.unwrap().slab, 1);
+        assert_eq!(slots.memory.used(), 8 * CHUNK);
+        assert!(matches!(events.try_recv(), Ok(Event::Slab { slab: 1, .. })));
+        let (new, _events) = self::slots(8 * CHUNK, 2);
+        new.make_early(CHUNK);
+        let memory = new.memory.clone();
+        drop(new);
+        while memory.used() > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Memory that others may need is taken once the batch is there.
+    #[tokio::test]
+    async fn nothing_is_made_early_where_memory_is_short() {
+        let (slots, _events) = slots(3 * CHUNK, 2);
+        slots.make_early(CHUNK);
+        assert_eq!(slots.memory.used(), 0);
+        assert!(slots.is_new());
     }
 
     #[tokio::test]
