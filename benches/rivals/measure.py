@@ -65,7 +65,7 @@ class Contender:
     """One way to load."""
 
     name: str
-    kind: str
+    kind: str | Path
     configuration: dict[str, Any] = field(default_factory=dict)
     python: str = sys.executable
 
@@ -84,8 +84,10 @@ RAW = [
 ]
 # Decoding workers: one per core.
 WORKERS = 2
+# The trainer's own work, which bounds all others.
+BOUND = Contender("the trainer alone", Path(__file__).with_name("through_memory.py"))
 CONTENDERS = {
-    "memory": RAW,
+    "memory": [*RAW, BOUND],
     "raw": RAW,
     "images": [
         Contender("webdataset, pillow", "webdataset", {"workers": WORKERS, "decode": "pillow"}),

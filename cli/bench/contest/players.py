@@ -102,18 +102,22 @@ def until(file: int, seconds: float) -> bool:
 @contextmanager
 def player(
     name: str,
-    kind: str,
+    kind: str | Path,
     python: str,
     task: Task,
     environment: dict[str, str],
     before: Callable[[], None],
 ) -> Iterator[Player]:
-    """Start a contender; `before` is called in its process before it begins."""
+    """Start a contender; `before` is called in its process before it begins.
+
+    `kind` names one of the contest's, or is a script of another's.
+    """
+    program = kind if isinstance(kind, Path) else script(kind)
     replies, line = os.pipe()
     try:
         try:
             process = subprocess.Popen(
-                [python, script(kind), str(line)],
+                [python, program, str(line)],
                 stdin=subprocess.PIPE,
                 # Libraries print; what they say goes where errors go.
                 stdout=2,
