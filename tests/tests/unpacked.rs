@@ -739,32 +739,43 @@ fn change(daemon: &Daemon, tier: &str, mode: Mode) {
 /// An unpacked shard moves as the plain tar it is; its origin is not asked again.
 #[test]
 fn unpacked_shard_moves_between_tiers_and_back() {
+    moves_and_returns("0.tar.zst", 30, MEMBER);
+}
+
+/// So does one as small as those that are written by their commit, whatever its name says.
+#[test]
+fn small_unpacked_shard_moves_between_tiers_and_back() {
+    moves_and_returns("0.tar", 3, 100);
+}
+
+fn moves_and_returns(name: &str, samples: u64, len: usize) {
     let (origin, disk) = (Origin::new(), Daemon::disk());
-    let tar = plain(0, 30, MEMBER);
+    let tar = plain(0, samples, len);
     let form = zstd(&tar);
-    origin.put("0.tar.zst", &form);
+    origin.put(name, &form);
     let daemon = two_tiers(disk.path(), [Class::Nvme, Class::Hdd], |_| ());
-    let open = || job(&origin, urls(["0.tar.zst"]));
+    let open = || job(&origin, urls([name]));
     let shards = |tier: &str| disk.path().join(tier).join("shards");
-    assert_whole(&epoch(daemon.address(), open()).unwrap(), &[0], 30, MEMBER);
+    assert_whole(&epoch(daemon.address(), open()).unwrap(), &[0], samples, len);
     daemon.settle();
+    let served = origin.served(name);
     for (from, to) in [("a", "b"), ("b", "a")] {
         change(&daemon, from, Mode::Draining);
         eventually("it moved", || daemon.tier(from).counters.shards == 0);
-        let moved = sidecar(&shards(to), "0.tar.zst");
+        let moved = sidecar(&shards(to), name);
         assert_eq!((moved.len, moved.compressed_len), (tar.len() as u64, Some(form.len() as u64)));
-        let data = cached_file(&shards(to), "-0.tar.zst").unwrap();
+        let data = cached_file(&shards(to), &format!("-{name}")).unwrap();
         assert!(fs::read(data).unwrap() == tar);
         assert_eq!(daemon.tier(to).counters.used_bytes, tar.len() as u64);
         assert_eq!(daemon.tier(to).counters.moved_bytes, tar.len() as u64);
         change(&daemon, from, Mode::Enabled);
-        assert_whole(&epoch(daemon.address(), open()).unwrap(), &[0], 30, MEMBER);
+        assert_whole(&epoch(daemon.address(), open()).unwrap(), &[0], samples, len);
     }
-    assert_eq!(origin.served("0.tar.zst"), form.len() as u64, "one fetch");
+    assert_eq!(origin.served(name), served, "one fetch");
     daemon.stop();
     let daemon = two_tiers(disk.path(), [Class::Nvme, Class::Hdd], |_| ());
-    assert_whole(&epoch(daemon.address(), open()).unwrap(), &[0], 30, MEMBER);
-    assert_eq!(origin.served("0.tar.zst"), form.len() as u64, "it is found again");
+    assert_whole(&epoch(daemon.address(), open()).unwrap(), &[0], samples, len);
+    assert_eq!(origin.served(name), served, "it is found again");
 }
 
 /// Into memory it goes, too: moved there, and unpacked there where there is no disk.

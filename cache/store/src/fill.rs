@@ -45,6 +45,7 @@ use tokio::task::JoinSet;
 
 use crate::compression::Compression;
 use crate::counters::Tally;
+use crate::device;
 use crate::journal::{FetchStep, Journal};
 use crate::parts::{Parts, abandoned};
 use crate::shard::Growth;
@@ -57,11 +58,8 @@ pub use flights::Fills;
 pub(crate) use flights::{FillSize, Flights, Running};
 pub use pace::gave_way;
 pub use starts::FirstBatchWait;
+use target::opened;
 pub(crate) use target::{DataFile, DiskTarget, Target};
-
-/// The part of all frames that may be in use while commits of unwritten shards wait: the rest is
-/// as much as two fills of large shards need.
-const OF_FRAMES: usize = 4;
 
 /// The part of a tier that uncommitted shards may take while commits wait. They cannot be evicted,
 /// so a small tier would keep fetches waiting for room.
@@ -174,6 +172,12 @@ fn check_written(offset: u64, len: usize, written: usize) -> Result<()> {
     }
 }
 
+/// Checks that the target still counts: after a call that was not answered in time, the shard may
+/// be gone from its tier, or on its way there again.
+fn check_in_time(fault: &OnceLock<Error>) -> Result<()> {
+    fault.get().cloned().map_or(Ok(()), Err)
+}
+
 impl Accounting {
     /// Counters of a fill that begins now.
     pub(crate) fn new(
@@ -227,6 +231,7 @@ impl Fill {
     /// failed ([`Destination::fault`]).
     pub(crate) async fn run(self: &Arc<Self>, running: &mut Running<'_>) -> Result<()> {
         let _fail_on_drop = FailOnDrop(Some(self.parts.clone()));
+        let end = EndOnDrop(self.parts.clone());
         let (transferred, compared, indexed) =
             tokio::join!(self.transfer(running), self.compare(), self.index());
         // A malformed tar fails both; the indexer knows the reason.
@@ -242,6 +247,7 @@ impl Fill {
             }
             return Err(error);
         }
+        drop(end);
         // Readers that have all samples do not wait for the disk.
         self.growth.mark_good();
         let since = Instant::now();
@@ -266,6 +272,10 @@ impl Fill {
 
     /// Makes the shard visible on its tier.
     async fn commit(&self, disk: &DiskTarget) -> Result<()> {
+        if self.destination.allotment.as_ref().is_some_and(|allotment| allotment.is_silent()) {
+            // Others wait for the turn.
+            return Err(device::silent());
+        }
         let len = self.parts.len();
         // A truncation that changes nothing would still change the inode.
         let has_padding = self.has_padding(disk);
@@ -281,26 +291,23 @@ impl Fill {
         let compressed_len = self.growth.is_unpacked().then_some(origin_len);
         let sidecar = Sidecar { origin, tenant, len, compressed_len, blocks, index };
         let since = self.request.since;
-        let permit = match unwritten {
-            Some(_) => Some(disk.write_permit().await?),
+        let bytes = match unwritten {
+            Some(unwritten) => Some(disk.permit(unwritten.bytes.clone()).await?),
             None => None,
         };
         let (place, file) = (disk.place().await?, disk.file.clone());
-        let bytes = unwritten.map(|unwritten| unwritten.bytes.clone());
+        let fault = self.destination.fault.clone();
         disk.on_disk(move |directory, name| {
-            let file = match file.get() {
-                Some(file) => file.clone(),
-                None => directory.create_data(&place, name, &file)?,
-            };
+            check_in_time(&fault)?;
             if let Some(bytes) = bytes {
-                let len = bytes.len();
-                check_written(0, len, place.write_frozen(&file, 0, bytes)?)?;
+                bytes.store(directory, name, &place, &file)?;
             }
-            drop(permit);
             if has_padding {
                 directory.trim(name, len)?;
             }
-            place.sync_data(&file)?;
+            place.sync_data(opened(&file)?)?;
+            drop(place);
+            check_in_time(&fault)?;
             directory.commit(name, &sidecar, since)
         })
         .await?;
@@ -313,18 +320,32 @@ impl Fill {
     /// Writes the bytes of a small shard that is not committed.
     async fn write_unwritten(&self) {
         let Some(Unwritten { bytes, held, crc32c }) = self.unwritten.get() else { return };
-        self.create_file().await;
-        // A failed write abandons the target; then the tier does not keep the shard.
-        if self.write(0, bytes.clone()).await.is_ok() && self.destination.fault.get().is_none() {
-            self.count_written(*held as u64);
+        if let (Target::Disk(disk), None) = (&self.destination.target, self.destination.fault.get())
+        {
+            let fault = self.destination.fault.clone();
+            let written = async {
+                let bytes = disk.permit(bytes.clone()).await?;
+                let (place, file) = (disk.place().await?, disk.file.clone());
+                disk.on_disk(move |directory, name| {
+                    check_in_time(&fault)?;
+                    bytes.store(directory, name, &place, &file)
+                })
+                .await
+            };
+            match written.await {
+                Ok(()) => self.count_written(*held as u64),
+                // Then the tier does not keep the shard.
+                Err(error) => self.abandon_target(error),
+            }
         }
         self.note_kept(0, *crc32c);
     }
 
-    /// Creates the file of a shard that is not written by its commit after all.
+    /// Creates the file of a shard that its commit does not write after all.
     async fn create_file(&self) {
+        let len = self.destination.allotment.as_ref().map_or(0, |allotment| allotment.bytes());
         if let (Target::Disk(disk), None) = (&self.destination.target, self.destination.fault.get())
-            && let Err(error) = disk.created().await
+            && let Err(error) = disk.created(len).await
         {
             self.abandon_target(error);
         }
@@ -336,16 +357,9 @@ impl Fill {
         ToCommit {
             bytes: self.parts.len(),
             room: allotment.map_or(0, |allotment| allotment.capacity()) / OF_TIER,
+            memory: self.unwritten.get().map_or(0, |unwritten| unwritten.bytes.len()),
             has_file: matches!(&self.destination.target, Target::Disk(disk) if disk.opened().is_ok()),
-            may_wait: self.may_wait(),
         }
-    }
-
-    /// Returns true if the commit may wait: unwritten shards take no memory that other fills need.
-    fn may_wait(&self) -> bool {
-        let frames = &self.destination.frames;
-        let needed = frames.in_use().saturating_sub(frames.reclaimable());
-        self.unwritten.get().is_none() || needed <= frames.capacity() / OF_FRAMES
     }
 
     /// Returns true if the file may be longer than the shard: the last write reached beyond it, an
@@ -383,13 +397,16 @@ impl Fill {
     }
 
     async fn transfer(self: &Arc<Self>, running: &mut Running<'_>) -> Result<()> {
+        if self.growth.is_unpacked() {
+            // A move of such a shard, which is never written by its commit.
+            self.create_file().await;
+        }
         if self.is_here(0) {
             // A resumed part 0 makes the requested first bytes useless.
             self.head().take();
         }
         // Separate tasks: the checksum of one part must not delay the writes of others.
         let mut under_way = JoinSet::new();
-        let _end = EndOnDrop(self.parts.clone());
         let transferred = self.fetch_all(running, &mut under_way).await;
         // Errors that follow from this one only say that the fill was abandoned.
         let transferred = transferred.map_err(|error| self.parts.fail(&error));

@@ -85,8 +85,8 @@ impl SharedState {
         let waits = Arc::<Histogram>::default();
         Arc::new(Self {
             small_copies: SmallCopies::new(frames.clone()),
+            flights: Flights::new(frames.capacity()),
             frames,
-            flights: Flights::new(),
             shares: CurrentShares::new(shares),
             pins,
             forecast: Arc::new(Forecast::new()),

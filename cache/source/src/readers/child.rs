@@ -28,8 +28,8 @@ use crate::stat::{Binding, Stat, file_version};
 /// The name under which Lustre's client tells a file's layout.
 const LUSTRE_LAYOUT: &str = "lustre.lov";
 
-/// Longest read that looks in the page cache first. A copy out of it takes 10 µs at this length, a
-/// read of a disk 100 µs. Longer reads would spend more of a core on the copy than they save.
+/// Longest read through the page cache. A copy out of it takes 10 µs at this length, a read of a
+/// disk 100 µs. Longer reads would spend more of a core on the copy than they save.
 const SHORT: u64 = 256 << 10;
 
 /// The kernel's limit on an extended attribute.
@@ -264,30 +264,42 @@ impl File {
 
     /// Reads, and stats the file afterwards.
     fn answer(&mut self, offset: u64, len: u64, memory: &mut Span) -> Said {
-        let cached = self.read_cached(offset, len, memory);
-        let mut stat = stat_of(&rustix::fs::fstat(&self.fd).doing("stat the shard")?)?;
-        let wanted = len.min(stat.len.saturating_sub(offset));
-        let (start, len) = match cached {
-            Some(read) if read >= wanted => (0, wanted),
-            _ => {
-                let read = self.read(offset, len, memory)?;
-                stat = stat_of(&rustix::fs::fstat(&self.fd).doing("stat the shard")?)?;
-                read
-            }
+        let (start, len) = match self.read_cached(offset, len, memory)? {
+            Some(len) => (0, len),
+            None => self.read(offset, len, memory)?,
         };
+        let stat = stat_of(&rustix::fs::fstat(&self.fd).doing("stat the shard")?)?;
         let direct = !matches!(self.way, Way::Cached);
         Ok(Answer { stat, start, len, direct, layout_fault: None })
     }
 
-    /// Reads the first bytes of a short range as far as they are in the page cache. Returns their
-    /// number.
-    fn read_cached(&self, offset: u64, len: u64, memory: &mut Span) -> Option<u64> {
+    /// Reads a short range through the page cache, if the file system is one that tells what is
+    /// there. Returns the number of bytes.
+    fn read_cached(&self, offset: u64, len: u64, memory: &mut Span) -> Result<Option<u64>> {
         let is_tried = matches!(self.way, Way::Open) && len <= SHORT;
-        let memory = memory.get_mut(..usize::try_from(len).ok()?).filter(|_| is_tried)?;
-        let mut memory = [IoSliceMut::new(memory)];
-        // Reads nothing from the disk. File systems that do not know the flag say so.
-        let read = rustix::io::preadv2(&self.fd, &mut memory, offset, ReadWriteFlags::NOWAIT);
-        Some(read.ok()? as u64)
+        let memory = usize::try_from(len).ok().and_then(|len| memory.get_mut(..len));
+        let Some(memory) = memory.filter(|_| is_tried) else { return Ok(None) };
+        let flags = ReadWriteFlags::NOWAIT;
+        let mut got =
+            match rustix::io::preadv2(&self.fd, &mut [IoSliceMut::new(memory)], offset, flags) {
+                Ok(got) => got,
+                // The kernel has begun to read the rest into the page cache.
+                Err(Errno::AGAIN) => 0,
+                Err(_) => return Ok(None),
+            };
+        while got < memory.len() {
+            match rustix::io::pread(&self.fd, &mut memory[got..], offset + got as u64) {
+                Ok(0) => break,
+                Ok(more) => got += more,
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    return Err(error)
+                        .doing("read the shard")
+                        .map_err(|error| error.at("offset", offset));
+                }
+            }
+        }
+        Ok(Some(got as u64))
     }
 
     /// Reads `len` bytes from `offset`, or as many as there are and fit; with where they begin in

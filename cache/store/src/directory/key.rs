@@ -22,7 +22,6 @@ use super::{
 use crate::device;
 use crate::encryption::{KeyKind, Secret, TierCipher};
 use crate::files::Files;
-use crate::fill::DataFile;
 
 /// Name of the record,
 pub(super) const KEY: &str = "KEY";
@@ -253,7 +252,7 @@ impl Directory {
         self.open_file(engine, &self.data(name), open).await
     }
 
-    /// Creates the data of a shard, and puts the file into `slot`. Data without an entry, left by a
+    /// Creates the data of a shard, with `len` bytes reserved. Data without an entry, left by a
     /// removal that failed, is removed. Blocks.
     ///
     /// # Errors
@@ -262,11 +261,11 @@ impl Directory {
         &self,
         place: &EnginePlace,
         name: &ShardName,
-        slot: &DataFile,
+        len: u64,
     ) -> Result<DiskFile> {
         self.check_identity()?;
         let path = self.data(name);
-        let create = || place.open(&path, Open::Create { len: 0 });
+        let create = || place.open(&path, Open::Create { len });
         let file = match create() {
             Err(error) if error.kind() == ErrorKind::Invalid => {
                 self.remove(name)?;
@@ -274,13 +273,10 @@ impl Directory {
             }
             created => created?,
         };
-        let file = match self.cipher(&path)? {
+        Ok(match self.cipher(&path)? {
             Some(cipher) => file.encrypted(cipher),
             None => file,
-        };
-        // Set once: a shard has one commit.
-        let _ = slot.set(file.clone());
-        Ok(file)
+        })
     }
 
     /// Opens a staged file.

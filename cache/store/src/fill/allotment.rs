@@ -15,6 +15,9 @@ pub(crate) trait Allotment: Send + Sync {
     /// Bytes that the tier holds at most, and the shares that the shard is charged to.
     fn capacity(&self) -> u64;
 
+    /// Returns true if the device of the tier does not answer.
+    fn is_silent(&self) -> bool;
+
     /// Grows to `bytes` at least, evicting others as for a newcomer. `is_awaited`: true if somebody
     /// waits for the shard.
     ///

@@ -2,19 +2,20 @@
 //!
 //! A commit takes three syncs, and as much of a core as the fetch of a small shard. So while
 //! samples on their way are awaited, commits come one after another, each [`YIELD`] late at most.
-//! Once half of the places for uncommitted shards are taken, or their share of a tier, further ones
-//! do not wait.
+//! Once half of the places for uncommitted shards are taken, of their memory, or their share of a
+//! tier, further ones do not wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay_error::Result;
+use forebay_uring::GRANULE;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::shutdown::shutting_down;
 
-/// Commits at once. They hold no frames, and a journalling file system syncs many small files in
+/// Commits at once. A journalling file system syncs many small files in
 /// the time of one; each takes one of tokio's blocking threads.
 pub(super) const COMMITS: usize = 32;
 
@@ -29,6 +30,10 @@ const OF_OPEN_FILES: u64 = 4;
 
 /// Time for which a commit lets fetches go first. A crash meanwhile costs the shard's fetch.
 pub(super) const YIELD: Duration = Duration::from_secs(2);
+
+/// The part of all frames that they may hold: the rest is as much as all fills of large shards need
+/// beside a hanging disk.
+const OF_FRAMES: usize = 4;
 
 /// Places that are taken until a commit.
 struct Places {
@@ -46,8 +51,9 @@ impl Places {
         self.free.available_permits() >= self.all / 2
     }
 
-    async fn take(&self) -> Result<SemaphorePermit<'_>> {
-        self.free.acquire().await.map_err(|_| shutting_down())
+    async fn take(&self, places: usize) -> Result<SemaphorePermit<'_>> {
+        let places = u32::try_from(places.min(self.all)).unwrap_or(u32::MAX);
+        self.free.acquire_many(places).await.map_err(|_| shutting_down())
     }
 }
 
@@ -58,16 +64,18 @@ pub(super) struct ToCommit {
     pub(super) bytes: u64,
     /// Bytes of the tier that uncommitted shards may take while they wait.
     pub(super) room: u64,
+    /// Bytes of frames that it holds.
+    pub(super) memory: usize,
     /// True if it holds its file open.
     pub(super) has_file: bool,
-    /// True if awaited fetches may go first.
-    pub(super) may_wait: bool,
 }
 
 /// Turns to commit.
 pub(super) struct Commits {
     uncommitted: Places,
     with_files: Places,
+    /// Granules of frames.
+    memory: Places,
     /// Bytes of all uncommitted shards.
     bytes: AtomicU64,
     turns: Semaphore,
@@ -80,7 +88,8 @@ pub(super) struct Uncommitted<'a> {
     commits: &'a Commits,
     shard: ToCommit,
     _place: SemaphorePermit<'a>,
-    _file: Option<SemaphorePermit<'a>>,
+    _file: SemaphorePermit<'a>,
+    _memory: SemaphorePermit<'a>,
 }
 
 /// Turn to commit a shard, until dropped.
@@ -91,17 +100,18 @@ pub(crate) struct Committing<'a> {
 }
 
 impl Commits {
-    /// As many uncommitted shards as the process's open files allow.
-    pub(super) fn new() -> Self {
+    /// As many uncommitted shards as the process's open files and `frames` bytes of memory allow.
+    pub(super) fn new(frames: usize) -> Self {
         let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let most = (files / OF_OPEN_FILES).clamp(COMMITS as u64, WITH_FILES as u64);
-        Self::of(UNCOMMITTED, usize::try_from(most).unwrap_or(WITH_FILES))
+        Self::of(UNCOMMITTED, usize::try_from(most).unwrap_or(WITH_FILES), frames / OF_FRAMES)
     }
 
-    pub(super) fn of(uncommitted: usize, with_files: usize) -> Self {
-        let [uncommitted, with_files] = [uncommitted, with_files].map(Places::new);
+    pub(super) fn of(uncommitted: usize, with_files: usize, memory: usize) -> Self {
+        let [uncommitted, with_files, memory] =
+            [uncommitted, with_files, memory / GRANULE].map(Places::new);
         let [turns, behind] = [COMMITS, 1].map(Semaphore::new);
-        Self { uncommitted, with_files, bytes: AtomicU64::new(0), turns, behind }
+        Self { uncommitted, with_files, memory, bytes: AtomicU64::new(0), turns, behind }
     }
 
     /// Waits for a place among the uncommitted shards.
@@ -109,10 +119,11 @@ impl Commits {
     /// # Errors
     /// `Closed` if the store has ended.
     pub(super) async fn enter(&self, shard: ToCommit) -> Result<Uncommitted<'_>> {
-        let place = self.uncommitted.take().await?;
-        let file = if shard.has_file { Some(self.with_files.take().await?) } else { None };
+        let place = self.uncommitted.take(1).await?;
+        let file = self.with_files.take(usize::from(shard.has_file)).await?;
+        let memory = self.memory.take(shard.memory.div_ceil(GRANULE)).await?;
         self.bytes.fetch_add(shard.bytes, Ordering::Relaxed);
-        Ok(Uncommitted { commits: self, shard, _place: place, _file: file })
+        Ok(Uncommitted { commits: self, shard, _place: place, _file: file, _memory: memory })
     }
 }
 
@@ -131,8 +142,9 @@ impl<'a> Uncommitted<'a> {
         let commits = self.commits;
         let is_early = commits.uncommitted.is_roomy()
             && commits.with_files.is_roomy()
+            && commits.memory.is_roomy()
             && commits.bytes.load(Ordering::Relaxed) <= self.shard.room;
-        let behind = match are_awaited && self.shard.may_wait && is_early {
+        let behind = match are_awaited && is_early {
             // Too late, or the store has ended: the next line tells.
             true => tokio::time::timeout(YIELD, commits.behind.acquire()).await.ok(),
             false => None,

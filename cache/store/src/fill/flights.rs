@@ -321,7 +321,8 @@ impl<'a> Running<'a> {
 }
 
 impl Flights {
-    pub(crate) fn new() -> Self {
+    /// `frames`: memory of all fills, in bytes.
+    pub(crate) fn new(frames: usize) -> Self {
         let [running, waiting, resting, paused] = [(); 4].map(|()| AtomicUsize::new(0));
         let heads = Arc::new(Semaphore::new(FILLS));
         let (places, ranks, starts) =
@@ -340,7 +341,7 @@ impl Flights {
             heads,
             endpoints,
             lanes,
-            commits: Commits::new(),
+            commits: Commits::new(frames),
         }
     }
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_uring::{Arena, DiskFile, Engine, EnginePlace, Frozen, GRANULE, Open};
+use forebay_uring::{Arena, DiskFile, Engine, EnginePlace, Frozen, GRANULE};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 
+use super::check_written;
 use crate::blocks::Blocks;
 use crate::device;
 use crate::directory::{Directory, ShardName};
@@ -38,6 +39,43 @@ pub(crate) struct DiskTarget {
     pub(crate) here: Vec<Option<u32>>,
 }
 
+/// All bytes of a small shard, and the permit to write them.
+pub(super) struct Permitted {
+    bytes: Frozen,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Permitted {
+    /// Creates the file of the shard if it does not exist yet, and writes it. Readers see a new file
+    /// once it is written. Blocks.
+    pub(super) fn store(
+        self,
+        directory: &Directory,
+        name: &ShardName,
+        place: &EnginePlace,
+        file: &DataFile,
+    ) -> Result<()> {
+        let new = match file.get() {
+            Some(file) => file.clone(),
+            None => directory.create_data(place, name, 0)?,
+        };
+        let len = self.bytes.len();
+        check_written(0, len, place.write_frozen(&new, 0, self.bytes)?)?;
+        // Set once: a shard has one fill.
+        let _ = file.set(new);
+        Ok(())
+    }
+}
+
+/// Returns the file.
+///
+/// # Errors
+/// `Invalid` if it is not created yet.
+pub(super) fn opened(file: &DataFile) -> Result<&DiskFile> {
+    let why = || Error::new(ErrorKind::Invalid, "the shard's file does not exist yet");
+    file.get().ok_or_else(why)
+}
+
 impl DiskTarget {
     /// Runs blocking work on the directory on a blocking thread.
     pub(super) async fn on_disk<T: Send + 'static>(
@@ -49,11 +87,11 @@ impl DiskTarget {
         device::answer(done).await?.map_err(|_| shutting_down())?
     }
 
-    /// Returns the file, after creating it if it does not exist yet.
-    pub(super) async fn created(&self) -> Result<&DiskFile> {
-        let create = || {
-            let create = Open::Create { len: 0 };
-            self.directory.open_data(&self.engine, &self.name, create)
+    /// Returns the file, after creating it with `len` bytes reserved if it does not exist yet.
+    pub(super) async fn created(&self, len: u64) -> Result<&DiskFile> {
+        let create = async || {
+            let place = self.place().await?;
+            self.on_disk(move |directory, name| directory.create_data(&place, name, len)).await
         };
         self.file.get_or_try_init(create).await
     }
@@ -63,8 +101,7 @@ impl DiskTarget {
     /// # Errors
     /// `Invalid` if it is not created yet.
     pub(super) fn opened(&self) -> Result<&DiskFile> {
-        let why = || Error::new(ErrorKind::Invalid, "the shard's file does not exist yet");
-        self.file.get().ok_or_else(why)
+        opened(&self.file)
     }
 
     /// Writes a part. The write starts with the call if the disk has a permit left.
@@ -128,10 +165,10 @@ impl DiskTarget {
         device::answer(self.engine.place()).await?
     }
 
-    /// Takes the disk's permit to write a part.
-    pub(super) async fn write_permit(&self) -> Result<OwnedSemaphorePermit> {
+    /// Takes the disk's permit to write a part, for all bytes of a small shard.
+    pub(super) async fn permit(&self, bytes: Frozen) -> Result<Permitted> {
         let permit = device::answer(self.writes.clone().acquire_owned()).await?;
-        permit.map_err(|_| shutting_down())
+        Ok(Permitted { bytes, _permit: permit.map_err(|_| shutting_down())? })
     }
 
     /// Reserves disk space from `from` up to `to`, so that a full disk shows before the write.

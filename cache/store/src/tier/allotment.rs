@@ -75,6 +75,10 @@ impl Allotment for TierAllotment {
         budgets.iter().map(|share| share.capacity()).fold(tier, u64::min)
     }
 
+    fn is_silent(&self) -> bool {
+        self.tier.upgrade().is_some_and(|tier| tier.0.health.is_silent())
+    }
+
     async fn grow(&self, bytes: u64, is_awaited: &(dyn Fn() -> bool + Send + Sync)) -> Result<()> {
         let tier = self.tier.upgrade().ok_or_else(shutting_down)?;
         let bytes = tier.bytes_for(bytes);

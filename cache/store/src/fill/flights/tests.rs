@@ -10,8 +10,11 @@ use super::*;
 use crate::tier::Absent;
 
 /// A shard that may wait for its commit, with and without a file.
-const LARGE: ToCommit = ToCommit { bytes: 10, room: 100, has_file: true, may_wait: true };
-const SMALL: ToCommit = ToCommit { has_file: false, ..LARGE };
+const LARGE: ToCommit = ToCommit { bytes: 10, room: 100, memory: 0, has_file: true };
+const SMALL: ToCommit = ToCommit { has_file: false, memory: 5000, ..LARGE };
+
+/// Memory of the fills.
+const FRAMES: usize = 64 << 20;
 
 fn begin<'a>(flights: &'a Flights, rank: &'a Rank, size: FillSize) -> Option<Result<Running<'a>>> {
     flights.begin(&Absent, "file:///0.tar", rank, size).now_or_never()
@@ -23,7 +26,7 @@ fn begun<'a>(flights: &'a Flights, rank: &'a Rank) -> Running<'a> {
 
 #[test]
 fn fills_beyond_the_limit_wait() {
-    let flights = Flights::new();
+    let flights = Flights::new(FRAMES);
     let rank = Rank::ahead(1);
     let mut running: Vec<_> = (0..FILLS).map(|_| begun(&flights, &rank)).collect();
     let mut next = pin!(flights.begin(&Absent, "file:///0.tar", &rank, FillSize::Large));
@@ -40,7 +43,7 @@ fn fills_beyond_the_limit_wait() {
 
 #[test]
 fn awaited_fill_goes_before_those_fetched_ahead() {
-    let flights = Flights::new();
+    let flights = Flights::new(FRAMES);
     let (ahead, now) = (Rank::ahead(1), Rank::now(1));
     let mut running: Vec<_> = (0..FILLS).map(|_| begun(&flights, &ahead)).collect();
     let mut first = pin!(flights.begin(&Absent, "file:///0.tar", &ahead, FillSize::Large));
@@ -55,7 +58,7 @@ fn awaited_fill_goes_before_those_fetched_ahead() {
 
 #[test]
 fn closed_flights_begin_no_fill() {
-    let flights = Flights::new();
+    let flights = Flights::new(FRAMES);
     let rank = Rank::ahead(1);
     let running: Vec<_> = (0..FILLS).map(|_| begun(&flights, &rank)).collect();
     let mut waiting = pin!(flights.begin(&Absent, "file:///0.tar", &rank, FillSize::Large));
@@ -70,7 +73,7 @@ fn closed_flights_begin_no_fill() {
 
 #[test]
 fn first_bytes_are_requested_only_for_a_turn_that_is_free() {
-    let flights = Flights::new();
+    let flights = Flights::new(FRAMES);
     let rank = Rank::ahead(1);
     let heads: Vec<_> = (0..FILLS).map_while(|_| flights.head()).collect();
     assert_eq!(heads.len(), FILLS);
@@ -84,7 +87,7 @@ fn first_bytes_are_requested_only_for_a_turn_that_is_free() {
 
 #[test]
 fn company_is_another_awaited_fill() {
-    let flights = Flights::new();
+    let flights = Flights::new(FRAMES);
     let (now, ahead, other) = (Rank::now(1), Rank::ahead(1), Rank::now(2));
     let (one, _ahead) = (begun(&flights, &now), begun(&flights, &ahead));
     assert!(!one.has_company());
@@ -96,7 +99,7 @@ fn company_is_another_awaited_fill() {
 
 #[test]
 fn paused_fill_lends_its_turn_until_the_first_batch() {
-    let flights = Flights::new();
+    let flights = Flights::new(FRAMES);
     let (mine, others) = (Rank::ahead(7), Rank::ahead(8));
     let start = flights.starts.begin(7);
     let mut running = begun(&flights, &mine);
@@ -123,7 +126,7 @@ fn paused_fill_lends_its_turn_until_the_first_batch() {
 
 #[test]
 fn paused_fill_goes_on_once_more_is_wanted() {
-    let flights = Flights::new();
+    let flights = Flights::new(FRAMES);
     let rank = Rank::ahead(7);
     let _start = flights.starts.begin(7);
     let mut running = begun(&flights, &rank);
@@ -148,7 +151,7 @@ fn starts_of_a_job_are_counted() {
 
 #[test]
 fn syncing_fills_leave_their_turns_to_others() {
-    let flights = Flights::new();
+    let flights = Flights::new(FRAMES);
     let rank = Rank::ahead(1);
     let mut committing: Vec<_> = Vec::new();
     for _ in 0..COMMITS {
@@ -169,8 +172,10 @@ fn syncing_fills_leave_their_turns_to_others() {
 #[test]
 fn fetches_do_not_outrun_commits() {
     // Two places in all, or two for shards that hold a file.
-    for (commits, has_file) in [(Commits::of(2, 9), false), (Commits::of(9, 2), true)] {
-        let flights = Flights { commits, ..Flights::new() };
+    for (commits, has_file) in
+        [(Commits::of(2, 9, FRAMES), false), (Commits::of(9, 2, FRAMES), true)]
+    {
+        let flights = Flights { commits, ..Flights::new(FRAMES) };
         let rank = Rank::ahead(1);
         let commit =
             || begun(&flights, &rank).commit(ToCommit { has_file, ..LARGE }).now_or_never();
@@ -186,17 +191,33 @@ fn fetches_do_not_outrun_commits() {
 
 #[test]
 fn shards_without_files_leave_places_to_others() {
-    let flights = Flights { commits: Commits::of(9, 1), ..Flights::new() };
+    let flights = Flights { commits: Commits::of(9, 1, FRAMES), ..Flights::new(FRAMES) };
     let rank = Rank::ahead(1);
     let _file = begun(&flights, &rank).commit(LARGE).now_or_never().expect("it is free");
     assert!(begun(&flights, &rank).commit(LARGE).now_or_never().is_none());
     assert!(begun(&flights, &rank).commit(SMALL).now_or_never().is_some());
 }
 
+/// Shards that no disk has yet leave memory to the fetches of others, however long commits take.
+#[test]
+fn uncommitted_shards_hold_a_part_of_the_memory() {
+    let flights = Flights { commits: Commits::of(9, 9, 3 * 8192), ..Flights::new(FRAMES) };
+    let rank = Rank::ahead(1);
+    let commit =
+        |memory| begun(&flights, &rank).commit(ToCommit { memory, ..SMALL }).now_or_never();
+    let mut held: Vec<_> = (0..3).map(|_| commit(5000).expect("there is memory")).collect();
+    assert!(commit(1).is_none());
+    assert!(commit(0).is_some(), "one that holds none");
+    held.pop();
+    held.push(commit(8192).expect("one is done"));
+    drop(held);
+    assert!(commit(1 << 20).is_some(), "one that is larger has all of it");
+}
+
 /// Fetches that come faster than commits do not wait for these one by one.
 #[tokio::test]
 async fn many_uncommitted_shards_do_not_hold_back() {
-    let flights = Flights { commits: Commits::of(8, 4), ..Flights::new() };
+    let flights = Flights { commits: Commits::of(8, 4, FRAMES), ..Flights::new(FRAMES) };
     let (rank, other) = (Rank::ahead(1), Rank::ahead(2));
     let _awaited = other.awaited();
     let _fetching = begun(&flights, &other);
@@ -209,7 +230,7 @@ async fn many_uncommitted_shards_do_not_hold_back() {
 
 #[tokio::test]
 async fn commits_let_awaited_fetches_go_first() {
-    let flights = Flights::new();
+    let flights = Flights::new(FRAMES);
     let (rank, other) = (Rank::ahead(1), Rank::ahead(2));
     let awaited = other.awaited();
     let fetching = begun(&flights, &other);
@@ -221,15 +242,9 @@ async fn commits_let_awaited_fetches_go_first() {
     // A commit that hangs delays others for a while only.
     let second = second.await.unwrap();
     assert!(begin.elapsed() >= YIELD);
-    // One whose room or memory others need does not wait.
+    // One whose room others need does not wait.
     let shard = ToCommit { bytes: 81, ..LARGE };
     assert!(begun(&flights, &rank).commit(shard).now_or_never().is_some());
-    assert!(
-        begun(&flights, &rank)
-            .commit(ToCommit { may_wait: false, ..LARGE })
-            .now_or_never()
-            .is_some()
-    );
     drop((first, second));
     // The next does not wait, nor does any once no fetch is awaited.
     let first = three.commit(LARGE).now_or_never().expect("it is its turn").unwrap();
@@ -241,7 +256,7 @@ async fn commits_let_awaited_fetches_go_first() {
 
 #[test]
 fn small_fills_run_beside_large_ones() {
-    let flights = Flights::new();
+    let flights = Flights::new(FRAMES);
     let rank = Rank::ahead(1);
     let large: Vec<_> = (0..FILLS).map(|_| begun(&flights, &rank)).collect();
     let mut small: Vec<_> = (0..SMALL_FILLS)
