@@ -286,7 +286,7 @@ impl Bench {
                 last["jobs"].as_array().unwrap().is_empty()
                     && number(&last, "/frames/in_use_bytes") == 0
                     && number(&last, "/slab_bytes") == 0
-                    && ["running", "waiting", "paused"].map(|what| fills(what)) == [0; 3]
+                    && ["running", "waiting", "paused"].map(fills) == [0; 3]
                     && cache("misses") == cache("fills") + cache("failed_fills") + cache("through")
                     && self.counts_are_right(&last)
             });

@@ -46,8 +46,8 @@ pub(super) struct Permitted {
 }
 
 impl Permitted {
-    /// Creates the file of the shard if it does not exist yet, and writes it. Readers see a new file
-    /// once it is written. Blocks.
+    /// Creates the file of the shard if it does not exist yet, and writes it. Readers see a new
+    /// file once it is written. Blocks.
     pub(super) fn store(
         self,
         directory: &Directory,
