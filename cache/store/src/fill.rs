@@ -272,10 +272,7 @@ impl Fill {
 
     /// Makes the shard visible on its tier.
     async fn commit(&self, disk: &DiskTarget) -> Result<()> {
-        if self.destination.allotment.as_ref().is_some_and(|allotment| allotment.is_silent()) {
-            // Others wait for the turn.
-            return Err(device::silent());
-        }
+        self.check_answers()?;
         let len = self.parts.len();
         // A truncation that changes nothing would still change the inode.
         let has_padding = self.has_padding(disk);
@@ -317,13 +314,23 @@ impl Fill {
         Ok(())
     }
 
+    /// Checks that the device of the tier answers: others wait for the turn, and for what this one
+    /// would wait for.
+    fn check_answers(&self) -> Result<()> {
+        match self.destination.allotment.as_ref().is_some_and(|allotment| allotment.is_silent()) {
+            true => Err(device::silent()),
+            false => Ok(()),
+        }
+    }
+
     /// Writes the bytes of a small shard that is not committed.
     async fn write_unwritten(&self) {
         let Some(Unwritten { bytes, held, crc32c }) = self.unwritten.get() else { return };
-        if let (Target::Disk(disk), None) = (&self.destination.target, self.destination.fault.get())
-        {
+        let why_not = self.destination.fault.get().or_else(|| self.untrusted.get());
+        if let (Target::Disk(disk), None) = (&self.destination.target, why_not) {
             let fault = self.destination.fault.clone();
             let written = async {
+                self.check_answers()?;
                 let bytes = disk.permit(bytes.clone()).await?;
                 let (place, file) = (disk.place().await?, disk.file.clone());
                 disk.on_disk(move |directory, name| {
@@ -345,7 +352,7 @@ impl Fill {
     async fn create_file(&self) {
         let len = self.destination.allotment.as_ref().map_or(0, |allotment| allotment.bytes());
         if let (Target::Disk(disk), None) = (&self.destination.target, self.destination.fault.get())
-            && let Err(error) = disk.created(len).await
+            && let Err(error) = disk.created(len, self.destination.fault.clone()).await
         {
             self.abandon_target(error);
         }

@@ -230,7 +230,11 @@ impl ObjectRead {
         let missing = self.left.end - self.left.start;
         let hedge = look.is_none().then(|| self.object.link().hedge(missing)).flatten();
         self.stage = match hedge {
-            None => Stage::One { reply: first, look, skip },
+            None => {
+                // No more may come twice now. One that is silent is looked at again.
+                let look = look.or_else(|| (!first.has_begun()).then(next_look));
+                Stage::One { reply: first, look, skip }
+            }
             Some(hedge) => {
                 let (first, second, from) = (Some(first), self.ask(), self.left.start);
                 Stage::Two { first, second, hedge, from }

@@ -1,12 +1,12 @@
 //! Target of a fill's parts.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::{Arena, DiskFile, Engine, EnginePlace, Frozen, GRANULE};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 
-use super::check_written;
+use super::{check_in_time, check_written};
 use crate::blocks::Blocks;
 use crate::device;
 use crate::directory::{Directory, ShardName};
@@ -87,11 +87,16 @@ impl DiskTarget {
         device::answer(done).await?.map_err(|_| shutting_down())?
     }
 
-    /// Returns the file, after creating it with `len` bytes reserved if it does not exist yet.
-    pub(super) async fn created(&self, len: u64) -> Result<&DiskFile> {
+    /// Returns the file, after creating it with `len` bytes reserved if it does not exist yet, and
+    /// if there is no `fault`.
+    pub(super) async fn created(&self, len: u64, fault: Arc<OnceLock<Error>>) -> Result<&DiskFile> {
         let create = async || {
-            let place = self.place().await?;
-            self.on_disk(move |directory, name| directory.create_data(&place, name, len)).await
+            let (place, fault) = (self.place().await?, fault.clone());
+            self.on_disk(move |directory, name| {
+                check_in_time(&fault)?;
+                directory.create_data(&place, name, len)
+            })
+            .await
         };
         self.file.get_or_try_init(create).await
     }

@@ -33,6 +33,9 @@ pub(super) const REPLACED: u32 = 3;
 /// is a tenth off, and a slab has room for a quarter more.
 const SUGGESTING: usize = 16;
 
+/// An open shard, and the samples that it has, or the reason no more will come.
+type Opening = (ShardHandle, Result<Progress>);
+
 /// Gatherer of the batches of one run.
 pub(super) struct Gatherer {
     job: Arc<JobData>,
@@ -64,11 +67,12 @@ impl Gatherer {
         mut errors: Vec<Error>,
         mut stages: Stages,
     ) -> Result<Assembly> {
-        if self.job.slots.is_new() {
-            self.make_memory(index, places, &mut stages).await?;
-        }
+        let first = match self.job.slots.is_new() {
+            true => self.make_memory(index, places, &mut stages).await?,
+            false => None,
+        };
         let mut assembly = Assembly::new(self.job.clone(), self.run, index, places);
-        errors.extend(self.capture(&mut assembly, places, &mut stages).await?);
+        errors.extend(self.capture(&mut assembly, places, first, &mut stages).await?);
         assembly.plan_reads(errors, self.job.slots.largest());
         // From here on it waits for its trainer, which is no stage, or for memory of other jobs.
         let mut stages = stages.finish();
@@ -79,46 +83,55 @@ impl Gatherer {
     }
 
     /// Begins to make the slab of the first batch, if its samples are still to come: as large as
-    /// those suggest that come first.
+    /// those suggest that come first. Returns the opening of its first shard, if that has all that
+    /// the batch wants of it.
     async fn make_memory(
         &mut self,
         index: u64,
         places: &[SamplePlace],
         stages: &mut Stages,
-    ) -> Result<()> {
+    ) -> Result<Option<Opening>> {
         let job = self.job.clone();
-        let Some(SamplePlace { shard: number, .. }) = places.first().copied() else {
-            return Ok(());
-        };
-        let mut first: Vec<_> = places.iter().filter(|place| place.shard == number).collect();
+        let Some((number, wanted)) = samples_of(places).first().copied() else { return Ok(None) };
+        let mut first: Vec<_> =
+            places.iter().filter(|place| place.shard == number).copied().collect();
+        // A joined sample is more than its part of this shard.
+        if first.len() < SUGGESTING || job.joins.parts(number).next().is_some() {
+            return Ok(None);
+        }
         first.sort_by_key(|place| place.ordinal);
         first.truncate(SUGGESTING);
         let samples = first.last().map_or(0, |place| place.ordinal + 1);
         let (shard, progress) = self.open(number, samples, stages).await?;
-        // A joined sample is more than its part of this shard.
-        if shard.came_whole() || progress.is_err() || job.joins.parts(number).next().is_some() {
-            return Ok(());
+        if progress.is_ok() && !shard.came_whole() {
+            let mut suggested = Assembly::new(job.clone(), self.run, index, &first);
+            suggested.capture(number, &shard, None);
+            suggested.plan_reads(Vec::new(), job.slots.largest());
+            job.slots.make_early(suggested.bytes() / first.len() * places.len());
         }
-        let first: Vec<_> = first.into_iter().copied().collect();
-        let mut suggested = Assembly::new(job.clone(), self.run, index, &first);
-        suggested.capture(number, &shard, None);
-        suggested.plan_reads(Vec::new(), job.slots.largest());
-        job.slots.make_early(suggested.bytes() / first.len() * places.len());
-        Ok(())
+        let has_all = progress.as_ref().map_or(true, |progress| {
+            progress.counted || progress.failed.is_some() || progress.samples >= wanted
+        });
+        Ok(has_all.then_some((shard, progress)))
     }
 
     /// Waits for the samples' bytes, shard by shard, and records their places in the shard. No
     /// shard is held longer than that: a batch may touch more shards than the tier has room for.
-    /// Returns the errors of joined shards of different length.
+    /// `first`: the opening of the first one. Returns the errors of joined shards of different
+    /// length.
     async fn capture(
         &mut self,
         assembly: &mut Assembly,
         places: &[SamplePlace],
+        mut first: Option<Opening>,
         stages: &mut Stages,
     ) -> Result<Vec<Error>> {
         let mut errors = Vec::new();
         for (number, samples) in samples_of(places) {
-            let (shard, progress) = self.open(number, samples, stages).await?;
+            let (shard, progress) = match first.take() {
+                Some(opening) => opening,
+                None => self.open(number, samples, stages).await?,
+            };
             let (mut counted, mut broken) = (None, None);
             match progress {
                 Ok(progress) => {
@@ -292,7 +305,7 @@ impl Gatherer {
         shard: u32,
         samples: u64,
         stages: &mut Stages,
-    ) -> Result<(ShardHandle, Result<Progress>)> {
+    ) -> Result<Opening> {
         let job = self.job.clone();
         let listed = job.waits.begin(GATHERED, Awaited::Shard(shard));
         let waiting = job.patience.waiting(listed);
@@ -324,12 +337,7 @@ impl Gatherer {
         }
     }
 
-    async fn try_open(
-        &mut self,
-        shard: u32,
-        samples: u64,
-        stages: &mut Stages,
-    ) -> Result<(ShardHandle, Result<Progress>)> {
+    async fn try_open(&mut self, shard: u32, samples: u64, stages: &mut Stages) -> Result<Opening> {
         let mut others = 0;
         loop {
             let start_ns = now_ns();

@@ -116,6 +116,14 @@ impl SlabMemory {
         Some(Grant { pool: self.clone(), bytes: each })
     }
 
+    /// Reserves `bytes`, if half of all memory stays free.
+    pub(super) fn reserve_beside_half(&self, bytes: usize) -> Option<Grant> {
+        let mut used = self.used_mut();
+        let all = used.checked_add(bytes).filter(|all| *all <= self.0.limit / 2)?;
+        *used = all;
+        Some(Grant { pool: self.clone(), bytes })
+    }
+
     fn used_mut(&self) -> MutexGuard<'_, usize> {
         self.0.used.lock().unwrap_or_else(PoisonError::into_inner)
     }

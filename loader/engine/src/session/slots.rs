@@ -261,19 +261,17 @@ impl Slots {
         state.slabs_made == 0 && state.early.is_none()
     }
 
-    /// Begins to make the first slab, for batches of about `bytes`, if there is memory enough: it
-    /// is made while their samples arrive.
+    /// Begins to make the first slab, for batches of about `bytes`, if half of all memory stays
+    /// free: it is made while their samples arrive, and kept however long they take.
     pub(super) fn make_early(&self, bytes: usize) {
         if !self.is_new() || self.memory.has_queue() {
             return;
         }
         let each = self.share_for(bytes);
-        let all = || {
-            let (grant, batches) = self.memory.take(each, self.prefetch)?;
-            (batches == self.prefetch).then_some((grant, batches))
-        };
-        let alone = self.first_alone(each).map(|grant| (grant, NO_OTHERS));
-        let Some((grant, batches)) = alone.or_else(all) else { return };
+        let all = each.saturating_mul(self.prefetch as usize);
+        let (bytes, batches) =
+            if all > WORTH_A_START { (each, NO_OTHERS) } else { (all, self.prefetch) };
+        let Some(grant) = self.memory.reserve_beside_half(bytes) else { return };
         let engines = self.engines.clone();
         let made = tokio::spawn(async move {
             let region = back(&engines, grant.bytes()).await;
@@ -561,10 +559,9 @@ mod tests {
     #[tokio::test]
     async fn first_batch_fits_the_slab_that_was_made_early() {
         const BATCH: usize = 16 << 20;
-        for (limit, prefetch, expected) in
-            [(60 << 20, 2, (20, NO_OTHERS)), (20 << 20, 1, (20, 1)), (59 << 20, 2, (40, 2))]
-        {
-            let (slots, mut events) = slots(limit, prefetch);
+        // With headroom a batch gets 20 MiB.
+        for (prefetch, expected) in [(2, (20, NO_OTHERS)), (1, (20, 1))] {
+            let (slots, mut events) = slots(40 << 20, prefetch);
             assert!(slots.is_new());
             slots.make_early(BATCH);
             assert!(!slots.is_new());
@@ -604,7 +601,7 @@ mod tests {
     /// Memory that others may need is taken once the batch is there.
     #[tokio::test]
     async fn nothing_is_made_early_where_memory_is_short() {
-        let (slots, _events) = slots(3 * CHUNK, 2);
+        let (slots, _events) = slots(7 * CHUNK, 2);
         slots.make_early(CHUNK);
         assert_eq!(slots.memory.used(), 0);
         assert!(slots.is_new());
