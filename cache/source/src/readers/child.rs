@@ -264,48 +264,34 @@ impl File {
 
     /// Reads, and stats the file afterwards.
     fn answer(&mut self, offset: u64, len: u64, memory: &mut Span) -> Said {
-        let (start, len) = match self.read_cached(offset, len, memory)? {
-            Some(len) => (0, len),
-            None => self.read(offset, len, memory)?,
-        };
+        let (start, len) = self.read(offset, len, memory)?;
         let stat = stat_of(&rustix::fs::fstat(&self.fd).doing("stat the shard")?)?;
         let direct = !matches!(self.way, Way::Cached);
         Ok(Answer { stat, start, len, direct, layout_fault: None })
     }
 
-    /// Reads a short range through the page cache, if the file system is one that tells what is
-    /// there. Returns the number of bytes.
-    fn read_cached(&self, offset: u64, len: u64, memory: &mut Span) -> Result<Option<u64>> {
+    /// Reads the first bytes of a short range as far as they are in the page cache. Returns their
+    /// number, or none if the file system does not tell.
+    fn read_cached(&self, offset: u64, len: u64, memory: &mut Span) -> Option<u64> {
         let is_tried = matches!(self.way, Way::Open) && len <= SHORT;
-        let memory = usize::try_from(len).ok().and_then(|len| memory.get_mut(..len));
-        let Some(memory) = memory.filter(|_| is_tried) else { return Ok(None) };
-        let flags = ReadWriteFlags::NOWAIT;
-        let mut got =
-            match rustix::io::preadv2(&self.fd, &mut [IoSliceMut::new(memory)], offset, flags) {
-                Ok(got) => got,
-                // The kernel has begun to read the rest into the page cache.
-                Err(Errno::AGAIN) => 0,
-                Err(_) => return Ok(None),
-            };
-        while got < memory.len() {
-            match rustix::io::pread(&self.fd, &mut memory[got..], offset + got as u64) {
-                Ok(0) => break,
-                Ok(more) => got += more,
-                Err(Errno::INTR) => {}
-                Err(error) => {
-                    return Err(error)
-                        .doing("read the shard")
-                        .map_err(|error| error.at("offset", offset));
-                }
-            }
+        let memory = memory.get_mut(..usize::try_from(len).ok()?).filter(|_| is_tried)?;
+        let mut memory = [IoSliceMut::new(memory)];
+        match rustix::io::preadv2(&self.fd, &mut memory, offset, ReadWriteFlags::NOWAIT) {
+            Ok(read) => Some(read as u64),
+            Err(Errno::AGAIN) => Some(0),
+            Err(_) => None,
         }
-        Ok(Some(got as u64))
     }
 
     /// Reads `len` bytes from `offset`, or as many as there are and fit; with where they begin in
     /// the memory, and how many they are.
     fn read(&mut self, offset: u64, len: u64, memory: &mut Span) -> Result<(u64, u64)> {
-        let way = self.choose()?;
+        let way = match self.read_cached(offset, len, memory) {
+            Some(read) if read == len => return Ok((0, len)),
+            // The kernel has begun to read the rest into the page cache.
+            Some(_) => Way::Cached,
+            None => self.choose()?,
+        };
         match self.read_blocks(way, offset, len, memory) {
             // Some file systems take the flag and refuse the read.
             Err(Errno::INVAL) if matches!(way, Way::Direct(_)) => {
