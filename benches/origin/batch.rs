@@ -115,6 +115,7 @@ async fn next(session: &mut Session, events: &mut mpsc::Receiver<Event>) -> u64 
     loop {
         match events.recv().await.unwrap() {
             Event::Slab { .. }
+            | Event::Memory { .. }
             | Event::Learnt { .. }
             | Event::Locate { .. }
             | Event::Acknowledged { .. } => {}

@@ -52,6 +52,7 @@ impl Job {
         loop {
             match self.events.recv().await.unwrap() {
                 Event::Slab { .. }
+                | Event::Memory { .. }
                 | Event::Learnt { .. }
                 | Event::Locate { .. }
                 | Event::Acknowledged { .. } => {}

@@ -210,7 +210,7 @@ impl TrainerConnection {
             key: format!("{run}/{index}"),
             valid: true,
             has: vec!["bin".to_owned()],
-            members: Ok(vec![Member { field: 0, offset: 0, len: 4 }]),
+            members: Ok(vec![Member { field: 0, offset: 0, len: 4, memory: 0 }]),
         };
         self.say(&Reply::Batch(Box::new(Batch {
             run,

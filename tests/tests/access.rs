@@ -393,6 +393,66 @@ fn tenant_socket_makes_every_peer_that_tenant() {
     assert!(list["url"].as_str().unwrap().starts_with("s3://bucket/secret\"}"), "{list}");
 }
 
+/// Memory of a tier has shards of everybody: a trainer maps it only if it may read all of them.
+#[test]
+fn memory_of_a_tier_is_lent_to_those_who_read_all() {
+    let Some(bench) = Bench::with(&format!("groups = [{STAFF}]"), |origin| {
+        format!(
+            "{}[[tier]]\nname = 'ram'\nclass = 'memory'\ncapacity = '32MiB'\n\
+             [[dataset]]\nname = 'texts'\nmatch = 's3://bucket/texts/**'\n\
+             allow = {{ tenants = ['pods'] }}\n[[tenant]]\nname = 'pods'\n\
+             [[listen]]\npath = '{{}}/run/pods.sock'\ntenant = 'pods'\nmode = '0666'\n",
+            origin.rule()
+        )
+    }) else {
+        return;
+    };
+    (0..2).for_each(|_| bench.assert_served(MAIN, ROOT, TEXT));
+    let moved = || {
+        let tiers = bench.node.status()["tiers"].clone();
+        tiers.as_array().unwrap().iter().any(|tier| tier["moved_in"] == 1)
+    };
+    eventually("the shard is in memory", moved);
+    for (socket, expected) in [(MAIN, true), ("run/pods.sock", false)] {
+        let socket = UnixStream::connect(bench.node.path(socket)).unwrap();
+        let (mut receiver, run, begin) = (Receiver::default(), 1, Begin::at(0, 0));
+        for request in [
+            Request::Hello { protocol: PROTOCOL, release: String::new() },
+            Request::Borrow,
+            Request::Open(Box::new(bench.part(TEXT).open)),
+            Request::Play { run, begin },
+        ] {
+            frame::send(&socket, &frame::encode(&request).unwrap(), &[]).unwrap();
+        }
+        let (mut batches, mut lent) = (0, 0);
+        let mut is_lent = false;
+        loop {
+            match receiver.receive(&socket).unwrap() {
+                Reply::Memory { .. } => is_lent = true,
+                Reply::Lent { batch, memories, .. } => {
+                    assert!(is_lent && memories.iter().all(|memory| *memory > 0));
+                    (batches, lent) = (batches + 1, lent + 1);
+                    let release = Request::Release { slab: batch.slab, slot: batch.slot };
+                    frame::send(&socket, &frame::encode(&release).unwrap(), &[]).unwrap();
+                }
+                Reply::Placed { batch, .. } => {
+                    batches += 1;
+                    let release = Request::Release { slab: batch.slab, slot: batch.slot };
+                    frame::send(&socket, &frame::encode(&release).unwrap(), &[]).unwrap();
+                }
+                Reply::End(_) => break,
+                Reply::Welcome { .. }
+                | Reply::Opened(_)
+                | Reply::Slab { .. }
+                | Reply::Learnt { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((batches, lent), (1, u32::from(expected)));
+        assert_eq!(is_lent, expected);
+    }
+}
+
 /// The socket's mode decides who may connect, the configuration who is an admin there; the socket
 /// goes with the daemon, and comes back with the next.
 #[test]

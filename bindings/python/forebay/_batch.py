@@ -32,7 +32,7 @@ def _array(bits: int) -> Any:
 
 
 def lend(view: _native.View) -> memoryview:
-    """Return a read-only memoryview of the slab that keeps the bytes alive."""
+    """Return a read-only memoryview of lent memory that keeps the bytes alive."""
     size = len(view)
     array = _array(max(size - 1, 0).bit_length()).from_address(view.address)
     # The memoryview keeps the array alive, and the array the owner of the bytes.
@@ -54,14 +54,13 @@ class Assembler:
     def decoded(self, native: _native.Batch) -> Decoded:
         """Return the batch before any user code."""
         columns: list[Column] = []
-        lent = native.lent()
-        memory = None if lent is None else lend(lent)
+        memories = [lend(lent) for lent in native.lent()]
         for name, kind, rows, present in native.take_columns():
             field = self.code.fields.get(name)
             if kind in ("padded", "nested"):
                 values = self._ragged(kind, rows, field)
             else:
-                values = self._values(kind, rows, present, memory)
+                values = self._values(kind, rows, present, memories)
             if present is None and field is not None and field.optional:
                 present = [row is not None for row in rows]
             columns.append((name, values, present))
@@ -88,7 +87,7 @@ class Assembler:
         return Padded(values, lengths, is_fixed)
 
     def _values(
-        self, kind: str, rows: Any, present: list[bool] | None, memory: memoryview | None
+        self, kind: str, rows: Any, present: list[bool] | None, memories: list[memoryview]
     ) -> Any:
         if kind == "tensor":
             return self._tensor(rows)
@@ -97,8 +96,8 @@ class Assembler:
         if kind == "json":
             there = present or [True] * len(rows)
             return [json.loads(row) if has else None for row, has in zip(rows, there, strict=True)]
-        if kind == "views" and memory is not None:
-            return views(memory, rows)
+        if kind == "views":
+            return views(memories, *rows)
         return where(present, rows)
 
 

@@ -67,11 +67,16 @@ def texts(of: Any) -> Lazy[str]:
     return Lazy(len(of), of.get)
 
 
-def views(memory: memoryview, places: list[slice | None]) -> Lazy[memoryview | None]:
-    """Return slices of `memory`, None if absent; a slice costs a tenth of a new memoryview."""
+def views(
+    memories: list[memoryview], pieces: bytes, places: list[slice | None]
+) -> Lazy[memoryview | None]:
+    """Return slices of `memories`, None if absent; a slice costs a tenth of a new memoryview.
+
+    `pieces` has the number of each row's memory.
+    """
 
     def view(row: int) -> memoryview | None:
         place = places[row]
-        return None if place is None else memory[place]
+        return None if place is None else memories[pieces[row]][place]
 
     return Lazy(len(places), view)

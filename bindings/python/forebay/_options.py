@@ -28,6 +28,7 @@ from forebay.tokens import Tokens
 Sources = Urls | Join | Sequence[Stream]
 Verdict = Literal["raise", "skip", "stop"]
 OnChange = Literal["raise", "serve"]
+Verify = Literal["arrival", "always"]
 OnError = Verdict | Callable[[ForebayError], Verdict]
 Order = Literal["none", "window", "global"]
 Shuffle = bool | Order
@@ -74,6 +75,7 @@ class Options:
     on_error: OnError
     max_errors: int | None
     on_change: OnChange
+    verify: Verify
     rank: int | None
     world_size: int | None
     lanes: int | None
@@ -186,6 +188,7 @@ def check(
     on_error: OnError,
     max_errors: int | None,
     on_change: OnChange,
+    verify: Verify,
     rank: int | None,
     world_size: int | None,
     lanes: int | None,
@@ -215,6 +218,7 @@ def check(
         raise Invalid(f"select= takes a function of a sample, not {select!r}")
     _errors(on_error, max_errors)
     word("on_change", on_change, OnChange)
+    word("verify", verify, Verify)
     if framework is not None:
         word("framework", framework, Name)
     if pin_memory and framework in ("jax", "numpy"):
@@ -314,6 +318,7 @@ def check(
         on_error=on_error,
         max_errors=_maybe("max_errors", max_errors, 0, U64_MAX),
         on_change=on_change,
+        verify=verify,
         rank=_maybe("rank", rank, 0, U32_MAX),
         world_size=_maybe("world_size", world_size, 1, U32_MAX),
         lanes=_maybe("lanes", lanes, 1, U32_MAX),

@@ -67,6 +67,7 @@ def of(
         "threads": max(1, ranks.threads() // step),
         "timeout": options.timeout,
         "serves_changes": options.on_change == "serve",
+        "borrows": options.verify == "arrival",
         "allow_pipe": options.allow_pipe,
         "leases": is_dynamic,
         "job": options.job,

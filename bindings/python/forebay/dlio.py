@@ -102,6 +102,8 @@ class ForebayDataLoader(BaseDataLoader):  # type: ignore[misc]
             rank=args.my_rank,
             world_size=args.comm_size,
             prefetch=args.prefetch_size or _PREFETCH,
+            # DLIO looks at no byte of a batch: Forebay has to have read them.
+            verify="always",
             job=f"dlio-{args.model}",
         )
         # DLIO never closes a loader: it ends with this object, or with the process.

@@ -17,6 +17,7 @@ from typing import Any, SupportsIndex, overload
 from forebay import _foreign, _native, _paths, frameworks
 from forebay._epoch import Empty
 from forebay._launch import daemon as launch
+from forebay._options import Verify
 from forebay._stop import Guard
 from forebay._turns import Turns
 from forebay.errors import Closed, Invalid
@@ -41,7 +42,7 @@ class IndexedDataset:
 
     Parameters
     ----------
-    urls, fields, seed, framework, timeout, allow_pipe, daemon, job
+    urls, fields, seed, verify, framework, timeout, allow_pipe, daemon, job
         As of `forebay.DataLoader`. Random crops and flips are a function of `seed` and a sample's
         number.
     manifest : path or URL, optional
@@ -67,6 +68,7 @@ class IndexedDataset:
         manifest: str | os.PathLike[str] | None = None,
         where: str | None = None,
         seed: int = 0,
+        verify: Verify = "arrival",
         framework: frameworks.Name | None = None,
         timeout: float = 300.0,
         allow_pipe: bool = False,
@@ -79,6 +81,7 @@ class IndexedDataset:
             batch_size=1,
             fields=fields,
             seed=seed,
+            verify=verify,
             manifest=manifest,
             where=where,
             rank=0,

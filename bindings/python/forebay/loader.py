@@ -18,6 +18,7 @@ from forebay import (
     _leases,
     _lookahead,
     _native,
+    _options,
     _paths,
     _settings,
     _state,
@@ -28,7 +29,6 @@ from forebay import (
 )
 from forebay._batch import Assembler
 from forebay._epoch import Epoch
-from forebay._options import OnChange, OnError, Shuffle, Sources, Split, WorkerType, check
 from forebay._shard_counts import ShardCounts
 from forebay._stop import Guard
 from forebay._turns import Turns
@@ -112,13 +112,15 @@ class DataLoader:
     on_error : {"raise", "skip", "stop"} or callable
         Treatment of a sample that cannot be used. "skip" logs and counts it: its batch is
         shorter. "stop" ends the epoch there (one rank only). A function of the `ForebayError`
-        returns one of these words. It is asked once about each error, in batch order, when the
-        batch is about to be delivered.
+        returns one of these words, once for each error, when its batch is about to be delivered.
     max_errors : int, optional
         Errors skipped per epoch before one is raised. Not for "raise" and "stop", which skip none.
     on_change : {"raise", "serve"}
         Treatment of a shard that changes at its origin during an epoch: an `Unavailable`, or its
         new version.
+    verify : {"arrival", "always"}
+        Samples in a memory tier are compared with their CRC32C when they arrive there and by the
+        daemon from time to time ("arrival"), or also for each batch, which copies them ("always").
     rank, world_size : int, optional
         Default: ``torch.distributed``, ``RANK`` and ``WORLD_SIZE``, the variables of an ``srun``
         step, or 0 of 1. Resolved at the first iteration.
@@ -166,7 +168,7 @@ class DataLoader:
     @_foreign.explained(_foreign.LOADER)
     def __init__(
         self,
-        urls: Sources,
+        urls: _options.Sources,
         *,
         batch_size: int = 256,
         batch_by: Tokens | None = None,
@@ -176,8 +178,8 @@ class DataLoader:
         select: Callable[[dict[str, Any]], Any] | None = None,
         drop_empty: bool | None = None,
         workers: int = 0,
-        worker_type: WorkerType = "thread",
-        shuffle: Shuffle = False,
+        worker_type: _options.WorkerType = "thread",
+        shuffle: _options.Shuffle = False,
         window: int = 64,
         seed: int = 0,
         drop_last: bool = False,
@@ -185,13 +187,14 @@ class DataLoader:
         epoch_samples: int | None = None,
         manifest: str | os.PathLike[str] | None = None,
         where: str | None = None,
-        on_error: OnError = "raise",
+        on_error: _options.OnError = "raise",
         max_errors: int | None = None,
-        on_change: OnChange = "raise",
+        on_change: _options.OnChange = "raise",
+        verify: _options.Verify = "arrival",
         rank: int | None = None,
         world_size: int | None = None,
         lanes: int | None = None,
-        split: Split = "static",
+        split: _options.Split = "static",
         uneven: bool = False,
         device: Any = None,
         pin_memory: bool | None = None,
@@ -205,7 +208,7 @@ class DataLoader:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         _paths.settle_environment()
         with Guard():
-            self._options = check(**arguments)
+            self._options = _options.check(**arguments)
         self._arguments = self._options.settled(arguments)
         self._turns = Turns()  # Held while a batch is taken and while the position moves.
         if rank is not None:

@@ -4,13 +4,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_client::{Rows, View as Lent};
+use forebay_client::{Extent, Rows, View as Lent};
 use forebay_decode::{BufferPool, Column, DType, Tensor as Decoded};
 use forebay_error::Error;
 use pyo3::exceptions::PyIndexError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PySlice, PyString};
+use pyo3::types::{PyBytes, PyList, PySlice, PyString};
 
 use crate::errors::{exception, raise};
 use crate::tensor::Tensor;
@@ -30,7 +30,7 @@ pub(crate) struct Batch {
     valid: Vec<bool>,
     errors: Vec<Error>,
     /// Memory of all its views.
-    lent: Option<Lent>,
+    lent: Vec<Extent>,
     columns: Mutex<Vec<(String, Rows)>>,
 }
 
@@ -41,7 +41,7 @@ impl Batch {
             _ => None,
         });
         Self {
-            lent: Lent::covering(views.flatten()),
+            lent: Extent::of(views.flatten()),
             keys: Arc::new(batch.keys),
             urls: (urls, Arc::new(batch.urls)),
             offsets: batch.offsets,
@@ -97,35 +97,43 @@ impl Batch {
         self.errors.iter().map(|error| exception(py, error)).collect()
     }
 
-    /// The bytes that views are slices of; none if the batch has no views.
-    fn lent(&self) -> Option<View> {
-        self.lent.clone().map(View)
+    /// Memory that views are slices of; none if the batch has no views.
+    fn lent(&self) -> Vec<View> {
+        self.lent.iter().cloned().map(View).collect()
     }
 
-    /// The columns, once: they are gone from here afterwards. A view is a slice of what was lent.
+    /// The columns, once: they are gone from here afterwards. Views are slices of what was lent,
+    /// and numbers of the pieces that they lie in.
     fn take_columns(&self, py: Python<'_>) -> PyResult<Vec<Named>> {
         let columns = std::mem::take(&mut *self.columns());
         columns
             .into_iter()
             .map(|(name, rows)| {
-                let (kind, rows, present) = objects(py, rows, self.lent.as_ref())?;
+                let (kind, rows, present) = objects(py, rows, &self.lent)?;
                 Ok((name, kind, rows, present))
             })
             .collect()
     }
 }
 
-fn objects(py: Python<'_>, rows: Rows, lent: Option<&Lent>) -> PyResult<Objects> {
+fn objects(py: Python<'_>, rows: Rows, lent: &[Extent]) -> PyResult<Objects> {
     let list = |list: Bound<'_, PyList>| list.into_any().unbind();
     Ok(match rows {
         Rows::Views(views) => {
-            let slice = |(view, all): (Lent, &Lent)| {
-                let place = view.within(all);
-                // A slab is far smaller than what an isize counts.
-                PySlice::new(py, place.start as isize, place.end as isize, 1)
-            };
-            let slices = views.into_iter().map(|view| view.zip(lent).map(slice));
-            ("views", list(PyList::new(py, slices.collect::<Vec<_>>())?), None)
+            let mut pieces = Vec::with_capacity(views.len());
+            let slices = views.iter().map(|view| {
+                let placed = view.as_ref().and_then(|view| {
+                    let mut of = (0_u8..).zip(lent);
+                    of.find_map(|(piece, extent)| Some((piece, extent.place(view)?)))
+                });
+                // A node has fewer tiers than a byte counts.
+                pieces.push(placed.as_ref().map_or(0, |(piece, _)| *piece));
+                // A map is far smaller than what an isize counts.
+                placed.map(|(_, at)| PySlice::new(py, at.start as isize, at.end as isize, 1))
+            });
+            let slices = PyList::new(py, slices.collect::<Vec<_>>())?;
+            let rows = (PyBytes::new(py, &pieces), slices).into_pyobject(py)?;
+            ("views", rows.into_any().unbind(), None)
         }
         Rows::Bytes(views) => ("bytes", list(copy(py, &views)?), None),
         Rows::Decoded { column, present } => match column {
@@ -194,16 +202,16 @@ fn flags(py: Python<'_>, of: &[bool]) -> PyResult<Tensor> {
     Ok(Tensor::new(Decoded { dtype: DType::Bool, shape: vec![of.len()], buffer }))
 }
 
-/// Bytes of the slab, kept for as long as this object lives.
+/// Memory with views of one batch, kept for as long as this object lives.
 #[pyclass(frozen, module = "forebay._native")]
-pub(crate) struct View(Lent);
+pub(crate) struct View(Extent);
 
 #[pymethods]
 impl View {
     /// Address of the bytes.
     #[getter]
     fn address(&self) -> usize {
-        self.0.as_ptr() as usize
+        self.0.address()
     }
 
     fn __len__(&self) -> usize {

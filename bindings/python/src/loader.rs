@@ -54,6 +54,8 @@ struct Settings {
     timeout: f64,
     #[serde(default)]
     serves_changes: bool,
+    #[serde(default)]
+    borrows: bool,
     allow_pipe: bool,
     /// True if runs lease their shards.
     #[serde(default)]
@@ -101,6 +103,7 @@ impl Settings {
                 extent: self.bytes.map(|bytes| Extent { bytes, ranks: self.ranks }),
                 timeout,
                 serves_changes: self.serves_changes,
+                borrows: self.borrows,
                 allow_pipe: self.allow_pipe,
             },
             fields: self.fields,

@@ -1,21 +1,37 @@
 //! Blocks of a shard in memory.
 
 use std::ops::Range;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-use forebay_uring::Frozen;
+use forebay_uring::{Frozen, Region};
 
+use crate::budget::{Lent, Space};
 use crate::held::HeldBytes;
 use crate::parts::parts_of;
 use crate::sizes::PART_BYTES;
 
 /// A shard in memory: one block per part. Blocks arrive one by one.
-#[derive(Debug, Default)]
-pub(crate) struct Blocks(RwLock<Vec<Option<Frozen>>>);
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    blocks: RwLock<Vec<Option<Frozen>>>,
+    /// Memory of its tier, which trainers may map.
+    region: Arc<Region>,
+    /// Entry among the lent shards, while it is lent.
+    lent: Mutex<Weak<Lent>>,
+}
 
 impl Blocks {
+    pub(crate) fn new(region: &Arc<Region>) -> Self {
+        Self { blocks: RwLock::default(), region: region.clone(), lent: Mutex::default() }
+    }
+
+    /// The memory of its tier.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
     pub(crate) fn put(&self, part: usize, bytes: Frozen) {
-        let mut blocks = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
         if part >= blocks.len() {
             blocks.resize(part + 1, None);
         }
@@ -24,8 +40,43 @@ impl Blocks {
 
     /// Returns the bytes of a range; none if a part is missing.
     pub(crate) fn held(&self, range: &Range<u64>) -> Option<HeldBytes> {
+        Some(HeldBytes::new(range.clone(), self.pieces(range)?))
+    }
+
+    /// Enters the shard, whose space this is, among those that are lent, until the result and its
+    /// clones are dropped; none if as much is lent as may be.
+    pub(crate) fn lend(&self, space: &Space) -> Option<Arc<Lent>> {
+        let mut entry = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lent) = entry.upgrade() {
+            return Some(lent);
+        }
+        let lent = Arc::new(space.lend()?);
+        *entry = Arc::downgrade(&lent);
+        Some(lent)
+    }
+
+    /// Number of loans.
+    pub(crate) fn loans(&self) -> usize {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner).strong_count()
+    }
+
+    /// Returns the start of a range in the memory that its tier lends; none if the range is not
+    /// there, in one piece.
+    pub(crate) fn place(&self, range: &Range<u64>) -> Option<usize> {
+        let pieces = self.pieces(range)?;
+        let start = |(block, place): &(Frozen, Range<usize>)| block.offset() + place.start;
+        let end = |(block, place): &(Frozen, Range<usize>)| block.offset() + place.end;
+        let follow = |pair: &[(Frozen, Range<usize>)]| end(&pair[0]) == start(&pair[1]);
+        let is_lent =
+            |(block, _): &(Frozen, Range<usize>)| Arc::ptr_eq(block.region(), &self.region);
+        let is_one = pieces.windows(2).all(follow) && pieces.iter().all(is_lent);
+        pieces.first().filter(|_| is_one).map(start)
+    }
+
+    /// Returns the blocks that have a range, and its places in them.
+    fn pieces(&self, range: &Range<u64>) -> Option<Vec<(Frozen, Range<usize>)>> {
         // Held only while the blocks are cloned.
-        let blocks = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
         let pieces = parts_of(range).map(|part| {
             let block = blocks.get(part)?.clone()?;
             let begin = part as u64 * PART_BYTES as u64;
@@ -33,6 +84,52 @@ impl Blocks {
             let place = place(range.start)?..place(range.end)?.min(PART_BYTES);
             (place.end <= block.len()).then_some((block, place))
         });
-        Some(HeldBytes::new(range.clone(), pieces.collect::<Option<_>>()?))
+        pieces.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_uring::{Arena, CHUNK, Region};
+
+    use super::*;
+    use crate::budget::Budget;
+
+    const PART: u64 = PART_BYTES as u64;
+
+    /// Blocks in parts `order` of a region, one after the other.
+    fn blocks(order: &[usize]) -> Blocks {
+        let region = Region::create_sealed("blocks", 2 * order.len() * CHUNK).unwrap();
+        let blocks = Blocks::new(&region);
+        let arena = Arena::new(region);
+        for part in order {
+            blocks.put(*part, arena.try_lease(PART_BYTES).unwrap().freeze());
+        }
+        blocks
+    }
+
+    #[test]
+    fn places_are_those_of_one_piece() {
+        let (part, blocks) = (PART_BYTES, blocks(&[1, 2, 0]));
+        assert_eq!(blocks.place(&(PART + 5..PART + 9)), Some(5));
+        assert_eq!(blocks.place(&(PART + 5..2 * PART)), Some(5));
+        assert_eq!(blocks.place(&(PART + 5..2 * PART + 1)), Some(5), "its blocks follow");
+        assert_eq!(blocks.place(&(5..9)), Some(2 * part + 5));
+        assert_eq!(blocks.place(&(5..PART + 1)), None, "its blocks do not follow");
+        assert_eq!(blocks.place(&(3 * PART..3 * PART + 1)), None, "not here");
+    }
+
+    #[test]
+    fn shard_is_lent_once() {
+        let (blocks, budget) = (blocks(&[0, 1]), Budget::new(80));
+        let space = Space::enter(&budget, [&Budget::new(80), &Budget::new(80)], 10);
+        let lent = blocks.lend(&space).unwrap();
+        let again = blocks.lend(&space).unwrap();
+        assert_eq!((budget.lent(), blocks.loans()), (10, 2));
+        drop(lent);
+        assert_eq!(budget.lent(), 10);
+        drop(again);
+        assert_eq!(budget.lent(), 0);
+        assert!(blocks.lend(&space).is_some());
     }
 }

@@ -15,6 +15,8 @@ pub(crate) struct Budget {
     /// Usable bytes: less than the capacity if others use the disk, too.
     limit: AtomicU64,
     used: Mutex<u64>,
+    /// Bytes that trainers read in place.
+    lent: Mutex<u64>,
     freed: Notify,
 }
 
@@ -40,6 +42,25 @@ impl Reservation {
         let before = self.bytes.fetch_min(bytes, Ordering::Relaxed);
         self.budget.give_back(before.saturating_sub(bytes));
     }
+}
+
+/// Bytes of a budget that trainers read in place, until dropped.
+#[derive(Debug)]
+struct LentBytes {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Drop for LentBytes {
+    fn drop(&mut self) {
+        *self.budget.lent_bytes() -= self.bytes;
+    }
+}
+
+/// Entry of a space among those that trainers read in place, until dropped.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    _of: [LentBytes; 3],
 }
 
 /// Bytes of a tier, and of the shares of a data set and a tenant, until dropped.
@@ -95,6 +116,15 @@ impl Space {
         true
     }
 
+    /// Enters the bytes among those that trainers read in place, which are half of each budget at
+    /// most: other shards find room in the other half.
+    pub(crate) fn lend(&self) -> Option<Lent> {
+        let (shares, bytes) = (self.shares(), self.bytes());
+        let [dataset, tenant] = [&shares[0].budget, &shares[1].budget];
+        let _of = [dataset.lend(bytes)?, tenant.lend(bytes)?, self.tier.budget.lend(bytes)?];
+        Some(Lent { _of })
+    }
+
     /// Takes over the bytes of another space of the same budgets.
     pub(crate) fn join(&self, other: &Self) {
         for (own, other) in self.shares().iter().zip(other.shares().iter()) {
@@ -116,6 +146,7 @@ impl Budget {
             capacity: AtomicU64::new(capacity),
             limit: AtomicU64::new(capacity),
             used: Mutex::new(0),
+            lent: Mutex::new(0),
             freed: Notify::new(),
         })
     }
@@ -160,6 +191,25 @@ impl Budget {
         let mut used = self.lock();
         *used = used.saturating_add(bytes);
         Reservation::new(self, bytes)
+    }
+
+    /// Enters bytes of a shard that is lent, if half of the usable bytes are enough for all. A
+    /// shard of more than an eighth is not lent: few of that size find room beside it.
+    fn lend(self: &Arc<Self>, bytes: u64) -> Option<LentBytes> {
+        let mut lent = self.lent_bytes();
+        let limit = self.limit();
+        let is_small = bytes <= limit / 8;
+        *lent = lent.checked_add(bytes).filter(|after| is_small && *after <= limit / 2)?;
+        Some(LentBytes { budget: self.clone(), bytes })
+    }
+
+    /// Bytes that trainers read in place.
+    pub(crate) fn lent(&self) -> u64 {
+        *self.lent_bytes()
+    }
+
+    fn lent_bytes(&self) -> MutexGuard<'_, u64> {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn give_back(&self, bytes: u64) {
@@ -249,6 +299,25 @@ mod tests {
         assert_eq!(used(), (10, 10, 10, 0));
         drop(space);
         assert_eq!(used(), (0, 0, 0, 0));
+    }
+
+    #[test]
+    fn half_of_each_budget_is_lent_at_most() {
+        let (tier, dataset, tenant) = (Budget::new(160), Budget::new(80), Budget::new(160));
+        let lent = || (tier.lent(), dataset.lent(), tenant.lent());
+        let space = |dataset, bytes| Space::enter(&tier, [dataset, &tenant], bytes);
+        assert!(space(&dataset, 11).lend().is_none(), "more than an eighth of the data set's");
+        assert_eq!(lent(), (0, 0, 0), "all or none");
+        let first: Vec<_> = (0..4).map(|_| space(&dataset, 10).lend().unwrap()).collect();
+        assert_eq!(lent(), (40, 40, 40));
+        assert!(space(&dataset, 1).lend().is_none(), "half of the data set's is lent");
+        let other = Budget::new(u64::MAX);
+        let second: Vec<_> = (0..2).map(|_| space(&other, 20).lend().unwrap()).collect();
+        assert!(space(&other, 1).lend().is_none(), "half of the tier's is lent");
+        drop(first);
+        assert_eq!((lent(), other.lent()), ((40, 0, 40), 40));
+        drop(second);
+        assert_eq!((lent(), other.lent()), ((0, 0, 0), 0));
     }
 
     #[test]

@@ -38,6 +38,18 @@ impl HeldBytes {
         &self.range
     }
 
+    /// Returns the CRC32C of all bytes; none if not all are here.
+    pub(crate) fn crc32c(&self) -> Option<u32> {
+        let mut crc = Crc32c::new();
+        let mut len = 0;
+        for (memory, at) in &self.pieces {
+            let piece = memory.get(at.clone())?;
+            crc.update(piece);
+            len += piece.len() as u64;
+        }
+        (len == self.range.end - self.range.start).then(|| crc.value())
+    }
+
     /// Copies the bytes from `offset` of the shard on to `place` of the span. Returns their
     /// CRC32C; none if not all are here.
     pub(crate) fn copy(&self, offset: u64, span: &mut Span, place: Range<usize>) -> Option<u32> {
@@ -95,6 +107,7 @@ mod tests {
     #[test]
     fn any_part_is_copied_and_summed() {
         let (all, held) = pieces(&[3, 70_000, 1, 20_000]);
+        assert_eq!(held.crc32c(), Some(crc32c(&all)));
         for region in [CHUNK, PAST_CACHES] {
             let mut into = span(region, 100_000);
             for part in [0..1, 0..3, 2..5, 3..70_003, 1..90_000, 69_000..80_000, 0..90_004] {

@@ -1,11 +1,13 @@
 //! An open shard, arriving or whole: its index, and reads of its records.
 //!
 //! While anybody holds a [`ShardHandle`], the file is not evicted, and tasks that wait for
-//! room hear of its end. A handle is held for a read, never for an epoch.
+//! room hear of its end. A handle is held for a read or, of a shard in memory, for a batch; never
+//! for an epoch.
 //!
 //! If the tier of an open shard fails, only the tier loses the shard. Its readers read through to
 //! its origin, with the same checks. A shard that is compressed at its origin is fetched anew.
 
+mod checking;
 mod growth;
 mod handle;
 mod placed;
@@ -30,6 +32,7 @@ use crate::fill::DataFile;
 use crate::parts::Parts;
 use crate::small_copies::SmallCopy;
 use crate::traffic::Traffic;
+pub(crate) use checking::CheckedUpTo;
 pub(crate) use growth::Growth;
 pub use growth::Progress;
 pub(crate) use handle::View;
@@ -281,6 +284,13 @@ impl Shard {
     /// the tier drops with its last reader.
     pub(crate) fn outlives_its_fault(&self) -> bool {
         matches!(self.body, Body::Disk { .. }) && self.progress().samples > 0
+    }
+
+    /// Returns true if all of it lies in memory of a tier.
+    pub(crate) fn is_whole_in_memory(&self) -> bool {
+        matches!(self.body, Body::Memory(_))
+            && self.growth.settled.initialized()
+            && self.progress().failed.is_none()
     }
 
     /// Origin and version of the shard.

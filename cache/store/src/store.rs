@@ -19,6 +19,7 @@ mod explain;
 mod for_peers;
 mod identity;
 mod in_place;
+mod memory_checks;
 mod moves;
 mod opening;
 mod pin;
@@ -211,6 +212,7 @@ impl Store {
         let store = Self::without_job(Arc::new(inner));
         tokio::spawn(upkeep::keep_recency(Arc::downgrade(&store.inner)));
         tokio::spawn(upkeep::look_after(Arc::downgrade(&store.inner), config.look_after));
+        tokio::spawn(memory_checks::check_memory(Arc::downgrade(&store.inner)));
         let forecast = shared.forecast.clone();
         tokio::spawn(announce::fetch_ahead(Arc::downgrade(&store.inner), forecast));
         tokio::spawn(moves::move_shards(Arc::downgrade(&store.inner), shared));

@@ -203,6 +203,9 @@ pub struct TierReport {
     /// Memory by page size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pages: Option<PageReport>,
+    /// Bytes of shards in memory that trainers read where they lie; they are not evicted meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lent_bytes: Option<u64>,
 }
 
 impl Keeper for TierInner {
@@ -361,6 +364,7 @@ impl Tier {
             writes_left_bytes: self.wear().map(|mut wear| wear.left(clock::now())),
             engine,
             pages,
+            lent_bytes: self.disk().is_none().then(|| self.0.budget.lent()),
         }
     }
 

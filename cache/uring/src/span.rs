@@ -130,6 +130,18 @@ impl Span {
 }
 
 impl Frozen {
+    /// The region that the bytes lie in.
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        self.span.region()
+    }
+
+    /// Returns the start of the bytes in their region, in bytes.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.span.offset
+    }
+
     /// The first `len` bytes.
     ///
     /// # Panics

@@ -39,6 +39,9 @@ pub use permit::Rights;
 pub struct Admitted {
     /// True if the client may administer, and read all that the daemon may.
     pub is_admin: bool,
+    /// True if the client may read whatever the daemon has, files of all users included: it is the
+    /// daemon's own user, or root.
+    pub reads_all: bool,
     /// The tenant whose jobs its jobs are.
     pub tenant: Option<String>,
     /// Identifies the user, whichever way it connects: queues of leased shards and outputs of
@@ -106,7 +109,8 @@ impl Policy {
                 Error::new(ErrorKind::PermissionDenied, what).at("tenant", name)
             })?;
             let (who, owner) = (any_of(tenant), owner_behind(name, client.uid));
-            return Ok(Admitted { is_admin: false, tenant: who.tenant.clone(), owner, who });
+            let (is_admin, reads_all, tenant) = (false, false, who.tenant.clone());
+            return Ok(Admitted { is_admin, reads_all, tenant, owner, who });
         }
         let is_own = client.uid == rustix::process::geteuid().as_raw();
         let is_named = !self.private
@@ -126,7 +130,9 @@ impl Policy {
                  [[checkpoint]]",
             ));
         }
-        Ok(Admitted { is_admin, tenant, owner: u64::from(client.uid), who })
+        // Other admins read files of users only as far as they can open them.
+        let reads_all = is_admin && (is_own || client.uid == 0);
+        Ok(Admitted { is_admin, reads_all, tenant, owner: u64::from(client.uid), who })
     }
 
     /// Returns the limits on the jobs and opens of a tenant, or of a user without one.

@@ -26,7 +26,8 @@ use forebay_wire::clock::now_ns;
 use forebay_wire::frame;
 use forebay_wire::leases::Sharing;
 use forebay_wire::message::{
-    Begin, Came, Cause, LeftOut, Located, Open, Progress, Reply, Request, RequestKind, Work,
+    Batch, Begin, Came, Cause, IN_SLOT, LeftOut, Located, Open, Progress, Reply, Request,
+    RequestKind, Work,
 };
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
 use tokio::io::Interest;
@@ -68,6 +69,11 @@ type Outgoing = (Vec<u8>, Option<Rider>);
 /// A file descriptor sent along with a frame.
 enum Rider {
     Slab(Arc<Region>),
+    /// Memory of a tier, and the line that says if it is used.
+    Memory {
+        region: Arc<Region>,
+        line: OwnedFd,
+    },
     /// Memory of a client's checkpoints.
     Lent(Arc<LentRegion>),
     /// A reader's, to the client.
@@ -83,6 +89,7 @@ impl Rider {
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Self::Slab(region) => vec![region.fd()],
+            Self::Memory { region, line } => vec![region.fd(), line.as_fd()],
             Self::Lent(lent) => vec![lent.fd()],
             Self::Socket(socket) => vec![socket.as_fd()],
             Self::Command { output, line } => vec![output.as_fd(), line.as_fd()],
@@ -246,6 +253,7 @@ impl Connection {
                 Request::Bin(binning) => self.preface.binning = Some(*binning),
                 Request::Trace => self.traces = true,
                 Request::ServeChanges => self.on_change = OnChange::Serve,
+                Request::Borrow => self.preface.borrows = true,
                 Request::Parts(estimate) => self.preface.parts = Some(estimate),
                 Request::Placed { shard, located } => {
                     self.session()?.lock().placed(shard, located);
@@ -328,11 +336,13 @@ impl Connection {
         if self.session.is_some() {
             return Err(Error::new(ErrorKind::Invalid, "a connection carries one job"));
         }
-        let preface = std::mem::take(&mut self.preface);
+        let mut preface = std::mem::take(&mut self.preface);
         let place = match self.may_open(&open) {
             Ok(place) => place,
             Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
         };
+        // The memory of a tier has shards of everybody. Decided just now, by the rights in force.
+        preface.borrows &= self.rights.last().reads_all;
         // It may be another's by the policy in force now.
         self.store = self.store.for_tenant(self.rights.last().tenant.as_deref());
         let number = self.node.sessions.next_session();
@@ -552,11 +562,15 @@ async fn forward(
                 let len = region.len() as u64;
                 (Reply::Slab { slab, len, batches }, Some(Rider::Slab(region)))
             }
+            Event::Memory { memory, region, line } => {
+                let len = region.len() as u64;
+                (Reply::Memory { memory, len }, Some(Rider::Memory { region, line }))
+            }
             // A client of the release before knows no such word.
             Event::Learnt { .. } if protocol < PROTOCOL_POSITIONS => continue,
             Event::Learnt { run, counts } => (Reply::Learnt { run, counts }, None),
             Event::Batch { batch, offsets } if protocol >= PROTOCOL_POSITIONS => {
-                (Reply::Placed { batch, offsets }, None)
+                (placed(batch, offsets), None)
             }
             Event::Batch { mut batch, .. } => {
                 // As that client knows it.
@@ -577,7 +591,9 @@ async fn forward(
             }
         };
         let run = match &reply {
-            Reply::Batch(batch) | Reply::Placed { batch, .. } => Some(batch.run),
+            Reply::Batch(batch) | Reply::Placed { batch, .. } | Reply::Lent { batch, .. } => {
+                Some(batch.run)
+            }
             Reply::End(end) => Some(end.run),
             _ => None,
         };
@@ -588,6 +604,15 @@ async fn forward(
         if outgoing.send((frame, rider)).await.is_err() {
             return;
         }
+    }
+}
+
+/// Makes the message of a batch.
+fn placed(batch: Box<Batch>, offsets: Vec<u64>) -> Reply {
+    let memories = batch.memories();
+    match memories.iter().all(|memory| *memory == IN_SLOT) {
+        true => Reply::Placed { batch, offsets },
+        false => Reply::Lent { batch, offsets, memories },
     }
 }
 

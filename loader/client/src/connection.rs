@@ -180,6 +180,18 @@ impl Connection {
         }
     }
 
+    /// Asks that the next job gets members where they lie in memory of a tier. A daemon of the
+    /// release before copies them.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn borrow(&self) -> Result<()> {
+        match self.protocol < PROTOCOL_POSITIONS {
+            true => Ok(()),
+            false => self.send(&Request::Borrow),
+        }
+    }
+
     /// Begins a run of leased shards, or goes on with one.
     ///
     /// # Errors

@@ -56,7 +56,7 @@ pub use deadline::{Deadline, TIMEOUT_MAX};
 pub use documents::{Documents, Locator, is_same_object};
 pub use launch::{Capacity, LOG_MAX, Launch, RuntimeDirectory};
 pub use lease::Lease;
-pub use loader::{Batch, Loader, LoaderConfig, Next, Rows, Stats, Tally, View};
+pub use loader::{Batch, Extent, Loader, LoaderConfig, Next, Rows, Stats, Tally, View};
 pub use members::ShardPart;
 pub use placing::{Parts, Passing};
 pub use remote::RemoteReads;

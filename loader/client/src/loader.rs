@@ -40,7 +40,7 @@ use crate::waits::{WaitReport, Waits};
 use lending::Lending;
 use order::{InOrder, Threads};
 use retiring::{Busy, Retiring};
-pub use rows::{Batch, Rows, View};
+pub use rows::{Batch, Extent, Rows, View};
 use stages::decoding;
 use telling::Telling;
 
@@ -223,7 +223,9 @@ impl Loader {
         Self::with(config, tally, true)
     }
 
-    fn with(config: LoaderConfig, tally: Tally, leases: bool) -> Result<Self> {
+    fn with(mut config: LoaderConfig, tally: Tally, leases: bool) -> Result<Self> {
+        // A GPU copies from pinned memory, which slabs are.
+        config.session.borrows &= config.device.is_none();
         let prefetch = config.session.open.prefetch as usize;
         let timeout = config.session.timeout;
         let (seed, batch) = (config.session.open.order.seed, config.session.open.order.batch_size);

@@ -1,13 +1,14 @@
 //! Raw batches of one job, across as many daemons as it takes.
 //!
 //! One thread receives. When its daemon goes away it finds or starts another, registers the job
-//! again and asks for the first batch it has not received; batches received before stay valid, for
-//! their slab is mapped here. So each batch of a run comes exactly once.
+//! again and asks for the first batch it has not received; batches received before stay valid
+//! ([`Lease`]). So each batch of a run comes exactly once.
 
 mod config;
+mod maps;
 mod teller;
 
-use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,16 +21,16 @@ use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{
     self, Bad, Begin, Located, Opened, Picked, Progress, Reply, Request, RunEnd,
 };
-use forebay_wire::slab::Slab;
 
 use crate::connection::{Connection, SILENT};
 use crate::deadline::{Closing, Deadline, TIMEOUT_MAX};
-use crate::lease::{Lease, spare_bytes};
+use crate::lease::Lease;
 use crate::leased::Leased;
 use crate::outage::Outage;
 use crate::placing::Placing;
 use crate::trace::Trace;
 pub use config::SessionConfig;
+use maps::Maps;
 pub(crate) use teller::Teller;
 
 /// Daemons tried when a job is opened and each goes away before it answers.
@@ -129,6 +130,8 @@ struct Shared {
     /// Something was acknowledged, or will not be any more.
     noted: Condvar,
     closing: Arc<Closing>,
+    /// Cleared if memory of a tier cannot be mapped here: then all samples are copied.
+    borrows: AtomicBool,
     /// Samples of each shard, once a run has passed them all.
     learnt: OnceLock<Vec<u64>>,
     /// Reason the receiving thread ended, if it did.
@@ -161,12 +164,12 @@ impl Session {
         }
         let closing = Closing::new()?;
         let deadline = closing.or_after(config.timeout);
-        let mut registered = register(&config, trace.is_some(), &deadline);
+        let mut registered = register(&config, (trace.is_some(), config.borrows), &deadline);
         for _ in 1..OPENINGS {
             match &registered {
                 // It answered and went away: the next may stay.
                 Err(error) if error.kind() == ErrorKind::Closed => {
-                    registered = register(&config, trace.is_some(), &deadline);
+                    registered = register(&config, (trace.is_some(), config.borrows), &deadline);
                 }
                 _ => break,
             }
@@ -178,6 +181,7 @@ impl Session {
             true => unbounded(),
             false => bounded(config.open.prefetch as usize),
         };
+        let borrows = AtomicBool::new(config.borrows);
         let wanted = Wanted { connection: Some(connection.clone()), ..Wanted::default() };
         let wanted = Mutex::new(wanted);
         let placing = config.parts.as_ref().map(Placing::start);
@@ -189,6 +193,7 @@ impl Session {
             wanted,
             noted: Condvar::new(),
             closing,
+            borrows,
             learnt: OnceLock::new(),
             lost: OnceLock::new(),
         });
@@ -391,6 +396,12 @@ impl Shared {
         }
     }
 
+    /// Asks the next daemon for copies, since memory of a tier cannot be mapped.
+    fn borrow_no_more(&self, error: &Error) {
+        tracing::warn!(%error, "cannot map memory of a tier; its samples are copied from now on");
+        self.borrows.store(false, Ordering::Relaxed);
+    }
+
     /// Notes that `run` is over, unless another is wanted by now.
     fn ended(&self, run: u64) {
         let mut wanted = self.wanted();
@@ -403,7 +414,7 @@ impl Shared {
 /// Connects and registers the job.
 fn register(
     config: &SessionConfig,
-    traces: bool,
+    (traces, borrows): (bool, bool),
     deadline: &Deadline,
 ) -> Result<(Arc<Connection>, Opened)> {
     let connection = Arc::new(config.address.connect(deadline)?);
@@ -430,6 +441,9 @@ fn register(
     }
     if let Some(parts) = &config.parts {
         connection.parts(&parts.estimate)?;
+    }
+    if borrows {
+        connection.borrow()?;
     }
     if traces {
         connection.trace()?;
@@ -514,7 +528,7 @@ fn receive_from(
     batches: &Sender<RawBatch>,
 ) -> Option<Loss> {
     let mut receiver = Receiver::default();
-    let mut slabs: HashMap<u32, (Arc<Slab>, Option<u64>)> = HashMap::new();
+    let mut maps = Maps::default();
     let (mut told, mut has_delivered) = (None, false);
     loop {
         let reply = match connection.receive(&mut receiver) {
@@ -530,30 +544,25 @@ fn receive_from(
             Reply::Failed { run: None, error } => Some(error.clone()),
             _ => None,
         };
-        has_delivered |= told.is_none() && !matches!(reply, Reply::Slab { .. });
+        let is_memory = matches!(reply, Reply::Slab { .. } | Reply::Memory { .. });
+        has_delivered |= told.is_none() && !is_memory;
         let raw = match reply {
-            Reply::Slab { slab, len, batches } => {
-                let spare = spare_bytes(shared.config.open.prefetch, len, batches);
-                match receiver.take_descriptor().and_then(|fd| Slab::map(fd, len)) {
-                    // Batches in the older slabs may still be on their way.
-                    Ok(map) => drop(slabs.insert(slab, (map, spare))),
-                    Err(error) => return Some(Loss { error, is_told: false, has_delivered }),
+            reply @ (Reply::Slab { .. } | Reply::Memory { .. }) => {
+                match maps.add(&reply, &mut receiver, shared.config.open.prefetch) {
+                    Ok(()) => continue,
+                    Err(error) => {
+                        if matches!(reply, Reply::Memory { .. }) {
+                            shared.borrow_no_more(&error);
+                        }
+                        return Some(Loss { error, is_told: false, has_delivered });
+                    }
                 }
-                continue;
             }
-            reply @ (Reply::Batch(_) | Reply::Placed { .. }) => {
-                let (batch, offsets) = match reply {
-                    Reply::Placed { batch, offsets } => (batch, offsets),
-                    Reply::Batch(batch) => (batch, Vec::new()),
-                    _ => unreachable!("matched just above"),
+            reply @ (Reply::Batch(_) | Reply::Placed { .. } | Reply::Lent { .. }) => {
+                let (batch, offsets, lease) = match maps.lease(reply, connection) {
+                    Ok(leased) => leased,
+                    Err(error) => return Some(Loss { error, is_told: false, has_delivered }),
                 };
-                let Some((slab, spare)) = slabs.get(&batch.slab).cloned() else {
-                    let error = Error::new(ErrorKind::Invalid, "a batch named an unknown slab");
-                    return Some(Loss { error, is_told: false, has_delivered });
-                };
-                // Slots are taken in batch order: no later batch lies in an older slab.
-                slabs.retain(|number, _| *number >= batch.slab);
-                let lease = Lease::new(connection.clone(), slab, spare, batch.slab, batch.slot);
                 if !shared.wanted().receive(&batch) {
                     continue;
                 }
@@ -594,16 +603,16 @@ fn reconnect(
         return Err(gone(shared, ErrorKind::Unavailable, Some(lost)));
     }
     let mut last = None;
-    let found =
-        deadline.retry(|| match register(&shared.config, shared.trace.is_some(), deadline) {
-            Ok((connection, _)) => Ok(Some(connection)),
-            Err(error) if is_lasting(&error) => Err(error),
-            Err(error) => {
-                shared.wanted().lost = Some(error.clone());
-                last = Some(error);
-                Ok(None)
-            }
-        });
+    let asks = (shared.trace.is_some(), shared.borrows.load(Ordering::Relaxed));
+    let found = deadline.retry(|| match register(&shared.config, asks, deadline) {
+        Ok((connection, _)) => Ok(Some(connection)),
+        Err(error) if is_lasting(&error) => Err(error),
+        Err(error) => {
+            shared.wanted().lost = Some(error.clone());
+            last = Some(error);
+            Ok(None)
+        }
+    });
     let error = match found {
         _ if shared.closing.is_closed() => return Ok(None),
         Ok(Some(connection)) => return Ok(resume(shared, connection)),

@@ -16,10 +16,12 @@ mod look;
 mod patience;
 mod producer;
 mod room;
+mod shared_memory;
 mod slab_memory;
 mod slots;
 mod verdicts;
 
+use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +77,15 @@ pub enum Event {
         region: Arc<Region>,
         /// Batches it is sized for, or [`forebay_wire::message::NO_OTHERS`].
         batches: u32,
+    },
+    /// Memory of a tier to map, which members may lie in.
+    Memory {
+        /// Number of the memory.
+        memory: u32,
+        /// The memory.
+        region: Arc<Region>,
+        /// To be held by the trainer while it reads there.
+        line: OwnedFd,
     },
     /// A batch in a slot.
     Batch {
@@ -143,6 +154,8 @@ pub(crate) struct JobData {
     reading: Option<Reading>,
     /// Excerpts of shards, if it reads those.
     excerpts: Option<Excerpts>,
+    /// True if its trainer reads members where they lie in memory of a tier.
+    borrows: bool,
 }
 
 impl JobData {
@@ -282,6 +295,9 @@ pub struct Preface {
     pub binning: Option<Binning>,
     /// Cost of what it reads, if its trainer knows the places of all samples.
     pub parts: Option<PartsEstimate>,
+    /// True if its trainer reads members where they lie in memory of a tier, and may read all of
+    /// that.
+    pub borrows: bool,
 }
 
 impl Session {
@@ -295,7 +311,7 @@ impl Session {
         preface: Preface,
         host: Host,
     ) -> Result<(Self, mpsc::Receiver<Event>)> {
-        let Preface { mixture, extent, chosen, joined, binning, parts } = preface;
+        let Preface { mixture, extent, chosen, joined, binning, parts, borrows } = preface;
         let joins = Joins::new(&joined, u32::try_from(spec.urls.len()).unwrap_or(u32::MAX))?;
         plan::check(&spec.order, joins.planned() as usize, spec.counts.as_deref())?;
         if spec.prefetch == 0 {
@@ -355,6 +371,7 @@ impl Session {
             lengths,
             excerpts: by_excerpts.map(|_| Excerpts::new(events.clone())),
             reading,
+            borrows,
             spec,
             mixture,
             joins: Arc::new(joins),

@@ -5,6 +5,7 @@
 //! read-only. The daemon acts on nothing it reads from the slab, and the trainer checks every range
 //! in a message before it touches the map. The kernel identifies a client ([`credentials`]).
 
+mod batch;
 mod binning;
 pub mod checkpoint;
 pub mod clock;
@@ -41,5 +42,6 @@ pub const PROTOCOL_OLDEST: u32 = 3;
 /// [`message::Request::Mix`], [`message::Request::Share`], [`message::Request::Checkpoint`],
 /// [`message::Request::Bad`],
 /// [`message::Request::Decoded`], [`message::Request::Choose`], [`message::Request::Members`],
-/// [`message::Request::Join`], [`message::Request::Bin`], [`message::Reply::Placed`]).
+/// [`message::Request::Join`], [`message::Request::Bin`], [`message::Request::Borrow`],
+/// [`message::Reply::Placed`]).
 pub const PROTOCOL_POSITIONS: u32 = 4;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use forebay_error::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
+pub use crate::batch::{Batch, Bytes, Cause, IN_SLOT, Member, Sample, Stage};
 pub use crate::binning::{BinRule, Binning};
 use crate::checkpoint;
 pub use crate::joined::Joined;
@@ -179,6 +180,9 @@ pub enum Request {
         /// All samples that the job reads of it.
         located: Result<Located, Error>,
     },
+    /// Declares that the trainer of the next [`Request::Open`]'s job reads members where they lie
+    /// in memory of a tier, unchecked since they came there ([`Reply::Lent`]).
+    Borrow,
 }
 
 /// A piece of work on one of a job's shards, reported to a job that traces its batches.
@@ -394,6 +398,26 @@ pub enum Reply {
         /// The shard, as an index into [`Open::urls`].
         shard: u32,
     },
+    /// Memory of a tier, for a trainer that asked for it ([`Request::Borrow`]): members may lie
+    /// there. Two descriptors are attached: the memory, and the end of a pipe. The daemon uses the
+    /// memory of the session's batches for nothing else until every process has closed that end,
+    /// though the session may be over.
+    Memory {
+        /// Names the memory within the session; above [`IN_SLOT`].
+        memory: u32,
+        /// Length.
+        len: u64,
+    },
+    /// A batch as in [`Reply::Placed`], some of whose members lie in memory of a tier. They stay
+    /// there until its slot is released.
+    Lent {
+        /// The batch.
+        batch: Box<Batch>,
+        /// Byte offset of each sample in its shard.
+        offsets: Vec<u64>,
+        /// Memory of each member, of all samples that have members, in order.
+        memories: Vec<u32>,
+    },
 }
 
 /// A job's data and options.
@@ -519,29 +543,6 @@ pub struct Opened {
     pub batches: Option<u64>,
 }
 
-/// One batch and the place of each of its members.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Batch {
-    /// The run it belongs to.
-    pub run: u64,
-    /// Number in the run, counted from the run's base.
-    pub index: u64,
-    /// The slab its slot lies in.
-    pub slab: u32,
-    /// The slot to release.
-    pub slot: u64,
-    /// Names indexed by `Member::field`.
-    pub fields: Vec<String>,
-    /// The samples, in order.
-    pub samples: Vec<Sample>,
-    /// Shards that broke off before this batch: samples after the fault are not in the epoch.
-    pub errors: Vec<Error>,
-    /// The daemon's work on this batch, with times.
-    pub stages: Vec<Stage>,
-    /// Payload bytes by where they were read.
-    pub bytes: Bytes,
-}
-
 /// End of a run whose batches were all sent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunEnd {
@@ -553,111 +554,6 @@ pub struct RunEnd {
     pub samples: u64,
     /// Shards that broke off after the last batch.
     pub errors: Vec<Error>,
-}
-
-/// One sample of a batch.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
-    /// Position in the epoch's global sequence.
-    pub position: u64,
-    /// The shard, as an index into [`Open::urls`].
-    pub url: u32,
-    /// Key of the sample.
-    pub key: String,
-    /// False for padding.
-    pub valid: bool,
-    /// Members, or the reason for their absence.
-    pub members: Result<Vec<Member>, Error>,
-    /// Names of the fields present, if a requested one is missing or the sample is bad.
-    pub has: Vec<String>,
-}
-
-/// One member of a sample in the slab.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
-    /// Index into [`Batch::fields`].
-    pub field: u32,
-    /// Start in the slab.
-    pub offset: u64,
-    /// Length in bytes.
-    pub len: u64,
-}
-
-/// Payload bytes of a batch by where they were read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bytes {
-    /// Read from a tier.
-    pub tier: u64,
-    /// Copied from frames of a shard still arriving.
-    pub origin: u64,
-}
-
-/// Cause of a wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Cause {
-    /// Bytes were in flight from the origin.
-    Origin,
-    /// The shard's index was being read, or the batch's samples were being located.
-    Index,
-    /// A tier was being read and the members checked.
-    TierRead,
-    /// No stage was busy: the batch was in transit between processes, or had no slot.
-    RingEmpty,
-    /// Members were being decoded, or waited for a decode thread.
-    Decode,
-    /// Bytes were being copied to a device, or it still read the slots of earlier batches.
-    H2d,
-    /// The job waited for slab memory that other jobs held.
-    Slab,
-    /// Bytes were in flight from another node of the cluster, which may wait for the origin itself.
-    Peer,
-}
-
-impl Cause {
-    /// Every cause, in the order reports show them.
-    pub const ALL: [Self; 8] = [
-        Self::Origin,
-        Self::Index,
-        Self::TierRead,
-        Self::RingEmpty,
-        Self::Decode,
-        Self::H2d,
-        Self::Slab,
-        Self::Peer,
-    ];
-
-    /// Returns true for a wait for bytes that are not on the node.
-    #[must_use]
-    pub fn is_arrival(self) -> bool {
-        matches!(self, Self::Origin | Self::Peer)
-    }
-
-    /// Returns the cause's name in reports and metric labels.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Origin => "origin",
-            Self::Index => "index",
-            Self::TierRead => "tier_read",
-            Self::RingEmpty => "ring_empty",
-            Self::Decode => "decode",
-            Self::H2d => "h2d",
-            Self::Slab => "slab",
-            Self::Peer => "peer",
-        }
-    }
-}
-
-/// A time interval in which a batch was worked on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stage {
-    /// The stage at work. Clients older than [`crate::PROTOCOL_POSITIONS`] get
-    /// [`Cause::RingEmpty`] for [`Cause::Slab`], and [`Cause::Origin`] for [`Cause::Peer`].
-    pub cause: Cause,
-    /// Start.
-    pub start_ns: u64,
-    /// End.
-    pub end_ns: u64,
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// Bytes of a huge page of x86-64, and of arm64 with base pages of 4 KiB.
 const HUGE_PAGE: usize = 2 << 20;
@@ -52,6 +52,10 @@ impl SharedMap {
             std::mem::forget(map);
             return Err(error).doing("map shared memory");
         }
+        // A core dump of a trainer would have all shards of the node. A kernel that does not know
+        // the advice dumps them.
+        // SAFETY: the advice concerns core dumps alone, and the range is this value's.
+        let _ = unsafe { madvise(map.start.as_ptr().cast(), len, Advice::LinuxDontDump) };
         Ok(map)
     }
 

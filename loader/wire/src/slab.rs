@@ -45,7 +45,8 @@ impl Slab {
             .at("len", len));
         };
         // SAFETY: the range was checked to lie inside the mapping, which lives as long as `self`;
-        // the caller holds the slot's guard, so the daemon does not write these bytes.
+        // the caller holds the slot's guard, so the daemon does not write these bytes. Of memory of
+        // a tier, the guard holds the end of a pipe that the daemon waits for.
         Ok(unsafe { std::slice::from_raw_parts(self.0.start().as_ptr().add(offset), len) })
     }
 

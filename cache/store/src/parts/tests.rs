@@ -1,7 +1,7 @@
 //! Lives of frames: arrival, readers behind, release and failure.
 
 use forebay_shard::checksum::crc32c;
-use forebay_uring::{Arena, Region};
+use forebay_uring::{Arena, CHUNK, Region};
 use futures::FutureExt;
 
 use super::*;
@@ -220,7 +220,7 @@ fn sealed_parts_are_released_as_they_drain() {
 #[test]
 fn blocks_are_copied_across_their_borders() {
     let of = Fixture::new(3 * PART, Binding::Strong);
-    let blocks = crate::blocks::Blocks::default();
+    let blocks = crate::blocks::Blocks::new(&Region::create("blocks", CHUNK).unwrap());
     for (part, byte) in [(0, 1), (2, 3)] {
         of.arrive(part as u64, byte);
         let (frame, _) = of.parts.wait(part).unwrap().unwrap();

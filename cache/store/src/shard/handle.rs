@@ -12,6 +12,7 @@ use forebay_uring::Span;
 use super::{Placed, Progress, Shard};
 use crate::budget::Budget;
 use crate::ledger::Payer;
+use crate::lending::LendableShard;
 
 /// A shard as it is seen through an excerpt of it.
 #[derive(Debug)]
@@ -187,6 +188,12 @@ impl ShardHandle {
     /// from the origin if the tier has lost them; then the payer of this handle pays.
     pub async fn read(&self, wanted: Vec<(Range<u64>, Span)>) -> Vec<Placed> {
         self.shard.read(wanted, self).await
+    }
+
+    /// Returns the shard for a later loan, if it is whole and in memory. It may be evicted before.
+    #[must_use]
+    pub fn lendable(&self) -> Option<LendableShard> {
+        LendableShard::of(&self.shard)
     }
 
     pub(crate) fn shard(&self) -> &Arc<Shard> {

@@ -46,7 +46,7 @@ pub(super) async fn look_after(store: Weak<StoreInner>, period: Duration) {
     }
 }
 
-fn every(period: Duration) -> tokio::time::Interval {
+pub(super) fn every(period: Duration) -> tokio::time::Interval {
     let mut due = tokio::time::interval(period);
     due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     due

@@ -499,14 +499,15 @@ impl Tier {
     }
 }
 
-/// Memory of a tier without a disk.
+/// Memory of a tier without a disk. Its descriptor may leave the process.
 async fn memory(capacity: u64) -> Result<Arc<Region>> {
     if capacity == 0 {
         let what = "a memory tier is smaller than one part of 4 MiB";
         return Err(Error::new(ErrorKind::Invalid, what));
     }
     let bytes = usize::try_from(capacity).unwrap_or(usize::MAX);
-    let made = tokio::task::spawn_blocking(move || Region::create("forebay-memory-tier", bytes));
+    let make = move || Region::create_sealed("forebay-memory-tier", bytes);
+    let made = tokio::task::spawn_blocking(make);
     made.await.map_err(|_| shutting_down())?
 }
 

@@ -143,9 +143,9 @@ impl Tier {
                 let body = self.on_device(disk, file);
                 Ok((room, body, Target::Disk(target)))
             }
-            Medium::Memory(_) => {
+            Medium::Memory(arena) => {
                 let room = self.make_room(wanted, urgency, patient).await?;
-                let blocks = Arc::new(Blocks::default());
+                let blocks = Arc::new(Blocks::new(arena.region()));
                 Ok((room, Body::Memory(blocks.clone()), Target::Memory(blocks)))
             }
         }

@@ -12,7 +12,7 @@ use crate::budget::Space;
 use crate::clock;
 use crate::directory::{ObjectKey, ShardName};
 use crate::open_shards::OpenShards;
-use crate::shard::Shard;
+use crate::shard::{Body, Shard};
 use crate::shares::Provenance;
 
 /// A shard on the tier.
@@ -168,8 +168,21 @@ pub(super) fn is_idle(
     open: &OpenShards,
     opening: &HashMap<ShardName, usize>,
 ) -> bool {
+    is_idle_but_for(0, entry, open) && !opening.contains_key(&entry.name)
+}
+
+impl Entry {
+    /// Number of loans of a shard in memory.
+    pub(super) fn loans(&self) -> usize {
+        let Some(Body::Memory(blocks)) = self.kept.as_ref().map(|shard| &shard.body) else {
+            return 0;
+        };
+        blocks.loans()
+    }
+}
+
+/// Returns true if nothing but so many loans has a whole shard open.
+pub(super) fn is_idle_but_for(loans: usize, entry: &Entry, open: &OpenShards) -> bool {
     let kept = usize::from(open.contains(&entry.name)) + usize::from(entry.kept.is_some());
-    entry.state != ShardState::Arriving
-        && entry.shard.strong_count() <= kept
-        && !opening.contains_key(&entry.name)
+    entry.state != ShardState::Arriving && entry.shard.strong_count() <= kept + loans
 }

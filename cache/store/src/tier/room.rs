@@ -34,8 +34,8 @@ use crate::shares::{Charge, Provenance, Shares};
 use crate::sizes::PART_BYTES;
 
 /// Time that a needed shard waits for handles to close, while nothing arrives. A handle lasts one
-/// read. After a minute without room the device hangs, or the tier is far too small for the open
-/// shards.
+/// read, or as long as a trainer reads a batch in place. After a minute without room the device
+/// hangs, or the tier is far too small for the open shards.
 pub(super) const ROOM_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Tier {

@@ -3,7 +3,7 @@
 //! Jobs come first. One block is read at a time, into one frame, so a scrub takes a fraction
 //! of the device and holds little memory.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
@@ -17,6 +17,7 @@ use super::copy_errors::is_the_copys_fault;
 use crate::budget::Space;
 use crate::device;
 use crate::directory::{Directory, ShardName};
+use crate::shard::{Shard, ShardHandle};
 
 /// A shard with wrong bytes at rest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -56,7 +57,8 @@ pub struct Scrub {
 const FLAWS_TOLD: usize = 1000;
 
 impl Tier {
-    /// Shards to check; none in memory, which is checked at each read.
+    /// Shards to check; none in memory, which is checked all the time
+    /// ([`Tier::shards_in_memory`]).
     ///
     /// # Errors
     /// If the directory cannot be listed.
@@ -95,6 +97,19 @@ impl Tier {
             scrub.bytes_done += bytes;
             progress(scrub);
         }
+    }
+
+    /// Every whole shard in memory.
+    pub(crate) fn shards_in_memory(&self) -> Vec<Weak<Shard>> {
+        self.table().shards_in_memory()
+    }
+
+    /// Drops a shard whose bytes in memory are wrong. Its readers go to the origin from now on.
+    pub(crate) async fn drop_wrong_memory(&self, shard: ShardHandle, why: &Error) {
+        // Another reader may have found the same.
+        let _ = shard.lost.set(why.clone());
+        let Some(home) = &shard.home else { return };
+        self.drop_corrupt(shard.name(), &Arc::downgrade(&home.space), why).await;
     }
 
     /// Error of a shard at rest; none if it left meanwhile.

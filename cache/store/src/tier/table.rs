@@ -18,7 +18,7 @@ use forebay_source::Binding;
 use futures::future::{BoxFuture, Shared};
 
 use super::copy::CopyReport;
-use super::entry::{Entry, FillPace, NewEntry, ShardState, ShardUse, is_idle};
+use super::entry::{Entry, FillPace, NewEntry, ShardState, ShardUse, is_idle, is_idle_but_for};
 use super::partition::{Partition, PartitionEntry, age};
 use super::request::ReservedRoom;
 use crate::budget::Space;
@@ -196,6 +196,12 @@ impl ShardTable {
             .collect()
     }
 
+    /// Every whole shard in memory.
+    pub(super) fn shards_in_memory(&self) -> Vec<Weak<Shard>> {
+        let kept = self.entries.iter().flatten().filter_map(|entry| entry.kept.as_ref());
+        kept.map(Arc::downgrade).collect()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.names.len()
     }
@@ -270,7 +276,8 @@ impl ShardTable {
         let Some(entry) = self.get(name) else { return false };
         let ttl = self.partitions[entry.partition].rule().ttl;
         ttl.is_some_and(|ttl| age(entry.at.since, clock::now()) >= ttl)
-            && is_idle(entry, &self.open, &HashMap::new())
+            // A trainer that reads a copy in place keeps it, as others do; it is not served anew.
+            && is_idle_but_for(entry.loans(), entry, &self.open)
             && !self.claims.contains_key(name)
     }
 

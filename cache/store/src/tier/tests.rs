@@ -7,11 +7,12 @@ use std::time::SystemTime;
 use forebay_policy::Evict;
 use forebay_shard::{Index, Origin};
 use forebay_source::{Binding, Rank, Stat};
-use forebay_uring::Region;
+use forebay_uring::{CHUNK, Region};
 
 use super::leftover::above_quota;
 use super::request::{ReservedRoom, Shortage};
 use super::*;
+use crate::blocks::Blocks;
 use crate::budget::Space;
 use crate::dataset::{Cache, Dataset};
 use crate::directory::object_key;
@@ -88,7 +89,8 @@ impl MemoryTier {
         let budgets = shares.budgets(wanted.charge(&shares));
         let space = Arc::new(Space::enter(&self.tier.0.budget, budgets, PART));
         let growth = Growth::whole(Index::default(), PART);
-        let body = Body::Memory(Arc::default());
+        let memory = Region::create("test", CHUNK).unwrap();
+        let body = Body::Memory(Arc::new(Blocks::new(&memory)));
         let shard = self.tier.assemble(&wanted, growth, body, None, space.clone());
         let of = wanted.provenance();
         let room = ReservedRoom { space: space.clone(), of, unadmitted: false };

@@ -74,6 +74,7 @@ fn tier(condition: Condition, mode: Mode, counters: Counters) -> TierReport {
         writes_left_bytes: None,
         engine: None,
         pages: None,
+        lent_bytes: None,
     }
 }
 

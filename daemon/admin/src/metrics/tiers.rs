@@ -82,6 +82,15 @@ pub(super) const FAMILIES: &[Family] = &[
         each(status, |c| c.used_bytes)
     }),
     Family::gauge(
+        "forebay_tier_lent_bytes",
+        &["tier"],
+        "Bytes of shards in memory that trainers read in place; they are not evicted meanwhile.",
+        |status| {
+            let lent = |tier: &TierReport| Some(Sample::new([&tier.name], tier.lent_bytes? as f64));
+            status.tiers.iter().filter_map(lent).collect()
+        },
+    ),
+    Family::gauge(
         "forebay_tier_shards",
         &["tier"],
         "Shards on the tier, including those in flight.",

@@ -109,6 +109,9 @@ impl fmt::Display for TierLines<'_> {
             let limit = size(counters.limit_bytes);
             write!(f, "\n        other data fill the disk: it may hold {limit} now")?;
         }
+        if let Some(lent) = tier.lent_bytes.filter(|lent| *lent > 0) {
+            write!(f, "\n        trainers read {} of it in place", size(lent))?;
+        }
         if let Some(left) = tier.writes_left_bytes {
             let what = if left < 0 { "overdrawn by" } else { "left to write today:" };
             write!(f, "\n        {what} {}", size(left.unsigned_abs()))?;

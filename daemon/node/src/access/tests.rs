@@ -94,6 +94,22 @@ fn peers_are_admitted_by_group_and_socket() {
     }
 }
 
+/// The memory of a tier has files of everybody, which other admins may not be able to open.
+#[test]
+fn only_root_and_the_daemons_user_read_all() {
+    let access = Access::new(policy(false));
+    let reads_all = |who: &Credentials, at: &Door| access.admit(who, at).unwrap().reads_all;
+    let (main, pods) = (door(None, true), door(Some("pods"), false));
+    assert!(reads_all(&client(own(), &[]), &main));
+    assert!(reads_all(&client(0, &[]), &main));
+    for who in [client(9, &[1, ADMINS]), client(9, &[MEMBER]), client(9, &[VISION])] {
+        assert!(!reads_all(&who, &main), "{who:?}");
+    }
+    for who in [client(own(), &[]), client(0, &[])] {
+        assert!(!reads_all(&who, &pods), "{who:?} as a tenant");
+    }
+}
+
 /// Tenants share a node's room; that alone admits nobody.
 #[test]
 fn tenant_group_alone_grants_no_access() {

@@ -36,7 +36,7 @@ struct Entry {
     range: Range<u64>,
 }
 
-/// A lent slot, until dropped.
+/// A lent slot and the shards that its batch borrows, until dropped.
 #[derive(Debug)]
 pub(super) struct Loan {
     _lease: Arc<Lease>,
@@ -71,7 +71,7 @@ impl Lending {
     }
 
     fn enter(self: &Arc<Self>, lease: &Arc<Lease>, range: Range<u64>, spare: u64) -> Option<Loan> {
-        let slab = std::ptr::from_ref(lease.slab()) as usize;
+        let slab = lease.slab().addresses().start;
         let mut book = self.book();
         book.largest = book.largest.max(range.end - range.start);
         let of_this_slab = book.lent.iter().filter(|entry| entry.slab == slab);

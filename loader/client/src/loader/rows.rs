@@ -1,5 +1,6 @@
 //! From a raw batch to rows: what decodes becomes a row, what does not becomes an error.
 
+use std::cell::RefCell;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,7 +8,8 @@ use std::sync::atomic::Ordering;
 use forebay_decode::{BadSample, Column, Decoded, Decoder, Output, Record, Routes};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::clock::now_ns;
-use forebay_wire::message::{self, Member, Sample, SlowSample};
+use forebay_wire::message::{self, IN_SLOT, Member, Sample, SlowSample};
+use forebay_wire::slab::Slab;
 
 use super::Work;
 use super::lending::{Lending, Loan};
@@ -42,7 +44,7 @@ pub struct Batch {
     pub routes: Routes,
     /// Samples that took longest to decode; a few.
     pub slowest: Vec<SlowSample>,
-    /// Extent of the batch in the slab, if known.
+    /// Extent of the batch in its slot, if known.
     extent: Option<Range<u64>>,
 }
 
@@ -58,7 +60,7 @@ pub enum Rows {
     },
     /// Bytes to be copied out, or `None` where the sample lacks the field.
     Bytes(Vec<Option<View>>),
-    /// Bytes to be handed out as they lie in the slab.
+    /// Bytes to be handed out where they lie.
     Views(Vec<Option<View>>),
 }
 
@@ -71,32 +73,79 @@ pub struct View {
 
 #[derive(Debug)]
 enum Memory {
-    /// The daemon's slab; `loan` once the consumer has it.
-    Slab { lease: Arc<Lease>, _loan: Option<Loan> },
+    /// Memory of the daemon; `loan` once the consumer has it.
+    Mapped { map: Arc<Slab>, lease: Arc<Lease>, _loan: Option<Arc<Loan>> },
     /// A copy of the bytes of all views of one batch.
     Private(Vec<u8>),
 }
 
-impl View {
-    /// Everything from the first to the last byte of these views of one batch: one owner for all of
-    /// them.
-    pub fn covering<'a>(views: impl Iterator<Item = &'a Self>) -> Option<Self> {
-        views.fold(None, |all: Option<Self>, view| {
-            Some(match all {
-                None => view.clone(),
-                Some(mut all) => {
-                    all.range.start = all.range.start.min(view.range.start);
-                    all.range.end = all.range.end.max(view.range.end);
-                    all
+/// Extent of a batch's views in one piece of memory, which it keeps. Only the views' own bytes are
+/// theirs; those between them may belong to others.
+#[derive(Debug, Clone)]
+pub struct Extent {
+    memory: Arc<Memory>,
+    range: Range<usize>,
+}
+
+impl Extent {
+    /// Returns the extents of all views of one batch: one for each memory that has some.
+    pub fn of<'a>(views: impl Iterator<Item = &'a View>) -> Vec<Self> {
+        let mut extents: Vec<Self> = Vec::new();
+        for View { memory, range } in views {
+            match extents.iter_mut().find(|extent| Arc::ptr_eq(&extent.memory, memory)) {
+                Some(extent) => {
+                    extent.range.start = extent.range.start.min(range.start);
+                    extent.range.end = extent.range.end.max(range.end);
                 }
-            })
-        })
+                None => extents.push(Self { memory: memory.clone(), range: range.clone() }),
+            }
+        }
+        extents
     }
 
-    /// Returns its range within `all`, which covers it.
+    /// Returns the range of a view within it; none if the view lies in other memory.
     #[must_use]
-    pub fn within(&self, all: &Self) -> Range<usize> {
-        self.range.start - all.range.start..self.range.end - all.range.start
+    pub fn place(&self, view: &View) -> Option<Range<usize>> {
+        let base = self.range.start;
+        let is_here = Arc::ptr_eq(&self.memory, &view.memory);
+        is_here.then(|| view.range.start - base..view.range.end - base)
+    }
+
+    /// Returns the address of its first byte.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        let start = match &*self.memory {
+            Memory::Private(bytes) => bytes.as_ptr() as usize,
+            Memory::Mapped { map, .. } => map.addresses().start,
+        };
+        start + self.range.start
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+}
+
+/// Owners of a batch's views, one for each map.
+struct Owners {
+    lease: Arc<Lease>,
+    loan: Option<Arc<Loan>>,
+    made: Vec<(Arc<Slab>, Arc<Memory>)>,
+}
+
+impl Owners {
+    /// Returns the owner of views into a map.
+    fn of(&mut self, map: &Arc<Slab>) -> Arc<Memory> {
+        if let Some((_, memory)) = self.made.iter().find(|(made, _)| Arc::ptr_eq(made, map)) {
+            return memory.clone();
+        }
+        let (lease, _loan) = (self.lease.clone(), self.loan.clone());
+        let memory = Arc::new(Memory::Mapped { map: map.clone(), lease, _loan });
+        self.made.push((map.clone(), memory.clone()));
+        memory
     }
 }
 
@@ -106,9 +155,9 @@ impl Deref for View {
     fn deref(&self) -> &[u8] {
         match &*self.memory {
             Memory::Private(bytes) => &bytes[self.range.clone()],
-            Memory::Slab { lease, .. } => {
+            Memory::Mapped { map, .. } => {
                 let (offset, len) = (self.range.start as u64, self.range.len() as u64);
-                lease.slab().get(offset, len).expect("checked when the view was made")
+                map.get(offset, len).expect("checked when the view was made")
             }
         }
     }
@@ -124,15 +173,17 @@ impl Batch {
         });
         let views: Vec<&mut View> = views.flatten().collect();
         let Some(lease) = views.first().and_then(|view| match &*view.memory {
-            Memory::Slab { lease, .. } => Some(lease.clone()),
+            Memory::Mapped { lease, .. } => Some(lease.clone()),
             Memory::Private(_) => None,
         }) else {
             return;
         };
         if let Some(loan) = lending.lend(&lease, self.extent.clone()) {
-            let memory = Arc::new(Memory::Slab { lease, _loan: Some(loan) });
+            let mut owners = Owners { lease, loan: Some(Arc::new(loan)), made: Vec::new() };
             for view in views {
-                view.memory = memory.clone();
+                if let Memory::Mapped { map, .. } = &*view.memory {
+                    view.memory = owners.of(&map.clone());
+                }
             }
             return;
         }
@@ -150,11 +201,13 @@ impl Batch {
     }
 }
 
-/// Returns the extent of a batch's members; `None` if those of a failed sample may lie anywhere.
+/// Returns the extent of a batch's members in its slot, empty if all lie elsewhere; `None` if those
+/// of a failed sample may lie anywhere.
 fn extent(samples: &[Sample]) -> Option<Range<u64>> {
     let mut extent: Option<Range<u64>> = None;
     for sample in samples {
-        for member in sample.members.as_ref().ok()? {
+        let members = sample.members.as_ref().ok()?.iter();
+        for member in members.filter(|member| member.memory == IN_SLOT) {
             let (start, end) = (member.offset, member.offset + member.len);
             extent = Some(match extent {
                 Some(extent) => extent.start.min(start)..extent.end.max(end),
@@ -162,7 +215,7 @@ fn extent(samples: &[Sample]) -> Option<Range<u64>> {
             });
         }
     }
-    extent
+    Some(extent.unwrap_or(0..0))
 }
 
 /// Samples with their members.
@@ -285,18 +338,19 @@ impl Work {
         let mut brought = Vec::new();
         let mut errors = batch.errors;
         let (good, good_offsets) = good_samples(&batch.samples, offsets, &mut errors);
-        let slab = lease.slab();
         let fields: Vec<Vec<(&str, &[u8])>> = good
             .iter()
             .map(|(_, members)| {
-                let named = |m: &Member| Ok((name(&batch.fields, *m)?, slab.get(m.offset, m.len)?));
+                let bytes = |m: &Member| lease.map_of(m)?.get(m.offset, m.len);
+                let named = |m: &Member| Ok((name(&batch.fields, *m)?, bytes(m)?));
                 members.iter().map(named).collect()
             })
             .collect::<Result<_>>()?;
-        let memory = Arc::new(Memory::Slab { lease: lease.clone(), _loan: None });
+        let owners = Owners { lease: lease.clone(), loan: None, made: Vec::new() };
+        let owners = RefCell::new(owners);
         let view = |member: &Member| View {
-            memory: memory.clone(),
-            // `Slab::get` above proved that the range fits the map.
+            // `Lease::map_of` and `Slab::get` above proved that the range fits the map.
+            memory: owners.borrow_mut().of(lease.map_of(member).expect("found above")),
             range: member.offset as usize..(member.offset + member.len) as usize,
         };
         let (mut routes, mut slowest) = (Routes::new(), Vec::new());
@@ -313,7 +367,7 @@ impl Work {
             }
             Some(decoder) => {
                 let around = match extent(&batch.samples) {
-                    Some(extent) => slab.get(extent.start, extent.end - extent.start)?,
+                    Some(extent) => lease.slab().get(extent.start, extent.end - extent.start)?,
                     None => &[],
                 };
                 let records = self.records(&good, &fields, &good_offsets);

@@ -31,6 +31,9 @@ pub struct SessionConfig {
     pub timeout: Duration,
     /// True if shards that change during a run are served; otherwise the run ends with an error.
     pub serves_changes: bool,
+    /// True if members are read where they lie in memory of a tier, unchecked since they came
+    /// there, if the daemon lends it to this user.
+    pub borrows: bool,
     /// True if the job's commands (`pipe:…`) are run, in this process and with its rights.
     pub allow_pipe: bool,
 }
@@ -40,7 +43,7 @@ impl SessionConfig {
     #[must_use]
     pub fn new(address: Address, open: Open, timeout: Duration) -> Self {
         let (mixture, extent, chosen, joined, binning, parts) = Default::default();
-        let (serves_changes, allow_pipe) = (false, false);
+        let (serves_changes, borrows, allow_pipe) = (false, false, false);
         Self {
             address,
             open,
@@ -52,6 +55,7 @@ impl SessionConfig {
             parts,
             timeout,
             serves_changes,
+            borrows,
             allow_pipe,
         }
     }

@@ -1,10 +1,12 @@
 //! One batch: neighbouring members become runs, runs become O_DIRECT reads into the slot, and every
 //! member is checked before the trainer learns its place.
 //!
-//! A shard is held only while it is read. The facts that the batch needs about a sample are
-//! copied when its bytes have arrived.
+//! A shard is held only while it is read, or while the batch borrows it. The facts that the batch
+//! needs about a sample are copied when its bytes have arrived.
 
+mod borrowing;
 mod joining;
+mod runs;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,26 +18,21 @@ use forebay_shard::{Member, wanted_members};
 use forebay_store::{Placed, Shard, ShardHandle, Verdict};
 use forebay_uring::Span;
 use forebay_wire::clock::now_ns;
-use forebay_wire::message::{self, Batch, Bytes, Cause, Sample, Stage};
+use forebay_wire::message::{self, Batch, Bytes, Cause, IN_SLOT, Sample, Stage};
 
 use super::JobData;
 use super::awaited::Awaited;
 use super::gather::{REPLACED, WORTH_NOTING_NS, arrival, opening};
 use super::joined::Gathered;
 use super::slots::{Hold, Slot};
-
-/// Members this close on disk are read together: the gap (headers, padding, a small unneeded
-/// member) costs less than another request.
-const MERGE_GAP: u64 = 16 << 10;
+use borrowing::{Borrowed, BorrowedPlace};
+use runs::{MERGE_GAP, Part, Run, footprint, parts, runs_of};
 
 /// Field names shown when one is missing: a sample has a handful, a hostile one any number.
 const NAMES_SHOWN: usize = 16;
 
 /// Prefix of names reserved for the batch itself.
 const RESERVED: &str = "__";
-
-/// Longest run, so that one batch keeps several requests in flight.
-const RUN_LIMIT: u64 = 4 << 20;
 
 /// Copies of a shard read for one batch before its error is reported.
 const WRONG_COPIES: u32 = 2;
@@ -76,6 +73,8 @@ struct Wanted {
     /// Number of its shard.
     shard: u32,
     member: Member,
+    /// Place in memory that the batch borrows, if it lies there.
+    borrowed: Option<BorrowedPlace>,
 }
 
 impl Record {
@@ -84,32 +83,22 @@ impl Record {
         self.members.as_deref().unwrap_or_default()
     }
 
-    /// Returns the trainer's view of each member before reading, which is final for empty ones.
+    /// The same, to be changed.
+    fn wanted_mut(&mut self) -> &mut [Wanted] {
+        self.members.as_deref_mut().unwrap_or_default()
+    }
+
+    /// Returns the trainer's view of each member before reading, which is final for empty
+    /// and borrowed ones.
     fn unread(&self) -> Vec<Result<message::Member>> {
         self.wanted()
             .iter()
-            .map(|Wanted { field, member, .. }| {
-                Ok(message::Member { field: *field, offset: 0, len: member.len })
+            .map(|Wanted { field, member, borrowed, .. }| {
+                let BorrowedPlace { memory, offset } = borrowed.unwrap_or_default();
+                Ok(message::Member { field: *field, offset, len: member.len, memory })
             })
             .collect()
     }
-}
-
-/// A requested member: its sample's place in the batch, and its own place in the sample.
-#[derive(Debug, Clone, Copy)]
-struct Part {
-    sample: usize,
-    member: usize,
-}
-
-/// Neighbouring members of one shard, read together.
-#[derive(Debug)]
-struct Run {
-    shard: u32,
-    range: Range<u64>,
-    /// Bytes the read transfers: `range` widened to an alignment that every disk accepts.
-    footprint: usize,
-    parts: Vec<Part>,
 }
 
 /// A run in its slot: the place of each of its parts in the slab, or an error.
@@ -152,6 +141,8 @@ pub(super) struct Assembly {
     facts: Vec<Facts>,
     errors: Vec<Error>,
     slot: Option<Slot>,
+    /// Shards in memory that it borrows.
+    borrowed: Borrowed,
     stages: Vec<Stage>,
     /// Time at which it got its slot and could be read.
     since_ns: u64,
@@ -160,12 +151,11 @@ pub(super) struct Assembly {
 impl Assembly {
     /// Makes batch `index` of `run`, of which only the places are known yet.
     pub(super) fn new(job: Arc<JobData>, run: u64, index: u64, places: &[SamplePlace]) -> Self {
-        let missing = || Error::new(ErrorKind::Corrupt, "the shard ends before this sample");
         let record = |place: &SamplePlace| Record {
             place: *place,
             key: String::new(),
             offset: 0,
-            members: Err(missing().at("url", job.url(place.shard)).at("sample", place.ordinal)),
+            members: Err(missing(&job, place)),
             has: Vec::new(),
             gathered: Gathered::default(),
         };
@@ -178,6 +168,7 @@ impl Assembly {
             facts: Vec::new(),
             errors: Vec::new(),
             slot: None,
+            borrowed: Borrowed::default(),
             stages: Vec::new(),
             since_ns: 0,
             job,
@@ -191,6 +182,7 @@ impl Assembly {
 
     /// Records the places of the batch's samples of `shard`, or that it is `broken`.
     pub(super) fn capture(&mut self, number: u32, shard: &ShardHandle, broken: Option<&Error>) {
+        self.may_borrow(number, shard);
         self.facts.push(Facts {
             shard: number,
             verdict: shard.verdict().clone(),
@@ -216,6 +208,7 @@ impl Assembly {
                                 field: number_of(&mut self.fields, name),
                                 shard: number,
                                 member: *member,
+                                borrowed: None,
                             };
                             Ok(members.into_iter().map(of).collect())
                         }
@@ -237,6 +230,7 @@ impl Assembly {
     /// needs more than `limit` bytes of memory is bad, since no smaller batch would help.
     pub(super) fn plan_reads(&mut self, errors: Vec<Error>, limit: usize) {
         self.errors = errors;
+        self.borrow();
         let by_ranges: Vec<u32> = {
             let facts = self.facts.iter().filter(|facts| facts.is_by_ranges);
             facts.map(|facts| facts.shard).collect()
@@ -280,6 +274,12 @@ impl Assembly {
         footprint(&self.runs)
     }
 
+    /// Returns about the slab memory that the batch would need if all its members were copied, as
+    /// those of later batches may be.
+    pub(super) fn copied_bytes(&self) -> usize {
+        self.bytes().saturating_add(self.borrowed.copied_bytes)
+    }
+
     pub(super) fn take_slot(&mut self, slot: Slot, stages: Vec<Stage>) {
         self.slot = Some(slot);
         self.stages = stages;
@@ -293,7 +293,6 @@ impl Assembly {
     /// If a shard can no longer be read; the error of a sample is stored in its place.
     pub(super) async fn read(mut self) -> Result<(Batch, Vec<u64>, Hold)> {
         let mut slot = self.slot.take().expect("a batch is read after it got its slot");
-        let mut bytes = Bytes::default();
         let mut spans = Vec::with_capacity(self.runs.len());
         let (mut checked_runs, mut waited) = self.read_runs(slot.span.take()).await?;
         for _ in 0..LOST_COPIES {
@@ -308,6 +307,7 @@ impl Assembly {
             (checked_runs, waited) = self.read_runs(slot.span.take()).await?;
             waited.extend(earlier);
         }
+        let mut bytes = Bytes { tier: self.announce_borrowed().await?, origin: 0 };
         let mut members: Vec<Vec<Result<message::Member>>> =
             self.records.iter().map(Record::unread).collect();
         for Checked { run, placed, members: checked, .. } in checked_runs {
@@ -339,7 +339,8 @@ impl Assembly {
             stages: self.stages,
             bytes,
         };
-        Ok((batch, offsets, Hold { _spans: spans, _right: slot.right }))
+        let loans = self.borrowed.into_loans();
+        Ok((batch, offsets, Hold { _spans: spans, _loans: loans, _right: slot.right }))
     }
 
     /// Returns the shards with members that are not where another node said.
@@ -361,6 +362,10 @@ impl Assembly {
         let mut firsts: Vec<_> = misled.iter().map(|shard| job.joins.first_of(*shard)).collect();
         firsts.dedup();
         for first in firsts {
+            // A copy that ends before a sample leaves it as it is.
+            for record in self.records.iter_mut().filter(|record| record.place.shard == first) {
+                record.members = Err(missing(&job, &record.place));
+            }
             let mut parts = job.joins.parts(first).peekable();
             if parts.peek().is_none() {
                 let shard = self.open(first, self.samples_of(first), &mut stages).await?;
@@ -570,19 +575,26 @@ impl Assembly {
         let mut check = |part: &Part| {
             let record = &self.records[part.sample];
             let members = record.members.as_ref().map_err(Clone::clone)?;
-            let Wanted { field, shard, member } = members[part.member];
+            let Wanted { field, shard, member, .. } = members[part.member];
             let offset = placed.check(&member).map_err(|error| {
                 error
                     .at("url", self.job.url(shard))
                     .at("key", &record.key)
                     .at("field", &self.fields[field as usize])
             })?;
-            Ok(message::Member { field, offset: offset as u64, len: member.len })
+            Ok(message::Member { field, offset: offset as u64, len: member.len, memory: IN_SLOT })
         };
         let members = self.runs[run].parts.iter().map(&mut check).collect();
         placed.end_checks();
         Checked { run, placed, members, is_hearsay: false }
     }
+}
+
+/// Returns the error of a sample that its shard does not have.
+fn missing(job: &JobData, place: &SamplePlace) -> Error {
+    Error::new(ErrorKind::Corrupt, "the shard ends before this sample")
+        .at("url", job.url(place.shard))
+        .at("sample", place.ordinal)
 }
 
 /// Makes the stage of a wait for an origin that ends now.
@@ -612,52 +624,12 @@ fn cut(start_ns: u64, end_ns: u64, mut waited: Vec<Stage>) -> Vec<Stage> {
     stages
 }
 
-/// Returns the parts to read of the batch's `sample`-th sample; empty members have none.
-fn parts(sample: usize, record: &Record) -> impl Iterator<Item = (u32, Range<u64>, Part)> {
-    let members = record.wanted().iter().enumerate();
-    members.filter(|(_, wanted)| wanted.member.len > 0).map(move |(at, wanted)| {
-        let Wanted { shard, member, .. } = wanted;
-        (*shard, member.offset..member.end(), Part { sample, member: at })
-    })
-}
-
 /// Returns the error of a sample that its shard's index calls bad.
 fn unusable(why: &dyn std::fmt::Display, shard: &Shard, key: &str, offset: u64) -> Error {
     Error::new(ErrorKind::BadSample, format!("the sample cannot be used: {why}"))
         .at("url", shard.url())
         .at("key", key)
         .at("offset", offset)
-}
-
-/// Groups all parts into reads, in the order of shards and offsets. `gap` is the number of unneeded
-/// bytes between two parts of a shard that cost less than another request.
-fn runs_of(mut parts: Vec<(u32, Range<u64>, Part)>, gap: impl Fn(u32) -> u64) -> Vec<Run> {
-    parts.sort_by_key(|(shard, range, _)| (*shard, range.start));
-    let mut runs: Vec<Run> = Vec::new();
-    for (shard, range, part) in parts {
-        match runs.last_mut() {
-            Some(run)
-                if run.shard == shard
-                    && range.start <= run.range.end.saturating_add(gap(shard))
-                    && range.end - run.range.start <= RUN_LIMIT =>
-            {
-                run.range.end = run.range.end.max(range.end);
-                run.parts.push(part);
-            }
-            _ => runs.push(Run { shard, range, footprint: 0, parts: vec![part] }),
-        }
-    }
-    for run in &mut runs {
-        let transferred = Shard::footprint(&run.range);
-        let bytes = transferred.end - transferred.start;
-        run.footprint = usize::try_from(bytes).expect("a run lies in a shard");
-    }
-    runs
-}
-
-/// Returns the slab memory that runs need.
-fn footprint(runs: &[Run]) -> usize {
-    runs.iter().map(|run| run.footprint).sum()
 }
 
 /// Returns the number of a field in the batch; a new name gets the next one.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_store::ShardLoan;
 use forebay_uring::{Arena, CHUNK, Engine, Region, Span};
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{Batch, Cause, NO_OTHERS, Stage};
@@ -18,6 +19,7 @@ use tokio::task::JoinHandle;
 
 use super::Event;
 use super::awaited::{Awaited, GATHERED, Waits};
+use super::shared_memory::{SharedMemory, keep_until_unused};
 use super::slab_memory::{Grant, SlabMemory};
 
 /// Time a slab waits for memory that its own trainer still uses. Batches return as they are
@@ -70,10 +72,11 @@ pub(super) struct Right {
     _credit: OwnedSemaphorePermit,
 }
 
-/// Owner of a lent slot's memory.
+/// Owner of a lent slot's memory, and of shards that the batch borrows.
 #[derive(Debug)]
 pub(super) struct Hold {
     pub(super) _spans: Vec<Span>,
+    pub(super) _loans: Vec<ShardLoan>,
     pub(super) _right: Right,
 }
 
@@ -159,6 +162,8 @@ pub(crate) struct Slots {
     events: mpsc::Sender<Event>,
     waits: Arc<Waits>,
     state: Mutex<SlotState>,
+    /// Memory of tiers that the trainer knows; the first is number 1.
+    shared: tokio::sync::Mutex<Vec<SharedMemory>>,
 }
 
 impl Slots {
@@ -172,7 +177,8 @@ impl Slots {
     ) -> Self {
         let credits = Arc::new(Semaphore::new(prefetch as usize));
         let state = Mutex::default();
-        Self { engines, memory, prefetch, patience, credits, events, waits, state }
+        let shared = tokio::sync::Mutex::default();
+        Self { engines, memory, prefetch, patience, credits, events, waits, state, shared }
     }
 
     /// Returns the size of the largest batch that an otherwise empty memory can hold.
@@ -180,13 +186,15 @@ impl Slots {
         self.memory.limit() / CHUNK * CHUNK
     }
 
-    /// Takes `bytes` for the next batch, waiting until the trainer has made room.
-    pub(super) async fn lease(&self, bytes: usize) -> Result<Slot> {
+    /// Takes `bytes` for the next batch, waiting until the trainer has made room, of a slab for
+    /// batches of `usual` bytes.
+    pub(super) async fn lease(&self, bytes: usize, usual: usize) -> Result<Slot> {
         let closed = |_| Error::new(ErrorKind::Closed, "the session ended");
         let listed = self.waits.begin(GATHERED, Awaited::Slot);
         let credit = self.credits.clone().acquire_owned().await.map_err(closed)?;
         drop(listed);
-        let slab = self.slab_for(bytes).await?;
+        let usual = if usual > self.largest() { bytes } else { usual };
+        let slab = self.slab_for(bytes.max(usual)).await?;
         let listed = self.waits.begin(GATHERED, Awaited::Slot);
         let span = match bytes {
             0 => None,
@@ -203,6 +211,9 @@ impl Slots {
     /// Takes other memory for a batch whose slot a device keeps. It does not wait for memory: later
     /// batches may hold what there is.
     pub(super) async fn replace(&self, slot: Slot, bytes: usize) -> Result<Slot> {
+        if bytes == 0 {
+            return Ok(slot);
+        }
         let each = bytes.max(1).next_multiple_of(CHUNK);
         let (grant, _) = self.memory.take(each, 1).ok_or_else(|| {
             Error::new(ErrorKind::Unavailable, "no slab memory is left beside that a disk keeps")
@@ -224,6 +235,28 @@ impl Slots {
         let mut state = self.state();
         state.lent.insert((batch.slab, batch.slot), hold);
         state.note_lent(&batch.stages);
+    }
+
+    /// Returns the trainer's number of memory of a tier, after announcing memory that is new.
+    ///
+    /// # Errors
+    /// `Closed` if the trainer is gone.
+    pub(super) async fn share(&self, region: &Arc<Region>) -> Result<u32> {
+        let mut shared = self.shared.lock().await;
+        let known = shared.iter().position(|known| known.is_of(region));
+        let at = known.unwrap_or(shared.len());
+        let memory = u32::try_from(at + 1).expect("a node has a handful of tiers");
+        if known.is_none() {
+            let (new, line) = SharedMemory::new(region)?;
+            self.send(Event::Memory { memory, region: region.clone(), line }).await?;
+            shared.push(new);
+        }
+        Ok(memory)
+    }
+
+    async fn send(&self, event: Event) -> Result<()> {
+        let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
+        self.events.send(event).await.map_err(gone)
     }
 
     /// Returns the time since the last call in which the trainer had no batch because the next one
@@ -411,14 +444,20 @@ impl Slots {
         let arena = Arena::new(region.clone());
         let slab = Slab { number, arena, batches, grant: Arc::new(grant) };
         tracing::debug!(slab = number, bytes = region.len(), batches, "made a slab");
-        let event = Event::Slab { slab: number, region, batches };
-        let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
-        self.events.send(event).await.map_err(gone)?;
+        self.send(Event::Slab { slab: number, region, batches }).await?;
         Ok(slab)
     }
 
     fn state(&self) -> MutexGuard<'_, SlotState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let loans = state.lent.drain().flat_map(|(_, hold)| hold._loans).collect();
+        keep_until_unused(loans, std::mem::take(self.shared.get_mut()));
     }
 }
 
@@ -467,9 +506,9 @@ mod tests {
     #[tokio::test]
     async fn larger_slab_waits_for_memory_of_its_predecessor() {
         let (slots, _events) = slots(4 * CHUNK, 2);
-        let small = slots.lease(CHUNK / 2).await.unwrap();
+        let small = slots.lease(CHUNK / 2, 0).await.unwrap();
         assert_eq!(slots.memory.used(), 2 * CHUNK);
-        let mut large = pin!(slots.lease(3 * CHUNK));
+        let mut large = pin!(slots.lease(3 * CHUNK, 0));
         let mut poll = || large.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(poll().is_pending());
         assert!(poll().is_pending(), "the small one is still in use");
@@ -484,8 +523,8 @@ mod tests {
     #[tokio::test]
     async fn batch_larger_than_all_memory_is_full_at_once() {
         let (slots, _events) = slots(4 * CHUNK, 2);
-        drop(slots.lease(CHUNK / 2).await.unwrap());
-        let error = slots.lease(5 * CHUNK).await.unwrap_err();
+        drop(slots.lease(CHUNK / 2, 0).await.unwrap());
+        let error = slots.lease(5 * CHUNK, 0).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Full, "{error}");
         assert_eq!(slots.memory.used(), 0, "the slab that was too small is gone");
     }
@@ -493,14 +532,15 @@ mod tests {
     #[tokio::test]
     async fn jobs_wait_for_slab_memory_of_others_in_turn() {
         let (holder, _events) = slots(4 * CHUNK, 1);
-        let held = holder.lease(3 * CHUNK).await.unwrap();
+        let held = holder.lease(3 * CHUNK, 0).await.unwrap();
         let [large, small] = [0; 2].map(|_| {
-            let (slots, events) = slots(0, 1);
-            (Slots { memory: holder.memory.clone(), ..slots }, events)
+            let (mut slots, events) = slots(0, 1);
+            slots.memory = holder.memory.clone();
+            (slots, events)
         });
         let waits = large.0.waits.clone();
-        let mut large = pin!(large.0.lease(4 * CHUNK));
-        let mut small = pin!(small.0.lease(CHUNK));
+        let mut large = pin!(large.0.lease(4 * CHUNK, 0));
+        let mut small = pin!(small.0.lease(CHUNK, 0));
         let mut context = Context::from_waker(Waker::noop());
         assert!(large.as_mut().poll(&mut context).is_pending());
         assert_eq!(waits.first().map(|wait| wait.awaited()), Some(Awaited::Slab));
@@ -546,13 +586,13 @@ mod tests {
             Ok(Event::Slab { slab, region, batches }) => (slab, region.len() >> 20, batches),
             other => panic!("{other:?}"),
         };
-        let first = slots.lease(BATCH).await.unwrap();
+        let first = slots.lease(BATCH, 0).await.unwrap();
         assert_eq!((first.slab, announced()), (1, (1, 20, NO_OTHERS)));
-        let second = slots.lease(BATCH).await.unwrap();
+        let second = slots.lease(BATCH, 0).await.unwrap();
         assert_eq!((second.slab, announced()), (2, (2, 40, 2)));
         drop(first);
         assert_eq!(slots.memory.used(), 40 << 20, "the first batch's goes back with it");
-        assert_eq!(slots.lease(BATCH).await.unwrap().slab, 2);
+        assert_eq!(slots.lease(BATCH, 0).await.unwrap().slab, 2);
     }
 
     /// The first batch takes the slab that was made while its samples came.
@@ -569,7 +609,7 @@ mod tests {
             slots.make_early(BATCH);
             assert_eq!(slots.memory.used() >> 20, expected.0, "once");
             // Room for a quarter more than was suggested.
-            let first = slots.lease(BATCH / 4 * 5).await.unwrap();
+            let first = slots.lease(BATCH / 4 * 5, 0).await.unwrap();
             let Ok(Event::Slab { slab: 1, region, batches }) = events.try_recv() else {
                 panic!("no slab")
             };
@@ -586,7 +626,7 @@ mod tests {
         let (slots, mut events) = slots(8 * CHUNK, 2);
         slots.make_early(CHUNK);
         assert_eq!(slots.memory.used(), 4 * CHUNK);
-        assert_eq!(slots.lease(3 * CHUNK).await.unwrap().slab, 1);
+        assert_eq!(slots.lease(3 * CHUNK, 0).await.unwrap().slab, 1);
         assert_eq!(slots.memory.used(), 8 * CHUNK);
         assert!(matches!(events.try_recv(), Ok(Event::Slab { slab: 1, .. })));
         let (new, _events) = self::slots(8 * CHUNK, 2);
@@ -610,8 +650,8 @@ mod tests {
     #[tokio::test]
     async fn first_batch_shares_the_slab_if_memory_is_short() {
         let (slots, _events) = slots(59 << 20, 2);
-        let first = slots.lease(16 << 20).await.unwrap();
-        let second = slots.lease(16 << 20).await.unwrap();
+        let first = slots.lease(16 << 20, 0).await.unwrap();
+        let second = slots.lease(16 << 20, 0).await.unwrap();
         assert_eq!((first.slab, second.slab), (1, 1));
     }
 }

@@ -2,7 +2,7 @@
 
 use forebay_error::{Error, Result};
 use forebay_shard::Member;
-use forebay_store::Shard;
+use forebay_store::ShardHandle;
 
 use super::super::joined::{Gathered, Part, Requested, full_name, keys_differ};
 use super::{Assembly, Facts, NAMES_SHOWN, Wanted, number_of, unusable};
@@ -13,9 +13,10 @@ impl Assembly {
     pub(in super::super) fn capture_part(
         &mut self,
         part: Part<'_>,
-        shard: &Shard,
+        shard: &ShardHandle,
         broken: Option<&Error>,
     ) -> bool {
+        self.may_borrow(part.shard, shard);
         self.facts.push(Facts {
             shard: part.shard,
             verdict: shard.verdict().clone(),
@@ -107,6 +108,7 @@ impl Assembly {
                 field: number_of(&mut self.fields, &name),
                 shard,
                 member,
+                borrowed: None,
             };
             record.members = Ok(members.into_iter().map(of).collect());
         }

@@ -1,0 +1,97 @@
+"""Samples of a memory tier, which batches read in place."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+import forebay
+from conftest import node_daemon, pixels, sample
+
+FIELDS = {
+    "image": forebay.Image("png", size=(6, 8)),
+    "label": forebay.Int("cls"),
+    "text": forebay.Text("txt"),
+    "array": forebay.Npy("npy"),
+    "bytes": forebay.Bytes("bin"),
+    "view": forebay.Bytes("bin", copy=False),
+    "other": forebay.Bytes("npy", copy=False),
+    "missing": forebay.Bytes("nix", optional=True, copy=False),
+}
+
+
+@pytest.fixture
+def socket(tmp_path: Path) -> Iterator[str]:
+    """Socket of a daemon that caches in memory alone."""
+    socket, config = tmp_path / "d.sock", tmp_path / "forebay.toml"
+    config.write_text(
+        f'[daemon]\nsocket = "{socket}"\nmemory = "512MiB"\n'
+        '[[tier]]\nname = "ram"\nclass = "memory"\ncapacity = "64MiB"\n'
+    )
+    with node_daemon(config):
+        yield str(socket)
+
+
+def lent_bytes(socket: str) -> int:
+    """Return the bytes of shards that trainers read in place."""
+    main = "from forebay._cli import main; main()"
+    command = [sys.executable, "-c", main, "status", "--json", "--daemon", f"unix:{socket}"]
+    status = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    (tier,) = status["tiers"]
+    lent: int = tier["lent_bytes"]
+    return lent
+
+
+def check(batch: dict[str, Any]) -> None:
+    """Check every field of a batch."""
+    for row, key in enumerate(batch["__key__"]):
+        number = int(key[1:])
+        fields = sample(number)[1]
+        assert (batch["image"][row] == pixels(number)).all()
+        assert batch["label"][row] == number
+        assert batch["text"][row] == fields["txt"].decode()
+        assert (batch["array"][row] == number).all()
+        assert batch["bytes"][row] == batch["view"][row] == fields["bin"]
+        assert batch["view"][row].readonly
+        assert numpy.frombuffer(batch["other"][row], "u1").tobytes() == fields["npy"]
+        assert batch["missing"][row] is None
+
+
+@pytest.mark.parametrize("verify", ["arrival", "always"])
+def test_every_field_is_right_whatever_memory_it_lies_in(
+    make: Callable[..., Any], socket: str, verify: str
+) -> None:
+    """Batches come from arriving shards, from memory, and from the slab."""
+    loader = make(batch_size=7, fields=FIELDS, daemon=f"unix:{socket}", verify=verify)
+    for _ in range(3):
+        batches = list(loader)
+        assert sum(len(batch["label"]) for batch in batches) == 60
+        # Kept batches stay right, beyond those that may be views.
+        for batch in batches:
+            check(batch)
+
+
+def test_kept_views_outlive_their_loader(make: Callable[..., Any], socket: str) -> None:
+    """Views keep the memory, and the shard stays on its tier meanwhile."""
+    loader = make(batch_size=7, fields=FIELDS, daemon=f"unix:{socket}")
+    assert sum(len(batch["label"]) for batch in loader) == 60
+    copies = loader.stats()["private_copies"]
+    kept = next(iter(loader))
+    assert loader.stats()["private_copies"] == copies
+    views = list(kept["view"])
+    loader.close()
+    assert lent_bytes(socket) > 0
+    check(kept)
+    assert [bytes(view) for view in views] == [sample(number)[1]["bin"] for number in range(7)]
+
+
+def test_verify_takes_one_of_two_words(make: Callable[..., Any]) -> None:
+    with pytest.raises(forebay.Invalid, match="verify"):
+        make(verify="never")
