@@ -16,7 +16,7 @@ import forebay
 from conftest import node_daemon, pixels, sample
 
 FIELDS = {
-    "image": forebay.Image("png", size=(6, 8)),
+    "image": forebay.Image("png", layout="NHWC"),
     "label": forebay.Int("cls"),
     "text": forebay.Text("txt"),
     "array": forebay.Npy("npy"),

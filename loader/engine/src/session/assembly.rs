@@ -274,12 +274,6 @@ impl Assembly {
         footprint(&self.runs)
     }
 
-    /// Returns about the slab memory that the batch would need if all its members were copied, as
-    /// those of later batches may be.
-    pub(super) fn copied_bytes(&self) -> usize {
-        self.bytes().saturating_add(self.borrowed.copied_bytes)
-    }
-
     pub(super) fn take_slot(&mut self, slot: Slot, stages: Vec<Stage>) {
         self.slot = Some(slot);
         self.stages = stages;

@@ -76,7 +76,7 @@ impl Gatherer {
         assembly.plan_reads(errors, self.job.slots.largest());
         // From here on it waits for its trainer, which is no stage, or for memory of other jobs.
         let mut stages = stages.finish();
-        let mut slot = self.job.slots.lease(assembly.bytes(), assembly.copied_bytes()).await?;
+        let mut slot = self.job.slots.lease(assembly.bytes()).await?;
         stages.extend(slot.waited.take());
         assembly.take_slot(slot, stages);
         Ok(assembly)

@@ -186,15 +186,13 @@ impl Slots {
         self.memory.limit() / CHUNK * CHUNK
     }
 
-    /// Takes `bytes` for the next batch, waiting until the trainer has made room, of a slab for
-    /// batches of `usual` bytes.
-    pub(super) async fn lease(&self, bytes: usize, usual: usize) -> Result<Slot> {
+    /// Takes `bytes` for the next batch, waiting until the trainer has made room.
+    pub(super) async fn lease(&self, bytes: usize) -> Result<Slot> {
         let closed = |_| Error::new(ErrorKind::Closed, "the session ended");
         let listed = self.waits.begin(GATHERED, Awaited::Slot);
         let credit = self.credits.clone().acquire_owned().await.map_err(closed)?;
         drop(listed);
-        let usual = if usual > self.largest() { bytes } else { usual };
-        let slab = self.slab_for(bytes.max(usual)).await?;
+        let slab = self.slab_for(bytes).await?;
         let listed = self.waits.begin(GATHERED, Awaited::Slot);
         let span = match bytes {
             0 => None,
@@ -506,9 +504,9 @@ mod tests {
     #[tokio::test]
     async fn larger_slab_waits_for_memory_of_its_predecessor() {
         let (slots, _events) = slots(4 * CHUNK, 2);
-        let small = slots.lease(CHUNK / 2, 0).await.unwrap();
+        let small = slots.lease(CHUNK / 2).await.unwrap();
         assert_eq!(slots.memory.used(), 2 * CHUNK);
-        let mut large = pin!(slots.lease(3 * CHUNK, 0));
+        let mut large = pin!(slots.lease(3 * CHUNK));
         let mut poll = || large.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(poll().is_pending());
         assert!(poll().is_pending(), "the small one is still in use");
@@ -523,8 +521,8 @@ mod tests {
     #[tokio::test]
     async fn batch_larger_than_all_memory_is_full_at_once() {
         let (slots, _events) = slots(4 * CHUNK, 2);
-        drop(slots.lease(CHUNK / 2, 0).await.unwrap());
-        let error = slots.lease(5 * CHUNK, 0).await.unwrap_err();
+        drop(slots.lease(CHUNK / 2).await.unwrap());
+        let error = slots.lease(5 * CHUNK).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Full, "{error}");
         assert_eq!(slots.memory.used(), 0, "the slab that was too small is gone");
     }
@@ -532,15 +530,15 @@ mod tests {
     #[tokio::test]
     async fn jobs_wait_for_slab_memory_of_others_in_turn() {
         let (holder, _events) = slots(4 * CHUNK, 1);
-        let held = holder.lease(3 * CHUNK, 0).await.unwrap();
+        let held = holder.lease(3 * CHUNK).await.unwrap();
         let [large, small] = [0; 2].map(|_| {
             let (mut slots, events) = slots(0, 1);
             slots.memory = holder.memory.clone();
             (slots, events)
         });
         let waits = large.0.waits.clone();
-        let mut large = pin!(large.0.lease(4 * CHUNK, 0));
-        let mut small = pin!(small.0.lease(CHUNK, 0));
+        let mut large = pin!(large.0.lease(4 * CHUNK));
+        let mut small = pin!(small.0.lease(CHUNK));
         let mut context = Context::from_waker(Waker::noop());
         assert!(large.as_mut().poll(&mut context).is_pending());
         assert_eq!(waits.first().map(|wait| wait.awaited()), Some(Awaited::Slab));
@@ -586,13 +584,13 @@ mod tests {
             Ok(Event::Slab { slab, region, batches }) => (slab, region.len() >> 20, batches),
             other => panic!("{other:?}"),
         };
-        let first = slots.lease(BATCH, 0).await.unwrap();
+        let first = slots.lease(BATCH).await.unwrap();
         assert_eq!((first.slab, announced()), (1, (1, 20, NO_OTHERS)));
-        let second = slots.lease(BATCH, 0).await.unwrap();
+        let second = slots.lease(BATCH).await.unwrap();
         assert_eq!((second.slab, announced()), (2, (2, 40, 2)));
         drop(first);
         assert_eq!(slots.memory.used(), 40 << 20, "the first batch's goes back with it");
-        assert_eq!(slots.lease(BATCH, 0).await.unwrap().slab, 2);
+        assert_eq!(slots.lease(BATCH).await.unwrap().slab, 2);
     }
 
     /// The first batch takes the slab that was made while its samples came.
@@ -609,7 +607,7 @@ mod tests {
             slots.make_early(BATCH);
             assert_eq!(slots.memory.used() >> 20, expected.0, "once");
             // Room for a quarter more than was suggested.
-            let first = slots.lease(BATCH / 4 * 5, 0).await.unwrap();
+            let first = slots.lease(BATCH / 4 * 5).await.unwrap();
             let Ok(Event::Slab { slab: 1, region, batches }) = events.try_recv() else {
                 panic!("no slab")
             };
@@ -626,7 +624,7 @@ mod tests {
         let (slots, mut events) = slots(8 * CHUNK, 2);
         slots.make_early(CHUNK);
         assert_eq!(slots.memory.used(), 4 * CHUNK);
-        assert_eq!(slots.lease(3 * CHUNK, 0).await.unwrap().slab, 1);
+        assert_eq!(slots.lease(3 * CHUNK).await.unwrap().slab, 1);
         assert_eq!(slots.memory.used(), 8 * CHUNK);
         assert!(matches!(events.try_recv(), Ok(Event::Slab { slab: 1, .. })));
         let (new, _events) = self::slots(8 * CHUNK, 2);
@@ -650,8 +648,8 @@ mod tests {
     #[tokio::test]
     async fn first_batch_shares_the_slab_if_memory_is_short() {
         let (slots, _events) = slots(59 << 20, 2);
-        let first = slots.lease(16 << 20, 0).await.unwrap();
-        let second = slots.lease(16 << 20, 0).await.unwrap();
+        let first = slots.lease(16 << 20).await.unwrap();
+        let second = slots.lease(16 << 20).await.unwrap();
         assert_eq!((first.slab, second.slab), (1, 1));
     }
 }

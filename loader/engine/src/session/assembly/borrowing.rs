@@ -20,9 +20,6 @@ pub(super) struct BorrowedPlace {
     pub(super) offset: u64,
 }
 
-/// Memory of a copied member beside its bytes: headers and padding that are read with it.
-const BESIDE_MEMBER: u64 = 1 << 10;
-
 /// Shards that a batch borrows, by number.
 #[derive(Debug, Default)]
 pub(super) struct Borrowed {
@@ -30,8 +27,6 @@ pub(super) struct Borrowed {
     /// other shards keeps none.
     lendable: HashMap<u32, LendableShard>,
     loans: HashMap<u32, ShardLoan>,
-    /// Memory that all borrowed members would take in a slot.
-    pub(super) copied_bytes: usize,
 }
 
 impl Borrowed {
@@ -56,10 +51,10 @@ impl Assembly {
     /// Borrows shards, and sets the places of all members that lie in their memory. Loans that have
     /// none are returned.
     pub(super) fn borrow(&mut self) {
-        let Borrowed { lendable, loans, copied_bytes } = &mut self.borrowed;
+        let Borrowed { lendable, loans } = &mut self.borrowed;
         let lent = lendable.iter().filter_map(|(shard, of)| Some((*shard, of.lend()?)));
         *loans = lent.collect();
-        let (mut used, mut bytes) = (HashSet::new(), 0);
+        let mut used = HashSet::new();
         for wanted in self.records.iter_mut().flat_map(Record::wanted_mut) {
             let range = wanted.member.offset..wanted.member.end();
             let loan = loans.get(&wanted.shard).filter(|_| !range.is_empty());
@@ -67,11 +62,9 @@ impl Assembly {
             wanted.borrowed = place.map(|offset| BorrowedPlace { memory: IN_SLOT, offset });
             if wanted.borrowed.is_some() {
                 used.insert(wanted.shard);
-                bytes += wanted.member.len + BESIDE_MEMBER;
             }
         }
         loans.retain(|shard, _| used.contains(shard));
-        *copied_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     }
 
     /// Announces all borrowed memory to the trainer, and sets its number in the members' places.
