@@ -43,8 +43,8 @@ def test_links_deliver_the_bytes_they_name(make, linked):
         for _ in range(2):
             rows = [row for batch in loader for row in zip(batch["jpg"], batch["cls"], strict=True)]
             assert rows == [(b"the image" * 3000, str(n).encode()) for n in range(3)]
-    samples = forebay.IndexedDataset(url, fields={"jpg": forebay.Bytes("jpg")})
-    assert samples[2]["jpg"] == b"the image" * 3000
+    with forebay.IndexedDataset(url, fields={"jpg": forebay.Bytes("jpg")}) as samples:
+        assert samples[2]["jpg"] == b"the image" * 3000
 
 
 @pytest.mark.parametrize("fields", [None, {"label": forebay.Int("cls")}], ids=["all", "label"])
