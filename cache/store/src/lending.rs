@@ -31,8 +31,11 @@ impl LendableShard {
             return None;
         }
         let Body::Memory(blocks) = &handle.body else { return None };
-        let (lent, blocks) = (blocks.lend(&handle.home.as_ref()?.space)?, blocks.clone());
-        Some(ShardLoan { _lent: lent, blocks, handle })
+        let (home, blocks) = (handle.home.as_ref()?, blocks.clone());
+        let lent = blocks.lend(&home.space)?;
+        // It may have been evicted just before the handle was there.
+        let is_kept = home.keeper.upgrade()?.keeps(&handle);
+        is_kept.then_some(ShardLoan { _lent: lent, blocks, handle })
     }
 }
 

@@ -70,6 +70,9 @@ pub(crate) trait Keeper: Send + Sync {
 
     /// Returns true if the device does not answer.
     fn is_silent(&self) -> bool;
+
+    /// Returns true if this copy of the shard was not evicted.
+    fn keeps(&self, shard: &Shard) -> bool;
 }
 
 /// An open shard.

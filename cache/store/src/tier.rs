@@ -216,6 +216,11 @@ impl Keeper for TierInner {
     fn is_silent(&self) -> bool {
         self.health.is_silent()
     }
+
+    fn keeps(&self, shard: &Shard) -> bool {
+        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        table.get(shard.name()).is_some_and(|entry| entry.holds(shard))
+    }
 }
 
 impl Tier {

@@ -14,12 +14,29 @@ use crate::connection::Connection;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Memories(Vec<(u32, LentMemory)>);
 
-/// Memory of a tier, mapped. The daemon writes nothing over what it lent of it while the line is
-/// held, by whichever process.
+/// Memory of a tier, mapped. The daemon writes nothing over what it lent of it while this process
+/// holds the line.
 #[derive(Debug, Clone)]
 struct LentMemory {
     map: Arc<Slab>,
-    _line: Arc<OwnedFd>,
+    _line: Arc<Line>,
+}
+
+/// Line to a daemon that waits for the end of all reads of its memory.
+#[derive(Debug)]
+struct Line {
+    end: OwnedFd,
+    made_in: Generation,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        // A forked child has the end, too, and would keep it open for as long as it lives.
+        if self.made_in.is_now() {
+            // A daemon that is gone waits for nothing. The pipe is empty, so this does not wait.
+            let _ = rustix::io::write(&self.end, &[1]);
+        }
+    }
 }
 
 impl Memories {
@@ -27,7 +44,10 @@ impl Memories {
     /// number.
     pub(crate) fn insert(&mut self, number: u32, map: Arc<Slab>, line: OwnedFd) {
         self.0.retain(|(known, _)| *known != number);
-        self.0.push((number, LentMemory { map, _line: Arc::new(line) }));
+        self.0.push((
+            number,
+            LentMemory { map, _line: Arc::new(Line { end: line, made_in: Generation::now() }) },
+        ));
     }
 
     /// Returns the memory that members of a batch lie in. A lease on others would keep the pages of

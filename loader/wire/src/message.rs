@@ -399,9 +399,9 @@ pub enum Reply {
         shard: u32,
     },
     /// Memory of a tier, for a trainer that asked for it ([`Request::Borrow`]): members may lie
-    /// there. Two descriptors are attached: the memory, and the end of a pipe. The daemon uses the
-    /// memory of the session's batches for nothing else until every process has closed that end,
-    /// though the session may be over.
+    /// there. Two descriptors are attached: the memory, and the end of a pipe. The trainer writes a
+    /// byte there when it reads the memory no more. Until then, or until every process has closed
+    /// that end, the daemon uses the memory of an ended session's batches for nothing else.
     Memory {
         /// Names the memory within the session; above [`IN_SLOT`].
         memory: u32,

@@ -11,8 +11,9 @@ const PER_MEMBER: u64 = 1 << 10;
 /// Place up to which a shard is checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CheckedUpTo {
-    /// Number of the next sample.
+    /// Number of the next sample, and of its next member.
     sample: usize,
+    member: usize,
     /// Offset up to which bytes are checked; links name bytes before it.
     offset: u64,
 }
@@ -38,13 +39,13 @@ impl Shard {
                 let Some(sample) = index.sample(from.sample) else { return Ok((None, work)) };
                 index.members_of(&sample)
             };
-            for member in members {
+            for (number, member) in members.into_iter().enumerate().skip(from.member) {
+                if work > limit {
+                    return Ok((Some(CheckedUpTo { member: number, ..from }), work));
+                }
                 work += PER_MEMBER;
                 if member.end() <= from.offset {
                     continue;
-                }
-                if work > limit {
-                    return Ok((Some(from), work));
                 }
                 let held = blocks.held(&(member.offset..member.end()));
                 if held.is_none_or(|held| held.crc32c() != Some(member.crc32c)) {
@@ -56,7 +57,7 @@ impl Shard {
                 work += member.len;
                 from.offset = member.end();
             }
-            from.sample += 1;
+            (from.sample, from.member) = (from.sample + 1, 0);
         }
     }
 }

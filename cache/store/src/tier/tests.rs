@@ -5,9 +5,10 @@
 use std::time::SystemTime;
 
 use forebay_policy::Evict;
-use forebay_shard::{Index, Origin};
+use forebay_shard::checksum::crc32c;
+use forebay_shard::{Index, Member, Origin, Sample};
 use forebay_source::{Binding, Rank, Stat};
-use forebay_uring::{CHUNK, Region};
+use forebay_uring::{Arena, CHUNK, Region};
 
 use super::leftover::above_quota;
 use super::request::{ReservedRoom, Shortage};
@@ -18,7 +19,7 @@ use crate::dataset::{Cache, Dataset};
 use crate::directory::object_key;
 use crate::identity::Head;
 use crate::pins::{Pinned, Pins};
-use crate::shard::{Body, Growth};
+use crate::shard::{Body, CheckedUpTo, Growth, ShardHandle};
 use crate::shares::{Provenance, Shares};
 use crate::sizes::PART_BYTES;
 use crate::tenant::Tenant;
@@ -84,13 +85,22 @@ impl MemoryTier {
 
     /// Adds an open shard of one part, in this version.
     fn open(&self, url: &str, version: &str) -> Arc<Shard> {
+        self.open_with((url, version), Index::default(), &[0])
+    }
+
+    /// The same with these samples and first bytes.
+    fn open_with(&self, (url, version): (&str, &str), index: Index, bytes: &[u8]) -> Arc<Shard> {
         let wanted = version_of(url, version);
         let shares = self.shared().shares.current();
         let budgets = shares.budgets(wanted.charge(&shares));
         let space = Arc::new(Space::enter(&self.tier.0.budget, budgets, PART));
-        let growth = Growth::whole(Index::default(), PART);
+        let growth = Growth::whole(index, PART);
         let memory = Region::create("test", CHUNK).unwrap();
-        let body = Body::Memory(Arc::new(Blocks::new(&memory)));
+        let blocks = Blocks::new(&memory);
+        let mut block = Arena::new(memory).try_lease(bytes.len()).unwrap();
+        block[..bytes.len()].copy_from_slice(bytes);
+        blocks.put(0, block.freeze());
+        let body = Body::Memory(Arc::new(blocks));
         let shard = self.tier.assemble(&wanted, growth, body, None, space.clone());
         let of = wanted.provenance();
         let room = ReservedRoom { space: space.clone(), of, unadmitted: false };
@@ -379,4 +389,60 @@ fn provenance_names_the_tenant_that_asks() {
     let of = wanted("/a/0", Some("red"), 1).provenance();
     assert_eq!(of, Provenance { url: "/a/0".into(), tenant: Some("red".into()) });
     assert_eq!(wanted("/a/0", None, 1).provenance().tenant, None);
+}
+
+/// An index of one sample of `members` members of 100 bytes each, the first of which all others
+/// link to but the last.
+fn linked(members: u32, bytes: &[u8]) -> Index {
+    let member = |number: u32| {
+        let start = if number + 1 < members { 0 } else { 100 };
+        let crc32c = crc32c(&bytes[start..start + 100]);
+        Member { field: number, offset: start as u64, len: 100, crc32c }
+    };
+    let key = "linked".to_owned();
+    let sample = Sample { key, offset: 0, end: 200, members: 0..members, bad: None };
+    Index {
+        fields: (0..members).map(|number| number.to_string()).collect(),
+        members: (0..members).map(member).collect(),
+        samples: vec![sample],
+    }
+}
+
+/// The check of a shard in memory goes on where it stopped, however little it does at once, and
+/// reaches each byte.
+#[tokio::test]
+async fn checks_of_memory_go_on_where_they_stopped() {
+    let of = MemoryTier::new(4).await;
+    let bytes: Vec<u8> = (0..200).collect();
+    let good = of.open_with(("a/good", "1"), linked(5, &bytes), &bytes);
+    let (mut from, mut rounds, mut work) = (CheckedUpTo::default(), 0, 0);
+    while let (Some(next), done) = good.check_in_memory(from, 0).unwrap() {
+        assert_ne!(next, from, "it goes on");
+        (from, rounds, work) = (next, rounds + 1, work + done);
+    }
+    assert_eq!(rounds, 4, "a member at a time");
+    let whole = good.check_in_memory(CheckedUpTo::default(), u64::MAX).unwrap();
+    assert_eq!(whole.0, None);
+    assert!(whole.1 > work && whole.1 >= 200);
+
+    let mut wrong = bytes.clone();
+    wrong[150] ^= 1;
+    let wrong = of.open_with(("a/wrong", "1"), linked(5, &bytes), &wrong);
+    let error = wrong.check_in_memory(CheckedUpTo::default(), u64::MAX).unwrap_err();
+    assert_eq!((error.kind(), error.place("offset")), (ErrorKind::Corrupt, Some("100")));
+}
+
+/// A shard that left is not lent, though its reader still has it.
+#[tokio::test]
+async fn evicted_shards_are_not_lent() {
+    let of = MemoryTier::new(16).await;
+    let shard = of.open("a/0", "1");
+    let lendable = ShardHandle::new(shard.clone()).lendable().unwrap();
+    let loan = lendable.lend().unwrap();
+    assert_eq!(of.tier.budget().lent(), PART);
+    drop(loan);
+    assert_eq!(of.tier.budget().lent(), 0);
+    drop(of.tier.remove(&mut of.tier.table(), shard.name(), true));
+    assert!(lendable.lend().is_none());
+    assert_eq!(of.tier.budget().lent(), 0);
 }

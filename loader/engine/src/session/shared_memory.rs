@@ -2,8 +2,8 @@
 //!
 //! A session may end while its trainer still reads a batch: views are kept beyond it, and batches
 //! that were received before a connection broke are decoded. A slab is of one session, but memory
-//! of a tier is used for other shards. So the trainer holds one end of a pipe as long as it reads,
-//! and the kernel tells when that is closed.
+//! of a tier is used for other shards. So the trainer holds one end of a pipe and writes a byte
+//! when it reads no more; the kernel closes that end with the trainer's last process.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,14 +15,11 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 
-/// Bytes read at once from a line, on which nobody has anything to say.
-const UNEXPECTED: usize = 64;
-
 /// Memory of a tier that the trainer knows.
 #[derive(Debug)]
 pub(super) struct SharedMemory {
     region: Arc<Region>,
-    /// Ends once no process holds the other end.
+    /// Has a byte once the trainer reads no more, and ends with its last process.
     line: pipe::Receiver,
 }
 
@@ -41,10 +38,9 @@ impl SharedMemory {
         Arc::ptr_eq(&self.region, region)
     }
 
-    /// Waits until no process uses the memory.
-    async fn unused(mut self) {
-        let mut unexpected = [0; UNEXPECTED];
-        while !matches!(self.line.read(&mut unexpected).await, Ok(0) | Err(_)) {}
+    /// Waits until the trainer does not read the memory any more. Returns false if that is unknown.
+    async fn unused(mut self) -> bool {
+        self.line.read(&mut [0]).await.is_ok()
     }
 }
 
@@ -58,7 +54,9 @@ pub(super) fn keep_until_unused(loans: Vec<ShardLoan>, memories: Vec<SharedMemor
     if let Ok(runtime) = Handle::try_current() {
         runtime.spawn(async move {
             for memory in memories {
-                memory.unused().await;
+                if !memory.unused().await {
+                    return;
+                }
             }
             kept.end();
         });
