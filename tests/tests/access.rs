@@ -445,10 +445,11 @@ fn is_lent(bench: &Bench, socket: &str) -> bool {
             }
             Reply::Placed { batch, .. } => batch,
             Reply::End(_) => break,
-            Reply::Welcome { .. }
-            | Reply::Opened(_)
-            | Reply::Slab { .. }
-            | Reply::Learnt { .. } => continue,
+            Reply::Slab { .. } => {
+                receiver.take_descriptor().unwrap();
+                continue;
+            }
+            Reply::Welcome { .. } | Reply::Opened(_) | Reply::Learnt { .. } => continue,
             other => panic!("{other:?}"),
         };
         batches += 1;

@@ -59,6 +59,7 @@ impl Bench {
 
     /// Plays an epoch over these shards, all of whose samples are right.
     fn play(&self, shards: Range<u64>, borrows: bool) {
+        let others = self.jobs();
         let (first, count) = (shards.start, shards.end - shards.start);
         let loader = self.loader(shards, borrows);
         loader.start(Begin::at(0, 0)).unwrap();
@@ -69,15 +70,19 @@ impl Bench {
         }
         assert_eq!(samples, count * SAMPLES);
         drop(loader);
-        self.settle();
+        self.daemon.settle();
+        eventually("the job has left", || self.jobs() <= others);
+    }
+
+    /// Number of jobs.
+    fn jobs(&self) -> usize {
+        self.daemon.status()["jobs"].as_array().unwrap().len()
     }
 
     /// Waits until nothing is fetched and no job is there.
     fn settle(&self) {
         self.daemon.settle();
-        eventually("all jobs have left", || {
-            self.daemon.status()["jobs"].as_array().is_some_and(Vec::is_empty)
-        });
+        eventually("all jobs have left", || self.jobs() == 0);
     }
 
     /// Opens a job over these shards that are in memory; with its first batch, which it borrows.
