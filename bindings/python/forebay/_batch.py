@@ -62,7 +62,8 @@ class Assembler:
             else:
                 values = self._values(kind, rows, present, memories)
             if present is None and field is not None and field.optional:
-                present = [row is not None for row in rows]
+                places = rows[1] if kind == "views" else rows
+                present = [place is not None for place in places]
             columns.append((name, values, present))
         return Decoded(
             columns,

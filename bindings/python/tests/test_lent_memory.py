@@ -21,7 +21,7 @@ FIELDS = {
     "text": forebay.Text("txt"),
     "array": forebay.Npy("npy"),
     "bytes": forebay.Bytes("bin"),
-    "view": forebay.Bytes("bin", copy=False),
+    "view": forebay.Bytes("bin", optional=True, copy=False),
     "other": forebay.Bytes("npy", copy=False),
     "missing": forebay.Bytes("nix", optional=True, copy=False),
 }
@@ -62,6 +62,7 @@ def check(batch: dict[str, Any]) -> None:
         assert batch["view"][row].readonly
         assert numpy.frombuffer(batch["other"][row], "u1").tobytes() == fields["npy"]
         assert batch["missing"][row] is None
+        assert (batch["view_present"][row], batch["missing_present"][row]) == (True, False)
 
 
 @pytest.mark.parametrize("verify", ["arrival", "always"])
