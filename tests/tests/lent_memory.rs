@@ -168,7 +168,7 @@ fn kept_views_outlive_loader_and_daemon() {
     assert_right(&kept, 0, &SIZES);
 }
 
-/// What a trainer has lent comes back once it lets go of all views, its loader long gone.
+/// Loans end with the last view that a trainer keeps, after its loader is closed.
 #[test]
 fn memory_comes_back_with_the_last_view() {
     let bench = Bench::new(8, 1);

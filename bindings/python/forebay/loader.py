@@ -119,8 +119,8 @@ class DataLoader:
         Treatment of a shard that changes at its origin during an epoch: an `Unavailable`, or its
         new version.
     verify : {"arrival", "always"}
-        Samples in a memory tier are compared with their CRC32C when they arrive there and by the
-        daemon from time to time ("arrival"), or also for each batch, which copies them ("always").
+        Samples in a memory tier are compared with the CRC32C of their arrival by the daemon, from
+        time to time ("arrival"), or also for each batch, which copies them ("always").
     rank, world_size : int, optional
         Default: ``torch.distributed``, ``RANK`` and ``WORLD_SIZE``, the variables of an ``srun``
         step, or 0 of 1. Resolved at the first iteration.
