@@ -40,7 +40,11 @@ impl Blocks {
 
     /// Returns the bytes of a range; none if a part is missing.
     pub(crate) fn held(&self, range: &Range<u64>) -> Option<HeldBytes> {
-        Some(HeldBytes::new(range.clone(), self.pieces(range)?))
+        // Held only while the blocks are cloned.
+        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        let cloned =
+            pieces(&blocks, range).map(|piece| piece.map(|(block, at)| (block.clone(), at)));
+        Some(HeldBytes::new(range.clone(), cloned.collect::<Option<_>>()?))
     }
 
     /// Enters the shard, whose space this is, among those that are lent, until the result and its
@@ -63,29 +67,34 @@ impl Blocks {
     /// Returns the start of a range in the memory that its tier lends; none if the range is not
     /// there, in one piece.
     pub(crate) fn place(&self, range: &Range<u64>) -> Option<usize> {
-        let pieces = self.pieces(range)?;
-        let start = |(block, place): &(Frozen, Range<usize>)| block.offset() + place.start;
-        let end = |(block, place): &(Frozen, Range<usize>)| block.offset() + place.end;
-        let follow = |pair: &[(Frozen, Range<usize>)]| end(&pair[0]) == start(&pair[1]);
-        let is_lent =
-            |(block, _): &(Frozen, Range<usize>)| Arc::ptr_eq(block.region(), &self.region);
-        let is_one = pieces.windows(2).all(follow) && pieces.iter().all(is_lent);
-        pieces.first().filter(|_| is_one).map(start)
-    }
-
-    /// Returns the blocks that have a range, and its places in them.
-    fn pieces(&self, range: &Range<u64>) -> Option<Vec<(Frozen, Range<usize>)>> {
-        // Held only while the blocks are cloned.
         let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
-        let pieces = parts_of(range).map(|part| {
-            let block = blocks.get(part)?.clone()?;
-            let begin = part as u64 * PART_BYTES as u64;
-            let place = |offset: u64| usize::try_from(offset.saturating_sub(begin)).ok();
-            let place = place(range.start)?..place(range.end)?.min(PART_BYTES);
-            (place.end <= block.len()).then_some((block, place))
-        });
-        pieces.collect()
+        // Start of the first piece, and end of the last one so far.
+        let mut lies: Option<Range<usize>> = None;
+        for piece in pieces(&blocks, range) {
+            let (block, at) = piece?;
+            let (start, end) = (block.offset() + at.start, block.offset() + at.end);
+            let follows = lies.as_ref().is_none_or(|lies| lies.end == start);
+            if !follows || !Arc::ptr_eq(block.region(), &self.region) {
+                return None;
+            }
+            lies = Some(lies.map_or(start, |lies| lies.start)..end);
+        }
+        lies.map(|lies| lies.start)
     }
+}
+
+/// Returns the blocks that have a range, and its places in them; none for a part that is missing.
+fn pieces<'a>(
+    blocks: &'a [Option<Frozen>],
+    range: &Range<u64>,
+) -> impl Iterator<Item = Option<(&'a Frozen, Range<usize>)>> {
+    parts_of(range).map(move |part| {
+        let block = blocks.get(part)?.as_ref()?;
+        let begin = part as u64 * PART_BYTES as u64;
+        let place = |offset: u64| usize::try_from(offset.saturating_sub(begin)).ok();
+        let place = place(range.start)?..place(range.end)?.min(PART_BYTES);
+        (place.end <= block.len()).then_some((block, place))
+    })
 }
 
 #[cfg(test)]
