@@ -156,15 +156,23 @@ impl Connection {
         self.send(&Request::Pick { run, samples: samples.to_vec() })
     }
 
+    /// Sends a request that a daemon of the release before does not know. It gets none.
+    fn send_unless_older(&self, request: &Request) -> Result<()> {
+        match self.protocol < PROTOCOL_POSITIONS {
+            true => Ok(()),
+            false => self.send(request),
+        }
+    }
+
     /// Locates the samples of the next [`Connection::pick`]. A daemon of the release before reads
     /// whole shards.
     ///
     /// # Errors
     /// As [`Connection::send`].
     pub(crate) fn locate(&self, shards: &[Located]) -> Result<()> {
-        match self.protocol < PROTOCOL_POSITIONS || shards.is_empty() {
+        match shards.is_empty() {
             true => Ok(()),
-            false => self.send(&Request::Locate { shards: shards.to_vec() }),
+            false => self.send_unless_older(&Request::Locate { shards: shards.to_vec() }),
         }
     }
 
@@ -174,10 +182,7 @@ impl Connection {
     /// # Errors
     /// As [`Connection::send`].
     pub(crate) fn parts(&self, estimate: &PartsEstimate) -> Result<()> {
-        match self.protocol < PROTOCOL_POSITIONS {
-            true => Ok(()),
-            false => self.send(&Request::Parts(*estimate)),
-        }
+        self.send_unless_older(&Request::Parts(*estimate))
     }
 
     /// Asks that the next job gets members where they lie in memory of a tier. A daemon of the
@@ -186,10 +191,7 @@ impl Connection {
     /// # Errors
     /// As [`Connection::send`].
     pub(crate) fn borrow(&self) -> Result<()> {
-        match self.protocol < PROTOCOL_POSITIONS {
-            true => Ok(()),
-            false => self.send(&Request::Borrow),
-        }
+        self.send_unless_older(&Request::Borrow)
     }
 
     /// Begins a run of leased shards, or goes on with one.
@@ -233,10 +235,7 @@ impl Connection {
     /// # Errors
     /// As [`Connection::send`].
     pub(crate) fn extend(&self, extent: &Extent) -> Result<()> {
-        match self.protocol < PROTOCOL_POSITIONS {
-            true => Ok(()),
-            false => self.send(&Request::Extent(extent.clone())),
-        }
+        self.send_unless_older(&Request::Extent(extent.clone()))
     }
 
     /// Says which samples of its shards the next job reads.
@@ -299,10 +298,7 @@ impl Connection {
     /// # Errors
     /// As [`Connection::send`].
     pub(crate) fn tell(&self, bad: &Bad) -> Result<()> {
-        if self.protocol < PROTOCOL_POSITIONS {
-            return Ok(());
-        }
-        self.send(&Request::Bad(bad.clone()))
+        self.send_unless_older(&Request::Bad(bad.clone()))
     }
 
     /// Tells how far its job's consumer came; a daemon whose release does not listen is not told.
@@ -310,10 +306,7 @@ impl Connection {
     /// # Errors
     /// As [`Connection::send`].
     pub(crate) fn tell_progress(&self, progress: &Progress) -> Result<()> {
-        if self.protocol < PROTOCOL_POSITIONS {
-            return Ok(());
-        }
-        self.send(&Request::Progress(Box::new(progress.clone())))
+        self.send_unless_older(&Request::Progress(Box::new(progress.clone())))
     }
 
     /// Asks what the next batch waits for; a daemon whose release does not tell is not asked.
@@ -321,10 +314,7 @@ impl Connection {
     /// # Errors
     /// As [`Connection::send`].
     pub(crate) fn explain(&self, run: u64) -> Result<()> {
-        if self.protocol < PROTOCOL_POSITIONS {
-            return Ok(());
-        }
-        self.send(&Request::Explain { run })
+        self.send_unless_older(&Request::Explain { run })
     }
 
     /// True if the daemon's release tells what a batch waits for.

@@ -85,10 +85,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "forebay_tier_lent_bytes",
         &["tier"],
         "Bytes of shards in memory that trainers read in place; they are not evicted meanwhile.",
-        |status| {
-            let lent = |tier: &TierReport| Some(Sample::new([&tier.name], tier.lent_bytes? as f64));
-            status.tiers.iter().filter_map(lent).collect()
-        },
+        |status| each_with(status, |tier| Some(tier.lent_bytes? as f64)),
     ),
     Family::gauge(
         "forebay_tier_shards",
@@ -169,11 +166,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "forebay_tier_writes_left_bytes",
         &["tier"],
         "Bytes that may be written now without throttling, if `writes_per_day` is set; below 0 if overdrawn.",
-        |status| {
-            let left =
-                |tier: &TierReport| Some(Sample::new([&tier.name], tier.writes_left_bytes? as f64));
-            status.tiers.iter().filter_map(left).collect()
-        },
+        |status| each_with(status, |tier| Some(tier.writes_left_bytes? as f64)),
     ),
     Family::counter(
         "forebay_tier_errors_total",
@@ -339,6 +332,12 @@ fn each_and_past(
     let mut samples = each(status, of);
     samples.push(Sample::new([NO_TIER], past(&status.cache.past)));
     samples
+}
+
+/// A figure of each tier that has it.
+fn each_with(status: &Status, of: fn(&TierReport) -> Option<f64>) -> Vec<Sample> {
+    let tiers = status.tiers.iter();
+    tiers.filter_map(|tier| Some(Sample::new([&*tier.name], of(tier)?))).collect()
 }
 
 fn traffic(status: &Status, of: fn(&forebay_store::DatasetTraffic) -> u64) -> Vec<Sample> {
