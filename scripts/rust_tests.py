@@ -25,7 +25,7 @@ AT_ONCE = 3
 # A binary's daemons have a gigabyte of frames and slabs each, and some binaries start four.
 BYTES_EACH = 4 << 30
 # Binaries that measure waiting or throughput: beside others they would measure those.
-ALONE = {"benchmarks", "causes", "costs", "starvation", "stress", "trace"}
+ALONE = {"benchmarks", "causes", "clairvoyance", "costs", "starvation", "stress", "trace"}
 
 
 @dataclasses.dataclass

@@ -16,6 +16,9 @@ use crate::{BUCKET, Bench, KEY};
 /// Any: the namespace is the link's own.
 const PORT: u16 = 8099;
 
+/// Variable with the address of the link's far end.
+const ADDRESS: &str = "FOREBAY_LINK_ADDRESS";
+
 /// TCP's payload in a packet of 1500 bytes, with time stamps.
 const PAYLOAD: f64 = 1448.0 / 1500.0;
 
@@ -32,12 +35,17 @@ impl Link {
     }
 }
 
+/// Returns true if `delay_line.py` made a link.
+pub(crate) fn is_over_a_link() -> bool {
+    std::env::var_os(ADDRESS).is_some()
+}
+
 pub(crate) fn far_end(bench: &Bench) -> Link {
     let told = |name: &str| {
         let hint = "run this by benches/link/delay_line.py";
         std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: {hint}"))
     };
-    let address = SocketAddr::new(told("FOREBAY_LINK_ADDRESS").parse().unwrap(), PORT);
+    let address = SocketAddr::new(told(ADDRESS).parse().unwrap(), PORT);
     let namespace = told("FOREBAY_LINK_NAMESPACE");
     Link {
         nginx: Nginx::within(bench.root.path(), &namespace, address).unwrap(),

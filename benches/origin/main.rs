@@ -65,9 +65,11 @@ enum What {
     First,
     /// The first batch of a cold epoch over that link.
     Batch,
+    /// A cold epoch of eight shards over that link.
+    Epoch,
     /// Eight readers of the same shards.
     Ranks,
-    /// Some parts that come a hundred times later than the others.
+    /// Some parts that come a hundred times later than the others; over that link if there is one.
     Tail,
     /// A file read where it is, against a tier.
     Place,
@@ -111,6 +113,7 @@ fn main() {
             What::Link => far::link(&bench),
             What::First => far::first(&bench),
             What::Batch => batch::batch(&bench),
+            What::Epoch => batch::epoch(&bench),
             What::Ranks => near::ranks(&bench),
             What::Tail => near::tail(&bench),
             What::Place => place::place(&bench),

@@ -11,6 +11,7 @@ use forebay_testkit::{ACCESS_KEY, Bucket, Ceph, Fault, FaultProxy, Nginx, SECRET
 use serde_json::{Value, json};
 
 use crate::contest::{contest, spread};
+use crate::far::{far_end, is_over_a_link};
 use crate::rivals::Object;
 use crate::run::Fresh;
 use crate::{BUCKET, Bench, KEY};
@@ -146,7 +147,10 @@ pub(crate) fn ranks(bench: &Bench) -> Value {
 
 /// Shards of which some parts come late.
 pub(crate) fn tail(bench: &Bench) -> Value {
-    let nginx = Nginx::start(bench.root.path()).unwrap();
+    let nginx = match is_over_a_link() {
+        true => far_end(bench).nginx,
+        false => Nginx::start(bench.root.path()).unwrap(),
+    };
     let proxy = FaultProxy::start(nginx.address()).unwrap();
     let shards = more(bench, TAIL_SHARDS);
     let play = || {

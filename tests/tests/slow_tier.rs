@@ -6,7 +6,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
 
 use forebay_error::ErrorKind;
 use forebay_source::Options;
@@ -125,9 +124,10 @@ fn record_reaching_an_unwritten_part_waits_for_it() {
     bare.runtime.block_on(async {
         let lease = bare.store.shard(&url, &Options::default(), Urgency::Needed).await.unwrap();
         lease.wait(u64::MAX).await.unwrap();
+        eventually("the frames are given back", || bare.frames.in_use() == PART_BYTES);
         let mut first = std::pin::pin!(member(&bare, &lease, 0));
         // Its first part is on the tier, its third is not.
-        assert_eq!(poll!(first.as_mut()), Poll::Pending);
+        assert!(poll!(first.as_mut()).is_pending());
         held.let_go();
         assert!(first.await == image(0, 0, &SIZES));
     });
@@ -152,12 +152,13 @@ fn served_parts_of_a_failed_fill_are_written() {
     bare.runtime.block_on(async {
         let lease = bare.store.shard(&url, &Options::default(), Urgency::Needed).await.unwrap();
         lease.wait(1).await.unwrap();
+        eventually("the next part is coming", || bare.frames.in_use() == 2 * PART_BYTES);
         origin.server.deny(&key, true);
         origin.server.break_off(&key, true);
         // But for the one that is being written.
         eventually("the frames are given back", || bare.frames.in_use() == PART_BYTES);
         let mut first = std::pin::pin!(member(&bare, &lease, 0));
-        assert_eq!(poll!(first.as_mut()), Poll::Pending, "its part is not written");
+        assert!(poll!(first.as_mut()).is_pending(), "its part is not written");
         held.let_go();
         assert!(first.await == image(0, 0, &SIZES));
         let why = lease.wait(u64::MAX).await.unwrap_err();

@@ -2,8 +2,13 @@
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
@@ -98,10 +103,31 @@ impl Drop for Service {
     }
 }
 
-/// A port that is free at this moment.
+/// Ports of servers: below the ports that connections take (32768 and up, `ip(7)`), above those
+/// that Ceph's daemons choose by themselves (up to 7568).
+const PORTS: Range<u16> = 20_000..32_000;
+
+/// Returns a free port that no other test takes while this process runs. A server may bind it late:
+/// the gateway of a storage cluster does after half a minute.
 pub(super) fn free_port() -> Result<SocketAddr> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).doing("find a free port")?;
-    listener.local_addr().doing("find a free port")
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    static TAKEN: Mutex<Vec<UnixDatagram>> = Mutex::new(Vec::new());
+
+    let len = PORTS.end - PORTS.start;
+    // Processes begin at different places, so that they rarely meet.
+    let start = (std::process::id().wrapping_mul(131) % u32::from(len)) as u16;
+    for _ in 0..len {
+        let place = NEXT.fetch_add(1, Ordering::Relaxed) % len;
+        let port = PORTS.start + (start + place) % len;
+        // The kernel frees an abstract name when its process ends in any way.
+        let name = UnixAddr::from_abstract_name(format!("forebay-test-port-{port}"));
+        let Ok(taken) = UnixDatagram::bind_addr(&name.doing("name a port")?) else { continue };
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            TAKEN.lock().unwrap_or_else(PoisonError::into_inner).push(taken);
+            return Ok((Ipv4Addr::LOCALHOST, port).into());
+        }
+    }
+    Err(Error::new(ErrorKind::Unavailable, "all ports of test servers are taken"))
 }
 
 /// Error for a missing server, with advice.
