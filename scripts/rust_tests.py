@@ -24,8 +24,18 @@ TIMES = ROOT / "target/test-times.json"
 AT_ONCE = 3
 # A binary's daemons have a gigabyte of frames and slabs each, and some binaries start four.
 BYTES_EACH = 4 << 30
-# Binaries that measure waiting or throughput: beside others they would measure those.
-ALONE = {"benchmarks", "causes", "clairvoyance", "costs", "starvation", "stress", "trace"}
+# Binaries that measure waiting or throughput, or whose limits on a silent disk end soon: beside
+# others they would measure those.
+ALONE = {
+    "benchmarks",
+    "causes",
+    "clairvoyance",
+    "costs",
+    "devices",
+    "starvation",
+    "stress",
+    "trace",
+}
 
 
 @dataclasses.dataclass

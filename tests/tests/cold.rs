@@ -76,6 +76,7 @@ fn many_jobs_on_the_same_shards_fetch_each_byte_once() {
         let name = format!("{n}.tar");
         assert_eq!(origin.served(&name), origin.bytes(&name).len() as u64, "{name}");
     }
+    daemon.settle();
     assert_eq!(daemon.node().store().counters().fills, 6);
 }
 

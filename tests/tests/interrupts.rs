@@ -90,7 +90,10 @@ fn interrupt_ends_a_long_step() {
     let mut command = home.forebay(&["bench", "starvation", "s3://bucket/{0..2}.tar"]);
     command.args(["--daemon", "embedded", "--raw", "--batch-size", "8", "--step", "3600"]);
     let child = start(command.envs(origin.environment()), folder.path());
-    read(&home, 0);
+    eventually("the first step is under way", || {
+        let samples = |status: Value| status["jobs"][0]["progress"]["samples"].as_u64();
+        home.status().and_then(samples).is_some_and(|samples| samples > 0)
+    });
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let ended = ended(child);
     assert_eq!((ended.code, ended.report), (Some(130), Value::Null), "{}", ended.said);

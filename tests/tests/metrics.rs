@@ -278,7 +278,8 @@ fn scrapes_without_a_token_hold_no_names() {
     let loader = loader(address, open).unwrap();
     loader.start(Begin::at(0, 0)).unwrap();
     assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
-    bench.settle();
+    // All of them come ahead of its batches.
+    eventually("all its shards are here", || bench.status()["cache"]["fills"] == SHARDS);
 
     let stranger = bench.over_tcp("");
     let token = format!("authorization: Bearer {TOKEN}\r\n");

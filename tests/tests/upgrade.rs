@@ -193,7 +193,9 @@ fn cache_is_rolled_back_and_forward_under_its_job() {
     for n in 0..SHARDS {
         let again = bench.served()[n as usize] - served[n as usize];
         let right = if newer.contains(&n) { bench.len(n) } else { 0 };
-        assert_eq!(again, right, "{n}.tar");
+        // A late request is sent twice.
+        let most = right * (1 + bench.number("/sources/0/hedges"));
+        assert!((right..=most).contains(&again), "{n}.tar: {again} of {right}");
     }
     assert_eq!(bench.number("/cache/fills"), newer.len() as u64);
     let all: u64 = (0..SHARDS).chain(newer.iter().copied()).map(|n| bench.len(n)).sum();

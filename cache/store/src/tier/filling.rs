@@ -51,24 +51,24 @@ impl Tier {
     /// The shard came, and the tier has it.
     fn finish(&self, fill: &Fill, shard: &Arc<Shard>, arrival: &Arrival, began: Instant) {
         let tally = &self.0.tally;
+        let (len, resumed) = (fill.parts.len(), fill.growth.resumed());
         if let Some(allotment) = &fill.destination.allotment {
-            allotment.settle(fill.parts.len());
+            allotment.settle(len);
         }
+        // Counted under the lock: whoever sees the count finds the shard whole.
+        let mut table = self.table();
         match arrival {
             Arrival::Fetch(_) => {
                 self.0.shared.fetches.since(began);
-                tally.resumed_bytes.add(fill.growth.resumed());
+                tally.resumed_bytes.add(resumed);
                 tally.fills.inc();
+                table.finish_fill(shard, ShardState::Whole);
             }
-            Arrival::Move { .. } => {
+            Arrival::Move { uses, .. } => {
                 tally.moved_in.inc();
-                tally.moved_bytes.add(fill.parts.len());
+                tally.moved_bytes.add(len);
+                table.finish_move(shard, *uses);
             }
-        }
-        let mut table = self.table();
-        match arrival {
-            Arrival::Fetch(_) => table.finish_fill(shard, ShardState::Whole),
-            Arrival::Move { uses, .. } => table.finish_move(shard, *uses),
         }
         // An admin dropped the shard, or the device failed under a reader, while it arrived.
         if table.is_marked_for_removal(shard.name()) || fill.destination.fault.get().is_some() {
