@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use crate::contest::spread;
 use crate::far::{Link, far_end};
 use crate::near::more;
-use crate::run::Fresh;
+use crate::run::{Fresh, next_batch};
 use crate::{BUCKET, Bench};
 
 /// Samples of a batch, and batches under way: as a loader of images has them.
@@ -129,24 +129,7 @@ impl Job {
 
     /// Returns the bytes of the next batch; none at the end of the epoch.
     fn next(&mut self) -> Option<u64> {
-        loop {
-            match self.fresh.runtime.block_on(self.events.recv()).unwrap() {
-                Event::Slab { .. }
-                | Event::Memory { .. }
-                | Event::Learnt { .. }
-                | Event::Locate { .. }
-                | Event::Acknowledged { .. } => {}
-                Event::Batch { batch, .. } => {
-                    assert_eq!(batch.errors, []);
-                    let samples = batch.samples.iter().flat_map(|sample| &sample.members);
-                    let bytes = samples.flatten().map(|member| member.len).sum();
-                    self.session.release(batch.slab, batch.slot);
-                    return Some(bytes);
-                }
-                Event::End { .. } => return None,
-                Event::Failed { error, .. } => panic!("{error}"),
-            }
-        }
+        self.fresh.runtime.block_on(next_batch(&mut self.session, &mut self.events))
     }
 }
 

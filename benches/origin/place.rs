@@ -15,6 +15,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 use crate::contest::spread;
+use crate::run::next_batch;
 use crate::{BUCKET, Bench, KEY, tier};
 
 /// Samples of a batch, and batches under way: as a loader of images has them.
@@ -49,25 +50,10 @@ impl Job {
         self.run += 1;
         self.session.start(self.run, Begin::at(self.run, 0));
         let mut bytes = 0;
-        loop {
-            match self.events.recv().await.unwrap() {
-                Event::Slab { .. }
-                | Event::Memory { .. }
-                | Event::Learnt { .. }
-                | Event::Locate { .. }
-                | Event::Acknowledged { .. } => {}
-                Event::Batch { batch, .. } => {
-                    let samples = batch.samples.iter().flat_map(|sample| &sample.members);
-                    bytes += samples.flatten().map(|member| member.len).sum::<u64>();
-                    self.session.release(batch.slab, batch.slot);
-                }
-                Event::End(end) => {
-                    assert_eq!(end.errors, []);
-                    return bytes;
-                }
-                Event::Failed { error, .. } => panic!("{error}"),
-            }
+        while let Some(batch) = next_batch(&mut self.session, &mut self.events).await {
+            bytes += batch;
         }
+        bytes
     }
 
     /// GB/s of some epochs.

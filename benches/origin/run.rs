@@ -1,11 +1,13 @@
-//! One fetch, and what it took.
+//! One fetch or batch, and what it took.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use forebay_engine::session::{Event, Session};
 use forebay_source::Options;
 use forebay_store::{Store, Urgency};
 use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
 
 use crate::tier;
 
@@ -74,5 +76,34 @@ impl Fresh {
                 looks.tick().await;
             }
         });
+    }
+}
+
+/// Returns the bytes of a session's next batch, and releases its slot; none at the end of the
+/// epoch.
+pub(crate) async fn next_batch(
+    session: &mut Session,
+    events: &mut mpsc::Receiver<Event>,
+) -> Option<u64> {
+    loop {
+        match events.recv().await.unwrap() {
+            Event::Slab { .. }
+            | Event::Memory { .. }
+            | Event::Learnt { .. }
+            | Event::Locate { .. }
+            | Event::Acknowledged { .. } => {}
+            Event::Batch { batch, .. } => {
+                assert_eq!(batch.errors, []);
+                let samples = batch.samples.iter().flat_map(|sample| &sample.members);
+                let bytes = samples.flatten().map(|member| member.len).sum();
+                session.release(batch.slab, batch.slot);
+                return Some(bytes);
+            }
+            Event::End(end) => {
+                assert_eq!(end.errors, []);
+                return None;
+            }
+            Event::Failed { error, .. } => panic!("{error}"),
+        }
     }
 }

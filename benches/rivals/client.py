@@ -130,12 +130,13 @@ def main() -> None:
         "first_batch_beyond_torch_seconds": beyond_torch,
         "first_batch_beyond_imports_seconds": beyond_imports,
     }
+    slowest = " and ".join(f"{seconds * 1e3:.0f}" for seconds in beyond_imports[-2:])
     print(
         f"  CPU of a sample, two fields: {median['views_us']:.2f} us as views;"
         f" as bytes {document['copies_to_bytes_of_views']:.2f} of bytes(view)\n"
         f"  first batch {statistics.median(beyond_imports) * 1e3:.0f} ms beyond imports,"
-        f" {beyond_imports[-2] * 1e3:.0f} and {beyond_imports[-1] * 1e3:.0f} ms in the two slowest"
-        f" of {arguments.starts}; {statistics.median(beyond_torch) * 1e3:.0f} ms beyond"
+        f" {slowest} ms in the slowest of {arguments.starts};"
+        f" {statistics.median(beyond_torch) * 1e3:.0f} ms beyond"
         " `import torch`"
     )
     if arguments.out:

@@ -171,8 +171,8 @@ impl Variants {
     }
 }
 
-/// Seconds that a shift of every byte by some bits takes, with its stuffed zeros: what a decoder
-/// that starts in the midst of a scan costs, if libjpeg is to read from a byte's edge.
+/// Shifts every byte by some bits, with its stuffed zeros. A decoder that starts in the midst of a
+/// scan does so, if libjpeg is to read from a byte's edge.
 fn shift(bytes: &[u8], into: &mut Vec<u8>) {
     into.clear();
     let mut carried = 0_u32;
