@@ -44,6 +44,11 @@ impl LentRegion {
         self.0.backed()
     }
 
+    /// Keeps `owned` until the memory is unmapped, as [`Region::keep`].
+    pub fn keep(&self, owned: impl Send + Sync + 'static) {
+        self.0.keep(owned);
+    }
+
     /// The memfd, for the client.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {

@@ -9,6 +9,7 @@
 //! ordinary memory collapsed chunk by chunk (`MADV_COLLAPSE`), plain 4 KiB pages. [`PageReport`]
 //! says where each byte ended up.
 
+use std::any::Any;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -57,6 +58,8 @@ pub struct Region {
     /// Held while more is backed.
     backing: Mutex<()>,
     id: u64,
+    /// Things to drop once the memory is unmapped.
+    kept: Mutex<Vec<Box<dyn Any + Send + Sync>>>,
 }
 
 impl Region {
@@ -122,7 +125,14 @@ impl Region {
             backed: AtomicUsize::new(first),
             backing: Mutex::new(()),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            kept: Mutex::default(),
         }))
+    }
+
+    /// Keeps `owned` until the memory is unmapped: a reservation ends with the last span, and not
+    /// before a hanging disk returns its own.
+    pub fn keep(&self, owned: impl Send + Sync + 'static) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(owned));
     }
 
     /// The memfd, for sending to a process that maps the region read-only.

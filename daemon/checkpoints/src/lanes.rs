@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use forebay_engine::session::{Grant, SlabMemory};
+use forebay_engine::session::SlabMemory;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::{Arena, Region, Span};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
@@ -44,7 +44,6 @@ pub(crate) struct Lane {
 /// Memory of a lane, and the right to have some.
 struct Memory {
     arena: Arena,
-    _grant: Grant,
     _place: OwnedSemaphorePermit,
 }
 
@@ -85,7 +84,8 @@ impl Lanes {
         let grant = self.memory.reserve(PART_MEMORY).ok_or_else(full)?;
         let make = || Region::create("forebay-uploads", PART_MEMORY);
         let region = tokio::task::spawn_blocking(make).await.map_err(|_| shutting_down())??;
-        Ok(Memory { arena: Arena::new(region), _grant: grant, _place: place })
+        region.keep(grant);
+        Ok(Memory { arena: Arena::new(region), _place: place })
     }
 }
 

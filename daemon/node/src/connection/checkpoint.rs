@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use forebay_checkpoint::{Commit, FileId, Level, METADATA};
 use forebay_checkpoints::{Loading, Saving, Writer};
-use forebay_engine::session::Grant;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_uring::LentRegion;
@@ -38,7 +37,7 @@ const LENDS_WITHIN: Duration = Duration::from_secs(30);
 /// A client's checkpoint.
 #[derive(Default)]
 pub(super) struct Client {
-    lent: Option<(Arc<LentRegion>, Grant)>,
+    lent: Option<Arc<LentRegion>>,
     saving: Option<Arc<Saving>>,
     loading: Option<Arc<Loading>>,
     /// Blocks under way; as many as fit the lent memory, by the client's own account.
@@ -133,9 +132,10 @@ impl Connection {
             let make = move || LentRegion::create("forebay-lent", bytes, BACKED_AT_ONCE);
             let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
             let made = tokio::task::spawn_blocking(make).await.map_err(closed)??;
-            self.checkpoint.lent = Some((Arc::new(made), grant));
+            made.keep(grant);
+            self.checkpoint.lent = Some(Arc::new(made));
         }
-        let Some((lent, _)) = &self.checkpoint.lent else { return Ok(()) };
+        let Some(lent) = &self.checkpoint.lent else { return Ok(()) };
         let lent = lent.clone();
         let rider = is_new.then(|| Rider::Lent(lent.clone()));
         let reply = reply(lent.len() as u64);
@@ -149,7 +149,7 @@ impl Connection {
     }
 
     async fn write_block(&mut self, block: Block) -> Result<()> {
-        let Client { lent: Some((lent, _)), saving: Some(saving), .. } = &self.checkpoint else {
+        let Client { lent: Some(lent), saving: Some(saving), .. } = &self.checkpoint else {
             return Err(Error::new(ErrorKind::Invalid, "no file is being saved"));
         };
         let (lent, saving) = (lent.clone(), saving.clone());
@@ -158,7 +158,7 @@ impl Connection {
     }
 
     async fn read_block(&mut self, block: Block, is_distrusted: bool) -> Result<()> {
-        let Client { lent: Some((lent, _)), loading: Some(loading), .. } = &self.checkpoint else {
+        let Client { lent: Some(lent), loading: Some(loading), .. } = &self.checkpoint else {
             return Err(Error::new(ErrorKind::Invalid, "no file is being read"));
         };
         let (lent, loading, node) = (lent.clone(), loading.clone(), self.node.clone());

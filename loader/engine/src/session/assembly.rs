@@ -291,10 +291,14 @@ impl Assembly {
         let (mut checked_runs, mut waited) = self.read_runs(slot.span.take()).await?;
         for _ in 0..LOST_COPIES {
             let misled = self.misled(&checked_runs);
-            if misled.is_empty() && !checked_runs.iter().any(|run| run.placed.is_stranded()) {
+            let is_stranded = checked_runs.iter().any(|run| run.placed.is_stranded());
+            if misled.is_empty() && !is_stranded {
                 break;
             }
-            // Its spans return to the old slab when the device answers.
+            if is_stranded {
+                // Its spans return to the slab when the device answers.
+                self.job.slots.retire(slot.slab);
+            }
             drop(checked_runs);
             let earlier = self.relocate(misled).await?;
             slot = self.job.slots.replace(slot, self.bytes()).await?;

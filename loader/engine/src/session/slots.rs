@@ -3,6 +3,10 @@
 //! A span returns to its arena only when the trainer releases it or the session ends, never
 //! because of a new slab or run. Spans are taken in batch order, so a batch never waits for memory
 //! held by a later one.
+//!
+//! A disk that does not answer keeps the spans of its reads. Their slab is retired: the next batch
+//! gets a new one instead of waiting for the disk, and the old one counts as used until the disk
+//! returns its last span.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -14,7 +18,7 @@ use forebay_store::ShardLoan;
 use forebay_uring::{Arena, CHUNK, Engine, Region, Span};
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{Batch, Cause, NO_OTHERS, Stage};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SetOnce, mpsc};
 use tokio::task::JoinHandle;
 
 use super::Event;
@@ -63,12 +67,11 @@ pub(super) struct Slot {
     pub(super) waited: Option<Stage>,
 }
 
-/// Right to a batch in flight, beside its memory: one of the job's slots, and its slab's
-/// reservation.
+/// Right to a batch in flight, beside its memory: one of the job's slots, and its slab.
 #[derive(Debug)]
 pub(super) struct Right {
     // Dropped in this order: once every slot has returned, no memory is reserved for one.
-    _grant: Arc<Grant>,
+    _region: Arc<Region>,
     _credit: OwnedSemaphorePermit,
 }
 
@@ -83,9 +86,11 @@ pub(super) struct Hold {
 #[derive(Clone)]
 struct Slab {
     number: u32,
+    /// Memory of the slots; the region keeps the slab's [`Grant`].
     arena: Arena,
     batches: u32,
-    grant: Arc<Grant>,
+    /// Set once a disk keeps spans of it.
+    retired: Arc<SetOnce<()>>,
 }
 
 impl Slab {
@@ -109,7 +114,7 @@ struct EarlySlab {
     each: usize,
     /// Batches it is for; [`NO_OTHERS`] if it holds the first one alone.
     batches: u32,
-    made: JoinHandle<(Grant, Result<Arc<Region>>)>,
+    made: JoinHandle<Result<Arc<Region>>>,
 }
 
 #[derive(Default)]
@@ -192,21 +197,26 @@ impl Slots {
         let listed = self.waits.begin(GATHERED, Awaited::Slot);
         let credit = self.credits.clone().acquire_owned().await.map_err(closed)?;
         drop(listed);
-        let slab = self.slab_for(bytes).await?;
-        let listed = self.waits.begin(GATHERED, Awaited::Slot);
-        let span = match bytes {
-            0 => None,
-            _ => Some(slab.arena.lease(slab.piece(self.prefetch).unwrap_or(bytes)).await?),
+        let (slab, span) = loop {
+            let slab = self.slab_for(bytes).await?;
+            if bytes == 0 {
+                break (slab, None);
+            }
+            let _listed = self.waits.begin(GATHERED, Awaited::Slot);
+            let piece = slab.piece(self.prefetch).unwrap_or(bytes);
+            tokio::select! {
+                span = slab.arena.lease(piece) => break (slab, Some(span?)),
+                _retired = slab.retired.wait() => {}
+            }
         };
-        drop(listed);
         let mut state = self.state();
         state.slots_made += 1;
-        let right = Right { _grant: slab.grant, _credit: credit };
+        let right = Right { _region: slab.arena.region().clone(), _credit: credit };
         let waited = state.waited.take();
         Ok(Slot { slab: slab.number, slot: state.slots_made, span, right, waited })
     }
 
-    /// Takes other memory for a batch whose slot a device keeps. It does not wait for memory: later
+    /// Takes other memory for a batch that is read again. It does not wait for memory: later
     /// batches may hold what there is.
     pub(super) async fn replace(&self, slot: Slot, bytes: usize) -> Result<Slot> {
         if bytes == 0 {
@@ -224,8 +234,16 @@ impl Slots {
         let span = Some(slab.arena.lease(bytes).await?);
         let mut state = self.state();
         state.slots_made += 1;
-        let right = Right { _grant: slab.grant, _credit: slot.right._credit };
+        let right = Right { _region: slab.arena.region().clone(), _credit: slot.right._credit };
         Ok(Slot { slab: slab.number, slot: state.slots_made, span, right, waited: None })
+    }
+
+    /// Keeps later batches out of a slab with spans that a disk keeps.
+    pub(super) fn retire(&self, number: u32) {
+        let mut state = self.state();
+        if let Some(slab) = state.slab.take_if(|slab| slab.number == number) {
+            let _once: Result<(), _> = slab.retired.set(());
+        }
     }
 
     /// Lends the batch to the trainer until it releases the slot.
@@ -304,10 +322,7 @@ impl Slots {
             if all > WORTH_A_START { (each, NO_OTHERS) } else { (all, self.prefetch) };
         let Some(grant) = self.memory.reserve_beside_half(bytes) else { return };
         let engines = self.engines.clone();
-        let made = tokio::spawn(async move {
-            let region = back(&engines, grant.bytes()).await;
-            (grant, region)
-        });
+        let made = tokio::spawn(async move { back(&engines, grant).await });
         self.state().early = Some(EarlySlab { each, batches, made });
     }
 
@@ -316,11 +331,10 @@ impl Slots {
         let early = self.state().early.take();
         let Some(EarlySlab { each, batches, made }) = early else { return Ok(None) };
         // Awaited even if it is too small: its memory is free for another one then.
-        let (grant, region) =
-            made.await.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))?;
+        let region = made.await.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))?;
         // If there was too little memory for this much, there may be enough for less.
         let Some(region) = region.ok().filter(|_| each >= bytes) else { return Ok(None) };
-        let slab = self.announce(grant, region, batches).await?;
+        let slab = self.announce(region, batches).await?;
         if batches != NO_OTHERS {
             self.state().slab = Some(slab.clone());
         }
@@ -428,19 +442,19 @@ impl Slots {
 
     /// Makes a slab within `grant`, and announces it.
     async fn make(&self, grant: Grant, batches: u32) -> Result<Slab> {
-        let region = back(&self.engines, grant.bytes()).await?;
-        self.announce(grant, region, batches).await
+        let region = back(&self.engines, grant).await?;
+        self.announce(region, batches).await
     }
 
     /// Announces a slab to the trainer.
-    async fn announce(&self, grant: Grant, region: Arc<Region>, batches: u32) -> Result<Slab> {
+    async fn announce(&self, region: Arc<Region>, batches: u32) -> Result<Slab> {
         let number = {
             let mut state = self.state();
             state.slabs_made += 1;
             state.slabs_made
         };
         let arena = Arena::new(region.clone());
-        let slab = Slab { number, arena, batches, grant: Arc::new(grant) };
+        let slab = Slab { number, arena, batches, retired: Arc::default() };
         tracing::debug!(slab = number, bytes = region.len(), batches, "made a slab");
         self.send(Event::Slab { slab: number, region, batches }).await?;
         Ok(slab)
@@ -459,10 +473,12 @@ impl Drop for Slots {
     }
 }
 
-/// Makes the memory of a slab, and registers it with the engines.
-async fn back(engines: &[Engine], len: usize) -> Result<Arc<Region>> {
+/// Makes the memory of a slab, and registers it with the engines. The memory keeps its reservation.
+async fn back(engines: &[Engine], grant: Grant) -> Result<Arc<Region>> {
+    let len = grant.bytes();
     let region = tokio::task::spawn_blocking(move || Region::create_sealed("forebay-slab", len));
     let region = region.await.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
+    region.keep(grant);
     let slab = &region;
     let attached = engines.iter().map(|engine| async move {
         // A hanging disk must not keep jobs of other disks from their memory: its reads, should
@@ -480,176 +496,4 @@ async fn back(engines: &[Engine], len: usize) -> Result<Arc<Region>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::future::Future;
-    use std::task::{Context, Waker};
-
-    use forebay_uring::{EngineChoice, EngineConfig};
-
-    use super::*;
-
-    fn slots(limit: usize, prefetch: u32) -> (Slots, mpsc::Receiver<Event>) {
-        let choice = EngineChoice::Threads;
-        let engine = EngineConfig { name: "slots".to_owned(), choice, depth: 1, near: None };
-        let engine = Engine::start(engine).unwrap();
-        let (events, receiver) = mpsc::channel(8);
-        let memory = SlabMemory::new(limit);
-        let patience = Duration::from_secs(60);
-        let slots = Slots::new(vec![engine], memory, prefetch, patience, events, Arc::default());
-        (slots, receiver)
-    }
-
-    /// Samples may grow in mid-epoch: the larger slab waits for memory that the trainer is about to
-    /// return, and reuses it.
-    #[tokio::test]
-    async fn larger_slab_waits_for_memory_of_its_predecessor() {
-        let (slots, _events) = slots(4 * CHUNK, 2);
-        let small = slots.lease(CHUNK / 2).await.unwrap();
-        assert_eq!(slots.memory.used(), 2 * CHUNK);
-        let mut large = pin!(slots.lease(3 * CHUNK));
-        let mut poll = || large.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        assert!(poll().is_pending());
-        assert!(poll().is_pending(), "the small one is still in use");
-        assert_eq!(slots.waits.first().map(|wait| wait.awaited()), Some(Awaited::Slot));
-        drop(small);
-        let large = large.await.unwrap();
-        assert!(slots.waits.first().is_none());
-        assert_eq!((large.slab, large.span.unwrap().len()), (2, 3 * CHUNK));
-        assert_eq!(slots.memory.used(), 4 * CHUNK);
-    }
-
-    #[tokio::test]
-    async fn batch_larger_than_all_memory_is_full_at_once() {
-        let (slots, _events) = slots(4 * CHUNK, 2);
-        drop(slots.lease(CHUNK / 2).await.unwrap());
-        let error = slots.lease(5 * CHUNK).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
-        assert_eq!(slots.memory.used(), 0, "the slab that was too small is gone");
-    }
-
-    #[tokio::test]
-    async fn jobs_wait_for_slab_memory_of_others_in_turn() {
-        let (holder, _events) = slots(4 * CHUNK, 1);
-        let held = holder.lease(3 * CHUNK).await.unwrap();
-        let [large, small] = [0; 2].map(|_| {
-            let (mut slots, events) = slots(0, 1);
-            slots.memory = holder.memory.clone();
-            (slots, events)
-        });
-        let waits = large.0.waits.clone();
-        let mut large = pin!(large.0.lease(4 * CHUNK));
-        let mut small = pin!(small.0.lease(CHUNK));
-        let mut context = Context::from_waker(Waker::noop());
-        assert!(large.as_mut().poll(&mut context).is_pending());
-        assert_eq!(waits.first().map(|wait| wait.awaited()), Some(Awaited::Slab));
-        // There is room for it, but another came first.
-        assert!(small.as_mut().poll(&mut context).is_pending());
-        holder.state().slab = None;
-        drop(held);
-        let first = large.await.unwrap();
-        assert_eq!(first.waited.map(|stage| stage.cause), Some(Cause::Slab));
-        assert!(small.as_mut().poll(&mut context).is_pending());
-        drop(first);
-    }
-
-    /// A job that waits for its decoders reads no faster when its shards come earlier.
-    #[test]
-    fn waits_without_a_miss_are_part_of_the_pace() {
-        const MS: u64 = 1_000_000;
-        let stage = |cause, start, end| Stage { cause, start_ns: start * MS, end_ns: end * MS };
-        let stages = [
-            stage(Cause::Origin, 0, 20),
-            stage(Cause::TierRead, 20, 30),
-            stage(Cause::Peer, 30, 37),
-            stage(Cause::Decode, 37, 90),
-        ];
-        let waited = |since| arrival_wait(&stages, since * MS).as_millis();
-        assert_eq!((waited(0), waited(15), waited(25), waited(37)), (27, 12, 7, 0));
-        let mut state = SlotState::default();
-        state.note_lent(&stages);
-        assert_eq!(state.missed, Duration::ZERO, "the first batch has no trainer before it");
-        state.empty_since_ns = Some(35 * MS);
-        state.note_lent(&stages);
-        state.note_lent(&stages);
-        assert_eq!(state.missed, Duration::from_millis(2), "each wait counts once");
-    }
-
-    /// A first batch waits for its own memory only; the full slab comes with the next.
-    #[tokio::test]
-    async fn first_batch_has_its_own_slab_if_memory_allows() {
-        const BATCH: usize = 16 << 20;
-        // With headroom a batch gets 20 MiB: two and the first one's make 60.
-        let (slots, mut events) = slots(60 << 20, 2);
-        let mut announced = || match events.try_recv() {
-            Ok(Event::Slab { slab, region, batches }) => (slab, region.len() >> 20, batches),
-            other => panic!("{other:?}"),
-        };
-        let first = slots.lease(BATCH).await.unwrap();
-        assert_eq!((first.slab, announced()), (1, (1, 20, NO_OTHERS)));
-        let second = slots.lease(BATCH).await.unwrap();
-        assert_eq!((second.slab, announced()), (2, (2, 40, 2)));
-        drop(first);
-        assert_eq!(slots.memory.used(), 40 << 20, "the first batch's goes back with it");
-        assert_eq!(slots.lease(BATCH).await.unwrap().slab, 2);
-    }
-
-    /// The first batch takes the slab that was made while its samples came.
-    #[tokio::test]
-    async fn first_batch_fits_the_slab_that_was_made_early() {
-        const BATCH: usize = 16 << 20;
-        // With headroom a batch gets 20 MiB.
-        for (prefetch, expected) in [(2, (20, NO_OTHERS)), (1, (20, 1))] {
-            let (slots, mut events) = slots(40 << 20, prefetch);
-            assert!(slots.is_new());
-            slots.make_early(BATCH);
-            assert!(!slots.is_new());
-            assert_eq!(slots.memory.used() >> 20, expected.0);
-            slots.make_early(BATCH);
-            assert_eq!(slots.memory.used() >> 20, expected.0, "once");
-            // Room for a quarter more than was suggested.
-            let first = slots.lease(BATCH / 4 * 5).await.unwrap();
-            let Ok(Event::Slab { slab: 1, region, batches }) = events.try_recv() else {
-                panic!("no slab")
-            };
-            assert_eq!((region.len() >> 20, batches), expected);
-            assert_eq!((first.slab, first.span.unwrap().len()), (1, BATCH / 4 * 5));
-            assert_eq!(slots.memory.used() >> 20, expected.0);
-        }
-    }
-
-    /// A slab that turns out too small makes room for the right one, and a session that ends gives
-    /// the memory back.
-    #[tokio::test]
-    async fn early_slab_that_is_not_used_goes_back() {
-        let (slots, mut events) = slots(8 * CHUNK, 2);
-        slots.make_early(CHUNK);
-        assert_eq!(slots.memory.used(), 4 * CHUNK);
-        assert_eq!(slots.lease(3 * CHUNK).await.unwrap().slab, 1);
-        assert_eq!(slots.memory.used(), 8 * CHUNK);
-        assert!(matches!(events.try_recv(), Ok(Event::Slab { slab: 1, .. })));
-        let (new, _events) = self::slots(8 * CHUNK, 2);
-        new.make_early(CHUNK);
-        let memory = new.memory.clone();
-        drop(new);
-        while memory.used() > 0 {
-            tokio::task::yield_now().await;
-        }
-    }
-
-    /// Memory that others may need is taken once the batch is there.
-    #[tokio::test]
-    async fn nothing_is_made_early_where_memory_is_short() {
-        let (slots, _events) = slots(7 * CHUNK, 2);
-        slots.make_early(CHUNK);
-        assert_eq!(slots.memory.used(), 0);
-        assert!(slots.is_new());
-    }
-
-    #[tokio::test]
-    async fn first_batch_shares_the_slab_if_memory_is_short() {
-        let (slots, _events) = slots(59 << 20, 2);
-        let first = slots.lease(16 << 20).await.unwrap();
-        let second = slots.lease(16 << 20).await.unwrap();
-        assert_eq!((first.slab, second.slab), (1, 1));
-    }
-}
+mod tests;
