@@ -64,7 +64,7 @@ deploy_tools := helm,schemas,seccomp,runc,slurm,terraform,shellcheck,packages
 # Requirements of tests that may be missing: a GPU, for which there is `make gpu-test`, a second
 # name of this machine in its hosts file, network namespaces, the contest's loaders and the tools of
 # deploy/, which setup does not install.
-export FOREBAY_TESTS_MAY_SKIP ?= gpu,second-name,namespaces,mosaic,litdata,datasets,spdl,dali,$(deploy_tools)
+export FOREBAY_TESTS_MAY_SKIP ?= gpu,second-name,namespaces,mosaic,litdata,datasets,lancedb,spdl,dali,$(deploy_tools)
 export FOREBAY_SKIPS ?= $(CURDIR)/target/skips
 
 .PHONY: start-skips

@@ -28,6 +28,8 @@ NAMES = {
     "forebay": "Forebay, NVMe",
     "forebay-memory": "Forebay, memory tier",
     "dali": "DALI (CPU)",
+    "datasets": "HF datasets",
+    "lancedb": "LanceDB",
     "litdata": "LitData",
     "mosaic": "Mosaic Streaming",
     "spdl": "SPDL",

@@ -192,7 +192,13 @@ class Contest:
                 python=python,
                 version=roster.version(kind, found),
                 versions=found["versions"],
-                settings=roster.settings(kind, request.images, request.model, request.usable()),
+                settings=roster.settings(
+                    kind,
+                    request.images,
+                    request.model,
+                    request.usable(),
+                    roster.decoders(found),
+                ),
             )
             self.contenders += self.faces(one)
         # All take the same checksum, the fast one if all have it.

@@ -11,7 +11,17 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-NAMES = ("forebay", "webdataset", "torch", "mosaic", "litdata", "spdl", "dali")
+NAMES = (
+    "forebay",
+    "webdataset",
+    "torch",
+    "mosaic",
+    "litdata",
+    "datasets",
+    "lancedb",
+    "spdl",
+    "dali",
+)
 
 
 class Wrong(Exception):

@@ -23,6 +23,8 @@ PAGE_CACHE = "page_cache"
 WORKERS = (2, 4, 1, 0)
 THREADS = (2, 4, 1)
 DECODERS = ("pillow", "torchvision")
+# Another decoder, tried where it is installed.
+TORCHCODEC = "torchcodec"
 # A number of workers or threads is not tried if one on the way from it to the best one has less
 # than this share of the best rate: it is further off.
 HOPELESS = 0.5
@@ -55,11 +57,14 @@ for one in metadata.distributions():
     name = one.metadata["Name"]
     if name and name.lower().startswith(tuple(distributions)):
         found["versions"][name.lower()] = one.version
-try:
-    import isal
-    found["isal"] = True
-except ImportError:
-    found["isal"] = False
+for name, is_wanted in (("isal", True), ("torchcodec.decoders", "torch" in modules)):
+    found[name] = is_wanted
+    try:
+        if is_wanted:
+            importlib.import_module(name)
+    except Exception:
+        # It may be there and find no libraries of FFmpeg.
+        found[name] = False
 print(json.dumps(found))
 """
 
@@ -99,6 +104,16 @@ RULES = {
     "litdata": Rules(
         ("litdata", "torch"), "litdata", ("litdata", "torch"), TORCH_IMAGES, "litdata"
     ),
+    "datasets": Rules(
+        ("datasets", "torch"), "datasets torch", ("datasets", "torch"), TORCH_IMAGES, "datasets"
+    ),
+    "lancedb": Rules(
+        ("lancedb.streaming", "lance", "torch"),
+        "lancedb pylance torch",
+        ("lancedb", "pylance", "torch"),
+        TORCH_IMAGES,
+        "lancedb",
+    ),
     "spdl": Rules(
         ("spdl.io", "spdl.pipeline"),
         "spdl",
@@ -116,7 +131,7 @@ if not torch.cuda.is_available():
     raise RuntimeError("torch finds no GPU")
 torchvision.models.get_model_builder(model)
 """
-ON_TORCH = ("webdataset", "torch", "mosaic", "litdata")
+ON_TORCH = ("webdataset", "torch", "mosaic", "litdata", "datasets", "lancedb")
 
 
 @dataclass
@@ -167,7 +182,7 @@ def probe(kind: str, python: str, images: bool, model: str | None) -> dict[str, 
     """Ask `python` if contender `kind` can play there, and if it can train `model`."""
     rules = RULES[kind]
     modules = [*rules.modules, "numpy", *(rules.for_images if images else ())]
-    names = [*rules.distributions, "torchvision", "numpy"]
+    names = [*rules.distributions, "torchvision", TORCHCODEC, "numpy"]
     check = rules.check_images if images else ""
     if model is not None:
         check += f"\nmodel = {model!r}{FOR_MODEL}"
@@ -197,14 +212,25 @@ def why_not(kind: str, python: str, found: dict[str, Any]) -> str | None:
     return f"{kind} does not work in {python}: {found['why'][:WHY_MAX]}; {beside}"
 
 
-def settings(kind: str, images: bool, model: str | None, usable: int) -> dict[str, tuple[Any, ...]]:
+def decoders(found: dict[str, Any]) -> tuple[str, ...]:
+    """Return the decoders of the interpreter that a probe found them in."""
+    return (*DECODERS, TORCHCODEC) if found["torchcodec.decoders"] else DECODERS
+
+
+def settings(
+    kind: str,
+    images: bool,
+    model: str | None,
+    usable: int,
+    decoders: tuple[str, ...] = DECODERS,
+) -> dict[str, tuple[Any, ...]]:
     """Return the values to sweep by setting, the most likely best first."""
     if kind in ON_TORCH:
-        decoders = {"decode": DECODERS} if images else {}
+        decode = {"decode": decoders} if images else {}
         by: tuple[str, ...] = (THREAD_UINT8, THREAD) if images else (THREAD,)
         # Batches for a GPU are brought ahead, which takes a thread.
         by = by if model else (*by, DIRECT)
-        return {**decoders, "workers": numbers(WORKERS, usable), HANDOVER: by}
+        return {**decode, "workers": numbers(WORKERS, usable), HANDOVER: by}
     if kind == "forebay":
         return {} if images else {"bytes": ("views",)}
     on_gpu = kind == "dali" and images and GPU.exists()
@@ -232,7 +258,10 @@ def is_hopeless(number: int, rates: dict[int, float]) -> bool:
 def most_ahead(kind: str, configuration: dict[str, Any]) -> int:
     """Return the most batches a contender has ready before one is taken."""
     if kind in ON_TORCH:
-        return ahead(configuration)
+        workers: int = configuration["workers"]
+        # Each of LanceDB's splits has almost another batch in its queues.
+        in_queues = max(1, workers) if kind == "lancedb" else 0
+        return ahead(configuration) + in_queues
     threads: int = configuration.get("threads", 0)
     return AHEAD + threads + taken_ahead(configuration)
 

@@ -28,8 +28,17 @@ pub(crate) use table::{
 };
 
 /// Contenders known to the scripts, Forebay among them.
-pub const CONTENDERS: [&str; 7] =
-    ["forebay", "webdataset", "torch", "mosaic", "litdata", "spdl", "dali"];
+pub const CONTENDERS: [&str; 9] = [
+    "forebay",
+    "webdataset",
+    "torch",
+    "mosaic",
+    "litdata",
+    "datasets",
+    "lancedb",
+    "spdl",
+    "dali",
+];
 
 /// Last lines of a failed run to report: more than a Python traceback's innermost frames.
 const LAST_LINES: usize = 12;
@@ -69,7 +78,9 @@ const SCRIPTS: &[(&str, &str)] = scripts!(
     "search",
     "shards",
     "through_dali",
+    "through_datasets",
     "through_forebay",
+    "through_lancedb",
     "through_litdata",
     "through_mosaic",
     "through_spdl",
@@ -77,8 +88,10 @@ const SCRIPTS: &[(&str, &str)] = scripts!(
     "through_webdataset",
     "throughput",
     "to_dali",
+    "to_datasets",
     "to_files",
     "to_forebay",
+    "to_lancedb",
     "to_litdata",
     "to_mosaic",
     "torch_pixels",

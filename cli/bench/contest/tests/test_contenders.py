@@ -58,7 +58,8 @@ def skip_if_missing(kind, images):
 
 def configurations(kind, images):
     """Return the first values of all settings, each other value with these, and zero workers."""
-    settings = roster.settings(kind, images, None, CORES)
+    found = roster.probe(kind, sys.executable, images, model=None)
+    settings = roster.settings(kind, images, None, CORES, roster.decoders(found))
     first = {name: values[0] for name, values in settings.items()}
     others = [
         {**first, name: value}
@@ -267,6 +268,12 @@ def test_dali_has_handovers_only_for_bytes():
     assert "handover" not in roster.settings("dali", True, None, CORES)
 
 
+def test_torchcodec_is_tried_where_it_works():
+    for found, decoders in ((True, 3), (False, 2)):
+        there = roster.decoders({"torchcodec.decoders": found})
+        assert len(roster.settings("torch", True, None, CORES, there)["decode"]) == decoders
+
+
 def test_worker_counts_up_to_the_number_of_cores_are_tried():
     for few in (1, 2, 4):
         assert sorted(roster.settings("torch", True, None, few)["workers"]) == [0, 1, 2, 4]
@@ -290,6 +297,9 @@ def test_most_ready_batches_follow_from_the_settings():
     assert roster.most_ahead("torch", {"workers": 2, "handover": "thread"}) == 10
     assert roster.most_ahead("torch", {"workers": 0, "handover": "direct"}) == 0
     assert roster.most_ahead("torch", {"workers": 16, "handover": "direct"}) == 32
+    # Each of a table's splits has another one in its queues.
+    assert roster.most_ahead("lancedb", {"workers": 4, "handover": "direct"}) == 20
+    assert roster.most_ahead("lancedb", {"workers": 0, "handover": "direct"}) == 1
     assert roster.most_ahead("spdl", {"threads": 4}) == 8
     assert roster.most_ahead("dali", {"threads": 4, "handover": "thread"}) == 10
     assert roster.most_ahead("forebay", {}) == 4
