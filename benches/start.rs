@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use forebay_bench::scale::lay;
 use forebay_source::Options;
-use forebay_store::{FRAME_BYTES, Shard, Urgency};
+use forebay_store::{Shard, Urgency, frame_bytes};
 use forebay_uring::{Arena, Region};
 
 /// Between two looks whether the one real shard is committed, before anything is timed.
@@ -80,7 +80,7 @@ async fn main() {
         store.scanned().await.unwrap();
         let scanned = begin.elapsed();
         assert_eq!(store.counters().shards, arguments.shards as usize);
-        let grown = resident_bytes().saturating_sub(memory + FRAME_BYTES);
+        let grown = resident_bytes().saturating_sub(memory + frame_bytes(tier::MEMORY));
         println!(
             "  first byte {:6.3} s  scan {:6.3} s  {:4} bytes resident a shard",
             served.as_secs_f64(),

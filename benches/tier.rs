@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use forebay_source::{Limits, Source, Sources};
 use forebay_store::{
-    Class, Dataset, DiskConfig, FRAME_BYTES, Files, KeepFree, LocalFiles, PART_BYTES, Store,
-    StoreConfig, TierConfig,
+    Class, Dataset, DiskConfig, Files, KeepFree, LocalFiles, PART_BYTES, Store, StoreConfig,
+    TierConfig, frame_bytes,
 };
 use forebay_uring::{Arena, Engine, EngineConfig, Region};
+
+/// Memory of a daemon on a training node.
+pub(crate) const MEMORY: usize = 16 << 30;
 
 /// A tier in a directory, as large as its disk.
 pub(crate) async fn open(cache: &Path) -> Store {
@@ -74,7 +77,7 @@ async fn store(
     memory: Option<Arc<dyn Source>>,
     datasets: Vec<Dataset>,
 ) -> Store {
-    let frames = Region::create("frames", FRAME_BYTES).unwrap();
+    let frames = Region::create("frames", frame_bytes(MEMORY)).unwrap();
     engine.attach(&frames).await.unwrap();
     let reader = vec![std::env::current_exe().unwrap().into(), READER.into()];
     let mut sources = Sources::new(reader, Limits::default()).unwrap();

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use forebay_client::Next;
+use forebay_config::settings::NodeConfig;
 use forebay_source::Options;
-use forebay_store::{FILLS, PART_BYTES, Urgency};
+use forebay_store::{FILLS, FILLS_MAX, PART_BYTES, Urgency};
 use forebay_tests::{
-    BareStoreConfig, Daemon, Epoch, Origin, epoch, eventually, job, loader, next, play, rest,
+    BareStoreConfig, Daemon, Epoch, FRAMES, Origin, epoch, eventually, job, loader, next, play,
+    rest,
 };
 use forebay_wire::message::{Begin, Open, Shuffle};
 
@@ -166,10 +168,10 @@ fn over_lanes(origin: &Origin, lanes: u32, samples: u64) -> Open {
 /// Holds back every byte until as many fills are at work and in line as there can be, so that each
 /// sees the others; then lets the first part of each shard come. A fill that asks for more keeps
 /// its place and gets nothing.
-fn begin_in_line(origin: &Origin, daemon: &Daemon, lanes: u32, in_line: u64) {
+fn begin_in_line(origin: &Origin, daemon: &Daemon, lanes: u32, (running, waiting): (u64, u64)) {
     eventually("fills are at work and in line", || {
         let fills = |which: &str| daemon.number(&format!("/fills/{which}"));
-        fills("running") == FILLS as u64 && fills("waiting") == in_line
+        fills("running") == running && fills("waiting") == waiting
     });
     for n in 0..lanes {
         origin.server.stall(&Origin::key(&format!("{n}.tar")), PART);
@@ -185,9 +187,16 @@ fn parts_served(origin: &Origin, lanes: u32) -> Vec<u64> {
 /// for no more: with more lanes than fills it comes though no shard can be whole, and those shards
 /// whose samples are there wait for the others'.
 #[test]
-fn the_first_batch_of_eight_lanes_waits_for_no_whole_shard() {
+fn first_batch_of_twelve_lanes_waits_for_no_whole_shard() {
+    for (memory, fills) in [(FRAMES + (128 << 20), FILLS), (4 << 30, FILLS_MAX)] {
+        twelve_lanes(memory, fills as u64);
+    }
+}
+
+/// In a daemon with this memory, which has so many fills at work.
+fn twelve_lanes(memory: usize, fills: u64) {
     const SIZES: std::ops::Range<usize> = 45_000..50_000;
-    const LANES: u32 = 8;
+    const LANES: u32 = 12;
     const SAMPLES: u64 = 380;
     let origin = Origin::with_shards(u64::from(LANES), SAMPLES, &SIZES);
     assert!(origin.bytes("0.tar").len() as u64 > 4 * PART);
@@ -195,10 +204,11 @@ fn the_first_batch_of_eight_lanes_waits_for_no_whole_shard() {
         origin.server.stall(&Origin::key(&format!("{n}.tar")), 0);
     }
     let disk = Daemon::disk();
-    let daemon = Daemon::start(disk.path());
+    let config = NodeConfig { memory, ..Daemon::config(disk.path(), 1 << 30) };
+    let daemon = Daemon::try_start(config).unwrap();
     let loader = loader(daemon.address(), over_lanes(&origin, LANES, SAMPLES)).unwrap();
     loader.start(Begin::at(0, 0)).unwrap();
-    begin_in_line(&origin, &daemon, LANES, u64::from(LANES) - FILLS as u64);
+    begin_in_line(&origin, &daemon, LANES, (fills, u64::from(LANES) - fills));
     let mut early = Epoch::default();
     match next(&loader).unwrap() {
         Next::Batch(batch) => early.take(&batch),
@@ -284,7 +294,7 @@ fn the_first_batch_of_ninety_six_lanes_waits_for_no_whole_shard() {
     let daemon = Daemon::try_start(Daemon::config(disk.path(), 2 << 30)).unwrap();
     let loader = loader(daemon.address(), over_lanes(&origin, LANES, SAMPLES)).unwrap();
     loader.start(Begin::at(0, 0)).unwrap();
-    begin_in_line(&origin, &daemon, LANES, IN_LINE);
+    begin_in_line(&origin, &daemon, LANES, (FILLS as u64, IN_LINE));
     assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
     assert_eq!(daemon.node().store().counters().fills, 0);
     assert_eq!(parts_served(&origin, LANES), [1; LANES as usize]);

@@ -76,7 +76,7 @@ pub use open_shards::OPEN_SHARDS;
 pub use secret_file::{SecretReaders, read_secret};
 pub use shard::{Placed, Progress, Shard, ShardHandle, Verdict, Waited};
 pub use shares::check_promises;
-pub use sizes::{FILLS, FRAME_BYTES, PART_BYTES, SMALL_BYTES, SMALL_FILLS};
+pub use sizes::{FILLS, FILLS_MAX, FRAME_BYTES, PART_BYTES, SMALL_BYTES, SMALL_FILLS, frame_bytes};
 pub use store::{
     AnnouncedReads, Announcement, Checked, Claim, ExcerptPlaces, Explained, FoundStagedFile,
     ObjectRange, OnChange, OriginAnswer, PeerShard, Places, Prefetched, Quota, StagedFile, Store,

@@ -28,9 +28,13 @@ pub(crate) const WINDOW: usize = PARTS_AT_ONCE + WRITTEN_AT_ONCE + RETAINED;
 /// compressed shard needs no next frame for the indexer, but one for the bytes from its origin.
 pub(crate) const LEAST: usize = RETAINED + 2;
 
-/// Shards filled at once, of any number that has begun. More would not add bandwidth and would
-/// delay the first whole shard.
+/// Shards filled at once, at least, of any number that has begun.
 pub const FILLS: usize = 4;
+
+/// Shards filled at once, at most. With four, one or two requests are under way when a first batch
+/// is almost here, and a connection's rate grows slowly after a loss; more than eight would delay
+/// the first whole shard.
+pub const FILLS_MAX: usize = 8;
 
 /// Largest shard that counts as small. A transfer of this size takes less time than a round trip to
 /// a store and the syncs of a disk, so the shards in flight decide how many come in a second.
@@ -44,6 +48,45 @@ pub const SMALL_FILLS: usize = 64;
 /// stores. They get a part at a time.
 pub(crate) const LANES: usize = 2;
 
-/// Frame memory of all fills. Two fills whose disks hang with all their frames leave two others the
-/// minimum; lanes and small shards use what is free. A paused fill holds none.
-pub const FRAME_BYTES: usize = (2 * WINDOW + (FILLS - 2) * LEAST) * PART_BYTES;
+/// Least frame memory of all fills: that of [`FILLS`].
+pub const FRAME_BYTES: usize = frames_of(FILLS);
+
+/// Divisor of a daemon's memory: frames beyond the least must leave most of it to slabs.
+const OF_MEMORY: usize = 8;
+
+/// Frame memory of so many fills at once. Two whose disks hang with all their frames leave the
+/// others the minimum; lanes and small shards use what is free. A paused fill holds none.
+const fn frames_of(fills: usize) -> usize {
+    (2 * WINDOW + (fills - 2) * LEAST) * PART_BYTES
+}
+
+/// Returns the frame memory of a daemon with `memory` bytes beside its memory tiers: an eighth of
+/// it, at least that of [`FILLS`] and at most that of [`FILLS_MAX`].
+#[must_use]
+pub fn frame_bytes(memory: usize) -> usize {
+    (memory / OF_MEMORY / PART_BYTES * PART_BYTES).clamp(FRAME_BYTES, frames_of(FILLS_MAX))
+}
+
+/// Returns the shards filled at once in so many bytes of frames.
+pub(crate) fn fills_in(frames: usize) -> usize {
+    let beyond = frames.saturating_sub(FRAME_BYTES) / (LEAST * PART_BYTES);
+    (FILLS + beyond).min(FILLS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_follow_the_daemons_memory() {
+        const MIB: usize = 1 << 20;
+        for (memory, frames, fills) in
+            [(0, 208, 4), (1664, 208, 4), (1792, 224, 5), (2176, 272, 8), (1 << 20, 272, 8)]
+        {
+            assert_eq!(frame_bytes(memory * MIB), frames * MIB, "{memory} MiB");
+            assert_eq!(fills_in(frames * MIB), fills, "{frames} MiB");
+        }
+        // A store of its own may have less.
+        assert_eq!(fills_in(MIB), FILLS);
+    }
+}

@@ -28,17 +28,8 @@ pub(crate) use table::{
 };
 
 /// Contenders known to the scripts, Forebay among them.
-pub const CONTENDERS: [&str; 9] = [
-    "forebay",
-    "webdataset",
-    "torch",
-    "mosaic",
-    "litdata",
-    "datasets",
-    "lancedb",
-    "spdl",
-    "dali",
-];
+pub const CONTENDERS: [&str; 9] =
+    ["forebay", "webdataset", "torch", "mosaic", "litdata", "datasets", "lancedb", "spdl", "dali"];
 
 /// Last lines of a failed run to report: more than a Python traceback's innermost frames.
 const LAST_LINES: usize = 12;

@@ -4,7 +4,7 @@
 //! limit of its process, unless a capability of the machine exempts it.
 
 use forebay_error::Result;
-use forebay_store::FRAME_BYTES;
+use forebay_store::frame_bytes;
 use forebay_uring::{EngineKind, EngineReport};
 
 use super::finding::{Finding, size};
@@ -24,7 +24,10 @@ pub(super) fn check(machine: &Machine, plan: &Plan, engine: &Result<EngineReport
     if disks == 0 {
         return Finding::skipped(CHECK, "no tier on a disk, no engine");
     }
-    let need = plan.registered().saturating_mul(disks);
+    let each = plan.registered();
+    let need = each.saturating_mul(disks);
+    let frames = frame_bytes(usize::try_from(each).unwrap_or(usize::MAX)) as u64;
+    let frames = frames.saturating_mul(disks);
     let whose = machine.whose();
     let wanted = match disks {
         1 => format!("{} to register", size(need)),
@@ -36,13 +39,13 @@ pub(super) fn check(machine: &Machine, plan: &Plan, engine: &Result<EngineReport
         let Some(limit) = machine.limit(LIMIT) else {
             return Finding::skipped(CHECK, "the kernel does not report the limit");
         };
-        let told = finding_of(limit.soft, need, &format!("{whose} may lock"), &wanted, disks);
+        let told = finding_of(limit.soft, need, &format!("{whose} may lock"), &wanted, frames);
         told.figure("limit_bytes", (limit.soft != u64::MAX).then_some(limit.soft))
     };
     finding.figure("needed_bytes", need)
 }
 
-fn finding_of(limit: u64, need: u64, may: &str, wanted: &str, disks: u64) -> Finding {
+fn finding_of(limit: u64, need: u64, may: &str, wanted: &str, frames: u64) -> Finding {
     if limit == u64::MAX {
         return Finding::ok(CHECK, format!("{may} any amount; {wanted}"));
     }
@@ -50,7 +53,6 @@ fn finding_of(limit: u64, need: u64, may: &str, wanted: &str, disks: u64) -> Fin
     if limit >= need {
         return Finding::ok(CHECK, found);
     }
-    let frames = (FRAME_BYTES as u64).saturating_mul(disks);
     let left_out = if limit < frames { "nothing will be" } else { "not all jobs' memory will be" };
     Finding::warn(
         CHECK,

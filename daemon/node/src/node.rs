@@ -9,7 +9,7 @@ use forebay_engine::session::{Host, SlabMemory};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::{Readers, Sources, check_helper_process};
 use forebay_store::{
-    Class, DiskConfig, ENCRYPTION_BYTES, FRAME_BYTES, Store, StoreConfig, TierConfig, rules_digest,
+    Class, DiskConfig, ENCRYPTION_BYTES, Store, StoreConfig, TierConfig, frame_bytes, rules_digest,
 };
 use forebay_uring::{Arena, Engine, EngineConfig, Region};
 
@@ -73,9 +73,9 @@ impl Node {
     pub async fn start(config: NodeConfig) -> Result<Arc<Self>> {
         let memory = NodeMemory::of(&config);
         // Asked before a byte is mapped; what turns out to lie on tmpfs is asked for below.
-        let plain = config.tiers.iter().filter(|tier| tier.path.is_none());
-        memory.left(plain.fold(0_u64, |sum, tier| sum.saturating_add(tier.capacity)))?;
-        let region = tokio::task::spawn_blocking(|| Region::create("forebay-frames", FRAME_BYTES))
+        memory.left(plain_tiers(&config.tiers))?;
+        let make = move || Region::create("forebay-frames", memory.frames);
+        let region = tokio::task::spawn_blocking(make)
             .await
             .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
         let mut tiers = Vec::with_capacity(config.tiers.len());
@@ -160,18 +160,22 @@ impl Node {
     }
 }
 
-/// Memory of a node, and its fixed parts.
+/// Memory of a node, and its fixed parts, of which one are the frames.
+#[derive(Clone, Copy)]
 struct NodeMemory {
     all: usize,
     fixed: usize,
+    frames: usize,
 }
 
 impl NodeMemory {
     fn of(config: &NodeConfig) -> Self {
         let serving = if config.cluster.is_some() { SERVING_BYTES } else { 0 };
         let encrypted = config.tiers.iter().filter(|tier| tier.encryption.is_some()).count();
-        let fixed = FRAME_BYTES + RequestMemory::BYTES + serving + encrypted * ENCRYPTION_BYTES;
-        Self { all: config.memory, fixed }
+        let plain = usize::try_from(plain_tiers(&config.tiers)).unwrap_or(usize::MAX);
+        let frames = frame_bytes(config.memory.saturating_sub(plain));
+        let fixed = frames + RequestMemory::BYTES + serving + encrypted * ENCRYPTION_BYTES;
+        Self { all: config.memory, fixed, frames }
     }
 
     /// Returns the memory for slabs beside tiers in memory.
@@ -184,11 +188,17 @@ impl NodeMemory {
         left.filter(|left| *left > 0).ok_or_else(|| {
             Error::new(ErrorKind::Invalid, "the daemon's memory is too small")
                 .at("memory", self.all)
-                .at("frames", FRAME_BYTES)
+                .at("frames", self.frames)
                 .at("tiers_in_memory", tiers)
                 .advise("raise `memory` to at least 512 MiB above the capacity of its memory tiers")
         })
     }
+}
+
+/// Returns the bytes of the tiers that are memory by their configuration.
+fn plain_tiers(tiers: &[NodeTier]) -> u64 {
+    let plain = tiers.iter().filter(|tier| tier.path.is_none());
+    plain.fold(0, |sum, tier| sum.saturating_add(tier.capacity))
 }
 
 /// Opens a tier for the store, with an I/O engine of its own.

@@ -21,7 +21,7 @@ use super::commits::{Commits, Committing, ToCommit};
 use super::endpoints::{EndpointTurn, EndpointUse, Endpoints};
 use super::starts::{FirstBatchWaits, StartState};
 use crate::compression::Compression;
-use crate::sizes::{FILLS, LANES, SMALL_BYTES, SMALL_FILLS};
+use crate::sizes::{LANES, SMALL_BYTES, SMALL_FILLS, fills_in};
 
 /// Fills that have begun and are paused. Each keeps a sleeping indexer thread; with the running
 /// fills that is half of tokio's blocking threads. Beyond this number, shards come one after
@@ -42,7 +42,8 @@ pub struct Fills {
     /// Fills that gave their turn back until the first batch of their job is there, or until more
     /// of their shard is wanted.
     pub paused: usize,
-    /// Maximum number of running fills: 4, and the running ones of shards up to 256 KiB.
+    /// Maximum number of running fills: 4 to 8 by the memory for frames, and the running ones of
+    /// shards up to 256 KiB.
     pub limit: usize,
 }
 
@@ -68,6 +69,8 @@ impl FillSize {
 /// Turns of a store's fills. Awaited fills go before those fetched ahead; jobs with fewer running
 /// fills go before jobs with more.
 pub(crate) struct Flights {
+    /// Number of places.
+    fills: usize,
     places: Arc<Queue>,
     /// Places of small shards.
     small_places: Arc<Queue>,
@@ -122,7 +125,7 @@ pub(super) enum Yield {
 
 /// Right of a fill to hold frames and requests.
 enum Right<'a> {
-    /// As one of [`FILLS`], or of [`SMALL_FILLS`].
+    /// As one of the running fills, or of [`SMALL_FILLS`].
     Place(Flight<'a>),
     /// As a fill of a slow store, beside them: one part at a time.
     Lane { _permit: QueuePermit, since: Instant },
@@ -324,12 +327,14 @@ impl Flights {
     /// `frames`: memory of all fills, in bytes.
     pub(crate) fn new(frames: usize) -> Self {
         let [running, waiting, resting, paused] = [(); 4].map(|()| AtomicUsize::new(0));
-        let heads = Arc::new(Semaphore::new(FILLS));
+        let fills = fills_in(frames);
+        let heads = Arc::new(Semaphore::new(fills));
         let (places, ranks, starts) =
-            (Queue::new(FILLS), Mutex::default(), FirstBatchWaits::default());
+            (Queue::new(fills), Mutex::default(), FirstBatchWaits::default());
         let (endpoints, lanes) = (Endpoints::new(), Queue::new(LANES));
         let small_places = Queue::new(SMALL_FILLS);
         Self {
+            fills,
             places,
             small_places,
             running,
@@ -432,7 +437,8 @@ impl Flights {
     /// Permit to request a shard's first bytes, if a fill that begins now has its turn at once.
     pub(crate) fn head(&self) -> Option<OwnedSemaphorePermit> {
         // Held-back fills do not want a turn.
-        let is_idle = self.waiting.load(Ordering::Relaxed) == 0 && self.places.counts().0 < FILLS;
+        let is_idle =
+            self.waiting.load(Ordering::Relaxed) == 0 && self.places.counts().0 < self.fills;
         is_idle.then(|| self.heads.clone().try_acquire_owned().ok()).flatten()
     }
 
@@ -441,7 +447,7 @@ impl Flights {
             running: self.running.load(Ordering::Relaxed),
             waiting: self.waiting.load(Ordering::Relaxed),
             paused: self.paused.load(Ordering::Relaxed),
-            limit: FILLS + self.small_places.counts().0,
+            limit: self.fills + self.small_places.counts().0,
         }
     }
 }

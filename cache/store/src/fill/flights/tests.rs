@@ -7,6 +7,7 @@ use futures::FutureExt;
 
 use super::super::commits::{COMMITS, YIELD};
 use super::*;
+use crate::sizes::{FILLS, FILLS_MAX, frame_bytes};
 use crate::tier::Absent;
 
 /// A shard that may wait for its commit, with and without a file.
@@ -39,6 +40,15 @@ fn fills_beyond_the_limit_wait() {
     assert_eq!((report.running, report.waiting), (FILLS, 0));
     drop((running, next));
     assert_eq!(flights.report().running, 0);
+}
+
+#[test]
+fn more_fills_run_in_more_memory() {
+    let flights = Flights::new(frame_bytes(usize::MAX));
+    let rank = Rank::ahead(1);
+    let running: Vec<_> = (0..FILLS_MAX).map(|_| begun(&flights, &rank)).collect();
+    assert!(begin(&flights, &rank, FillSize::Large).is_none());
+    assert_eq!((running.len(), flights.report().limit), (FILLS_MAX, FILLS_MAX));
 }
 
 #[test]
