@@ -35,8 +35,12 @@ const MIDDLE: u64 = (PART_BYTES + PART_BYTES / 2) as u64;
 /// Times a request is repeated: fewer than by default, so that a test ends sooner.
 const RETRIES: usize = 3;
 
-/// A silence that is soon over, and longer than anything here takes that is not meant to be silent.
+/// A silence that is soon over, for connections that are meant to be silent. A busy machine may be
+/// silent as long by chance.
 const SILENCE: Duration = Duration::from_millis(500);
+
+/// A silence of no connection that is not meant to be silent.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Longer than any test takes.
 const NEVER: Duration = Duration::from_secs(600);
@@ -60,19 +64,23 @@ struct Met {
 
 /// Plays a shard under these faults, over either scheme.
 fn meet(faults: impl Fn(&Origin) -> Vec<(When, Fault)>) -> [Met; 2] {
-    meet_with(SILENCE, faults)
+    // What is asked for twice by chance would be counted.
+    meet_with(Limits { read_timeout: PATIENCE, late: NEVER, ..Limits::default() }, faults)
 }
 
-/// The same, where a connection may be silent for this long.
-fn meet_with(read_timeout: Duration, faults: impl Fn(&Origin) -> Vec<(When, Fault)>) -> [Met; 2] {
+/// The same with connections that are silent.
+fn meet_silent(faults: impl Fn(&Origin) -> Vec<(When, Fault)>) -> [Met; 2] {
+    meet_with(Limits { read_timeout: SILENCE, late: NEVER, ..Limits::default() }, faults)
+}
+
+/// The same under these limits.
+fn meet_with(limits: Limits, faults: impl Fn(&Origin) -> Vec<(When, Fault)>) -> [Met; 2] {
     ["s3", "http"].map(|scheme| {
         let origin = Origin::with_shards(1, SAMPLES, &SIZES);
         let proxy = FaultProxy::start(origin.server.address()).unwrap();
         let disk = Daemon::disk();
         let mut config = Daemon::config(disk.path(), 1 << 30);
-        // What is asked for twice by chance would be counted.
-        let late = if read_timeout > SILENCE { Limits::default().late } else { NEVER };
-        config.limits = Limits { retries: RETRIES, read_timeout, late, ..Limits::default() };
+        config.limits = Limits { retries: RETRIES, ..limits.clone() };
         let daemon = Daemon::try_start(config).unwrap();
         let (environment, url) = match scheme {
             "s3" => (environment(&origin, proxy.address()), Origin::url("0.tar")),
@@ -192,7 +200,7 @@ fn reset_connection_refetches_requests_in_flight() {
 fn silent_connection_is_abandoned() {
     for fault in [Fault::StallBeforeHead, Fault::Stall(0), Fault::Stall(1_000_000)] {
         let once = |_: &Origin| vec![(When::get().covering(MIDDLE).times(1), fault.clone())];
-        for met in meet(once) {
+        for met in meet_silent(once) {
             met.assert_whole().assert_passed(met.len + 1_000_000);
             assert_eq!(met.traffic.faults, 1);
         }
@@ -202,7 +210,7 @@ fn silent_connection_is_abandoned() {
 #[test]
 fn silent_store_is_unavailable() {
     for fault in [Fault::StallBeforeHead, Fault::Stall(1000)] {
-        for met in meet(|_| vec![(When::get(), fault.clone())]) {
+        for met in meet_silent(|_| vec![(When::get(), fault.clone())]) {
             met.assert_refused(ErrorKind::Unavailable);
         }
     }
@@ -441,9 +449,9 @@ fn bytes_changed_in_transit_are_detected() {
 #[test]
 fn slow_part_is_requested_twice() {
     // Nothing but a second request can end this in time.
-    let late = Duration::from_secs(3600);
+    let limits = Limits { read_timeout: NEVER, ..Limits::default() };
     for met in
-        meet_with(late, |_| vec![(When::get().covering(MIDDLE).times(1), Fault::StallBeforeHead)])
+        meet_with(limits, |_| vec![(When::get().covering(MIDDLE).times(1), Fault::StallBeforeHead)])
     {
         met.assert_whole();
     }

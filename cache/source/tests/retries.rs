@@ -20,6 +20,15 @@ const READER: &str = env!("CARGO_BIN_EXE_forebay-test-reader");
 const PART: usize = 64 << 10;
 const PARTS: usize = 24;
 
+/// Longer than any test takes.
+const NEVER: Duration = Duration::from_secs(600);
+
+/// A silence far above what a loopback takes, and soon over where a test waits for it.
+const SILENCE: Duration = Duration::from_millis(500);
+
+/// Time after which a reply is late.
+const LATE: Duration = Duration::from_millis(100);
+
 /// A server with one object behind a proxy.
 struct Bench {
     dir: tempfile::TempDir,
@@ -33,18 +42,13 @@ struct Bench {
 impl Bench {
     /// Nothing is asked for twice, however busy the machine is: requests can be counted.
     fn new() -> Self {
-        Self::late_after(Duration::from_secs(600))
+        Self::with(NEVER, NEVER)
     }
 
-    fn late_after(late: Duration) -> Self {
-        let limits = Limits {
-            late,
-            retries: 3,
-            retry_time: Duration::from_secs(20),
-            // Far above what a loopback takes, and soon over where a test waits for it.
-            read_timeout: Duration::from_millis(500),
-            ..Limits::default()
-        };
+    /// A reply may be late after `late`, and a connection silent for `read_timeout`.
+    fn with(late: Duration, read_timeout: Duration) -> Self {
+        let retry_time = Duration::from_secs(20);
+        let limits = Limits { late, retries: 3, retry_time, read_timeout, ..Limits::default() };
         let dir = tempfile::tempdir().unwrap();
         let bytes = field(1, 1, "tar", PARTS * PART - 99);
         std::fs::create_dir(dir.path().join("bucket")).unwrap();
@@ -194,7 +198,7 @@ async fn weak_version_is_compared_with_each_reply() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transient_faults_are_retried() {
-    let bench = Bench::new();
+    let bench = Bench::with(NEVER, SILENCE);
     for url in bench.ways() {
         let stat = bench.stat(&url).await;
         for fault in [
@@ -283,7 +287,7 @@ async fn expired_key_pair_is_not_retried() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_reply_is_hedged_without_wrong_bytes() {
-    let bench = Bench::late_after(Duration::from_millis(100));
+    let bench = Bench::with(LATE, NEVER);
     for url in bench.ways() {
         let stat = bench.stat(&url).await;
         bench.get_used_to(&url, &stat).await;
@@ -305,7 +309,7 @@ async fn late_reply_is_hedged_without_wrong_bytes() {
 /// the usual rest takes.
 #[tokio::test(flavor = "multi_thread")]
 async fn reply_without_a_first_byte_is_late_sooner_than_a_whole_one() {
-    let bench = Bench::late_after(Duration::from_millis(100));
+    let bench = Bench::with(LATE, SILENCE);
     let url = bench.http("k.tar");
     let stat = bench.stat(&url).await;
     // The last bytes take 0.4 s: a whole reply is late after more than the longest silence.
