@@ -10,12 +10,14 @@ the set-up: pinned loaders in an environment of their own, photos, and a cache o
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
 import subprocess
 import sys
 import sysconfig
+from dataclasses import dataclass
 from pathlib import Path
 
 import daemons
@@ -25,6 +27,9 @@ import stage
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENT = stage.ROOT / ".tools" / "rivals"
+REQUIREMENTS = HERE / "requirements.txt"
+# Loaders that cannot be installed beside the others.
+APART = {"datasets": HERE / "requirements-datasets.txt"}
 PHOTOS = 1600
 # Both of MLPerf's ResNet-50 profiles have batches of 400, so samples a second over either one's are
 # how many of it are fed.
@@ -36,14 +41,13 @@ ALL = "all"
 WORK = {"images": [], "raw": ["--raw"]}
 
 
-def interpreter() -> Path:
-    """Return the Python that has all loaders, created unless an earlier run left it."""
-    python, wanted = ENVIRONMENT / "bin" / "python", HERE / "requirements.txt"
-    stamp = ENVIRONMENT / ".stamp"
+def interpreter(environment: Path, wanted: Path) -> Path:
+    """Return the Python that has the loaders of `wanted`, created unless an earlier run left it."""
+    python, stamp = environment / "bin" / "python", environment / ".stamp"
     if stamp.is_file() and stamp.read_text() == wanted.read_text():
         return python
-    print(f"installing the loaders of {wanted.name} into {ENVIRONMENT} (some 2 GB)")
-    subprocess.run([sys.executable, "-m", "venv", "--clear", ENVIRONMENT], check=True)
+    print(f"installing the loaders of {wanted.name} into {environment} (some GB)")
+    subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True)
     own = subprocess.check_output(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
     ).strip()
@@ -56,7 +60,7 @@ def interpreter() -> Path:
 
 def check_loaders(python: Path, rivals: list[str]) -> None:
     """Have each loader deliver what is in shards, at every setting, before hours go into it."""
-    needed = " ".join(roster.RULES if ALL in rivals else rivals)
+    needed = " ".join(rivals)
     tests = HERE.parents[1] / "cli/bench/contest/tests/test_contenders.py"
     # Forebay is that of the environment that runs this; theirs has no command of it.
     path = f"{Path(daemons.FOREBAY).parent}{os.pathsep}{os.environ['PATH']}"
@@ -70,8 +74,31 @@ def check_loaders(python: Path, rivals: list[str]) -> None:
         )
 
 
+@dataclass
+class Pythons:
+    """The interpreters: one of all loaders, and those of loaders that have their own."""
+
+    most: Path
+    apart: dict[str, Path]
+
+    def check(self, rivals: list[str]) -> None:
+        """Check each loader where it is."""
+        wanted = list(roster.RULES) if ALL in rivals else rivals
+        by_python: dict[Path, list[str]] = {}
+        for kind in wanted:
+            by_python.setdefault(self.apart.get(kind, self.most), []).append(kind)
+        for python, kinds in by_python.items():
+            check_loaders(python, kinds)
+
+    def options(self, rivals: list[str]) -> list[str | Path]:
+        """Return the arguments that name them."""
+        apart = {kind: own for kind, own in self.apart.items() if ALL in rivals or kind in rivals}
+        named = [["--rival-python", f"{kind}={own}"] for kind, own in apart.items()]
+        return ["--python", self.most, *itertools.chain.from_iterable(named)]
+
+
 def play(
-    work: str, python: Path, rounds: int, seconds: float, rivals: list[str], out: Path
+    work: str, pythons: Pythons, rounds: int, seconds: float, rivals: list[str], out: Path
 ) -> None:
     """Let Forebay and `rivals` do one kind of work."""
     folder = stage.shards(PHOTOS)
@@ -85,8 +112,7 @@ def play(
         "--rivals",
         ",".join(rivals),
         "--find-most",
-        "--python",
-        python,
+        *pythons.options(rivals),
     ]
     command += ["--rounds", str(rounds), "--seconds", str(seconds), "--memory", MEMORY]
     command += ["--work", stage.RUN / "contest", "--json", "--html", page]
@@ -100,7 +126,8 @@ def play(
         raise SystemExit(f"{work}: forebay exited with {played.returncode} and wrote no report")
     told = page.read_text()
     # No path of this machine is in what is published.
-    for path, instead in ((str(python), "python"), (f"{folder}/", "")):
+    own = [(str(python), "python") for python in (*pythons.apart.values(), pythons.most)]
+    for path, instead in (*own, (f"{folder}/", "")):
         text, told = text.replace(path, instead), told.replace(path, instead)
     page.write_text(told)
     document = {**json.loads(text), "made_on": machine.describe(stage.RUN)}
@@ -145,11 +172,12 @@ def main() -> None:
     parser.add_argument("--rivals", nargs="+", default=[ALL], help="other loaders (default: all)")
     parser.add_argument("--work", choices=sorted(WORK), action="append", help="(default: both)")
     arguments = parser.parse_args()
-    python = interpreter()
-    check_loaders(python, arguments.rivals)
+    apart = {kind: interpreter(Path(f"{ENVIRONMENT}-{kind}"), own) for kind, own in APART.items()}
+    pythons = Pythons(interpreter(ENVIRONMENT, REQUIREMENTS), apart)
+    pythons.check(arguments.rivals)
     out = machine.results()
     for work in arguments.work or sorted(WORK):
-        play(work, python, arguments.rounds, arguments.seconds, arguments.rivals, out)
+        play(work, pythons, arguments.rounds, arguments.seconds, arguments.rivals, out)
 
 
 if __name__ == "__main__":
