@@ -37,10 +37,14 @@ def with_pillow(data: bytes) -> torch.Tensor:
     return pixels
 
 
+def encoded(data: bytes) -> torch.Tensor:
+    """Return a photo's bytes as both decoders on tensors take them."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
 def with_torchvision(data: bytes) -> torch.Tensor:
     """Decode by torchvision's own libjpeg-turbo, crop on tensors."""
-    encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    pixels: torch.Tensor = CROP_AND_FLIP(decode_jpeg(encoded, mode=ImageReadMode.RGB))
+    pixels: torch.Tensor = CROP_AND_FLIP(decode_jpeg(encoded(data), mode=ImageReadMode.RGB))
     return pixels
 
 
@@ -48,7 +52,7 @@ def with_torchcodec(data: bytes) -> torch.Tensor:
     """Decode by TorchCodec, crop on tensors."""
     from torchcodec.decoders import decode_jpeg as decode
 
-    pixels: torch.Tensor = CROP_AND_FLIP(decode(data))
+    pixels: torch.Tensor = CROP_AND_FLIP(decode(encoded(data)))
     return pixels
 
 
