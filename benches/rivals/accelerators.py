@@ -66,7 +66,10 @@ def check_loaders(python: Path, rivals: list[str]) -> None:
     path = f"{Path(daemons.FOREBAY).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "FOREBAY_TEST_LOADERS": needed}
     checked = subprocess.run(
-        [python, "-m", "pytest", "-q", tests], env=environment, cwd=stage.ROOT, check=False
+        [python, "-m", "pytest", "-q", "-k", " or ".join(rivals), tests],
+        env=environment,
+        cwd=stage.ROOT,
+        check=False,
     )
     if checked.returncode != 0:
         raise SystemExit(

@@ -65,16 +65,16 @@ struct Met {
 /// Plays a shard under these faults, over either scheme.
 fn meet(faults: impl Fn(&Origin) -> Vec<(When, Fault)>) -> [Met; 2] {
     // What is asked for twice by chance would be counted.
-    meet_with(Limits { read_timeout: PATIENCE, late: NEVER, ..Limits::default() }, faults)
+    meet_with(&Limits { read_timeout: PATIENCE, late: NEVER, ..Limits::default() }, faults)
 }
 
 /// The same with connections that are silent.
 fn meet_silent(faults: impl Fn(&Origin) -> Vec<(When, Fault)>) -> [Met; 2] {
-    meet_with(Limits { read_timeout: SILENCE, late: NEVER, ..Limits::default() }, faults)
+    meet_with(&Limits { read_timeout: SILENCE, late: NEVER, ..Limits::default() }, faults)
 }
 
 /// The same under these limits.
-fn meet_with(limits: Limits, faults: impl Fn(&Origin) -> Vec<(When, Fault)>) -> [Met; 2] {
+fn meet_with(limits: &Limits, faults: impl Fn(&Origin) -> Vec<(When, Fault)>) -> [Met; 2] {
     ["s3", "http"].map(|scheme| {
         let origin = Origin::with_shards(1, SAMPLES, &SIZES);
         let proxy = FaultProxy::start(origin.server.address()).unwrap();
@@ -450,9 +450,9 @@ fn bytes_changed_in_transit_are_detected() {
 fn slow_part_is_requested_twice() {
     // Nothing but a second request can end this in time.
     let limits = Limits { read_timeout: NEVER, ..Limits::default() };
-    for met in
-        meet_with(limits, |_| vec![(When::get().covering(MIDDLE).times(1), Fault::StallBeforeHead)])
-    {
+    for met in meet_with(&limits, |_| {
+        vec![(When::get().covering(MIDDLE).times(1), Fault::StallBeforeHead)]
+    }) {
         met.assert_whole();
     }
 }
