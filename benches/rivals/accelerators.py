@@ -175,7 +175,11 @@ def main() -> None:
     parser.add_argument("--rivals", nargs="+", default=[ALL], help="other loaders (default: all)")
     parser.add_argument("--work", choices=sorted(WORK), action="append", help="(default: both)")
     arguments = parser.parse_args()
-    apart = {kind: interpreter(Path(f"{ENVIRONMENT}-{kind}"), own) for kind, own in APART.items()}
+    apart = {
+        kind: interpreter(Path(f"{ENVIRONMENT}-{kind}"), own)
+        for kind, own in APART.items()
+        if not {ALL, kind}.isdisjoint(arguments.rivals)
+    }
     pythons = Pythons(interpreter(ENVIRONMENT, REQUIREMENTS), apart)
     pythons.check(arguments.rivals)
     out = machine.results()

@@ -264,6 +264,30 @@ fn silent_disk_is_down_and_passed_by() {
     bench.play();
 }
 
+/// A read that a silent disk keeps has all memory of a job with one batch in flight: the job goes
+/// on in other memory. So does one that begins anew meanwhile.
+#[test]
+fn silent_disk_keeps_no_job_from_its_memory() {
+    let bench = Bench::of_two();
+    bench.play();
+    let mut open = job(&bench.origin, Origin::urls(SHARDS));
+    open.prefetch = 1;
+    let jobs = [0; 2].map(|_| loader(bench.daemon.address(), open.clone()).unwrap());
+    let [goes_on, begins_anew] = &jobs;
+    for job in &jobs {
+        play(job, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    }
+    bench.faulty.hang(true);
+    begins_anew.start(Begin::at(1, 0)).unwrap();
+    eventually("a read of its only batch waits", || bench.faulty.waiting() > 0);
+    for job in [begins_anew, goes_on] {
+        play(job, 2, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    }
+    bench.becomes("a", Condition::Down);
+    bench.faulty.hang(false);
+    bench.becomes("a", Condition::Normal);
+}
+
 /// A disk that stops to answer while shards come to it: they come past it.
 #[test]
 fn silent_disk_stops_no_fill() {

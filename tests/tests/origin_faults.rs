@@ -37,7 +37,7 @@ const RETRIES: usize = 3;
 
 /// A silence that is soon over, for connections that are meant to be silent. A busy machine may be
 /// silent as long by chance.
-const SILENCE: Duration = Duration::from_millis(500);
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// A silence of no connection that is not meant to be silent.
 const PATIENCE: Duration = Duration::from_secs(60);

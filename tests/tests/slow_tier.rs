@@ -155,7 +155,8 @@ fn served_parts_of_a_failed_fill_are_written() {
         eventually("the next part is coming", || bare.frames.in_use() == 2 * PART_BYTES);
         origin.server.deny(&key, true);
         origin.server.break_off(&key, true);
-        // Its part is not written.
+        // But for the one that is being written.
+        eventually("the frames are given back", || bare.frames.in_use() == PART_BYTES);
         let mut waiting = None;
         eventually("a read finds no frame", || {
             let mut first = Box::pin(member(&bare, &lease, 0));

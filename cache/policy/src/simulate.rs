@@ -20,8 +20,7 @@ use crate::foresight::{
 };
 pub use agreement::Agreement;
 
-/// Uses that a job without foresight fetches ahead, as a daemon does: two rounds of the fills that
-/// run at once.
+/// Uses that a job without foresight fetches ahead, as a daemon does.
 pub const AHEAD: u64 = 8;
 
 /// The cache: one place.

@@ -24,7 +24,7 @@ const PARTS: usize = 24;
 const NEVER: Duration = Duration::from_secs(600);
 
 /// A silence far above what a loopback takes, and soon over where a test waits for it.
-const SILENCE: Duration = Duration::from_millis(500);
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// Time after which a reply is late.
 const LATE: Duration = Duration::from_millis(100);
@@ -312,8 +312,8 @@ async fn reply_without_a_first_byte_is_late_sooner_than_a_whole_one() {
     let bench = Bench::with(LATE, SILENCE);
     let url = bench.http("k.tar");
     let stat = bench.stat(&url).await;
-    // The last bytes take 0.4 s: a whole reply is late after more than the longest silence.
-    let drip = Fault::Drip(PART as u64 - 8, Duration::from_millis(50));
+    // The last bytes take 0.8 s: a whole reply is late after more than the longest silence.
+    let drip = Fault::Drip(PART as u64 - 8, Duration::from_millis(100));
     bench.proxy.set([(When::get(), drip)]);
     for at in 0..5 {
         bench.part(&url, &stat, at).await.unwrap();

@@ -10,7 +10,7 @@ use forebay_error::{Error, ErrorKind, Result};
 
 /// Maximum time for a disk to answer: a spinning disk that writes its longest queue, 22 parts of
 /// 4 MiB, takes a few seconds.
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reason of an error, in its place `reason`.
 const SILENT: &str = "no-answer";

@@ -62,6 +62,7 @@ mod traffic;
 pub use checkpoint_rule::CheckpointRule;
 pub use counters::{Counters, Holding, Holdings, ThroughCounters};
 pub use dataset::{Cache, Dataset};
+pub use device::ANSWER_TIMEOUT;
 pub use directory::{Occupant, ShardName, is_encrypted, occupant};
 pub use encryption::{ENCRYPTION_BYTES, Encryption, KEY_FILE_BYTES, KeyKind, Secret};
 pub use files::{Extent, Files, LocalFiles};

@@ -40,7 +40,7 @@ pub const FILLS_MAX: usize = 8;
 /// a store and the syncs of a disk, so the shards in flight decide how many come in a second.
 pub const SMALL_BYTES: u64 = 256 << 10;
 
-/// Small shards filled at once, beside [`FILLS`] of any size: with the 60 ms of two round trips and
+/// Small shards filled at once, beside those of any size: with the 60 ms of two round trips and
 /// three syncs, a thousand a second.
 pub const SMALL_FILLS: usize = 64;
 

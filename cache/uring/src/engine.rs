@@ -171,7 +171,7 @@ impl Engine {
     pub async fn attach(&self, region: &Arc<Region>) -> Result<bool> {
         let (reply, answer) = oneshot::channel();
         let permit = self.running.shared.queue.permit().await?;
-        let region = Arc::clone(region);
+        let region = Arc::downgrade(region);
         self.running.shared.queue.push([Order::Attach { region, reply, permit }]);
         answer.await.map_err(|_| closed())
     }

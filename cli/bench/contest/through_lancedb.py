@@ -69,8 +69,12 @@ class Batches:
         assert task.source is not None
         self.table = lancedb.connect(repeated(Path(task.source), repeats)).open_table(TABLE)
         self.task, self.made, self.epoch = task, made, 0
-        # Rows that a division leaves over would be dropped.
         self.splits = max(1, task.configuration["workers"])
+        if (rows := self.table.count_rows()) % self.splits:
+            # It would drop those that are left over.
+            raise ValueError(f"{rows} rows cannot be split among {self.splits} workers")
+        # The decoding threads of all workers together are as many as the cores.
+        self.threads = max(1, len(os.sched_getaffinity(0)) // self.splits)
         # It rejects workers that persist, and advises against forked ones.
         self.options = {**settings(task), "persistent_workers": False}
         if task.configuration["workers"]:
@@ -85,6 +89,7 @@ class Batches:
             epoch=self.epoch,
             columns=self.task.fields,
             transform=Rows(self.task.fields, self.made),
+            transform_parallelism=self.threads,
             transform_queue_depth=READY,
         )
         self.epoch += 1

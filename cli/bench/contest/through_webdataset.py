@@ -2,7 +2,7 @@
 
 It is set up the way its authors recommend for speed. Samples are batched inside the
 workers, workers persist between epochs, tensors cross to the trainer through shared memory; each
-number of workers, both ways to decode and all ways to take batches over are tried, and the fastest
+number of workers, all ways to decode and all ways to take batches over are tried, and the fastest
 counts.
 """
 

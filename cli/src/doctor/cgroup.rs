@@ -15,7 +15,8 @@ const CPU: &str = "cgroup_cpu";
 const PIDS: &str = "cgroup_pids";
 
 /// Memory that the daemon takes beside frames and slabs: 256 MiB of indexes of open shards, as much
-/// for its heap, four shards that are unpacked and the processes that read files.
+/// for its heap, eight shards that are unpacked by windows of 8 MiB, and the processes that read
+/// files.
 const BESIDE: u64 = 512 << 20;
 
 /// Processors without which the daemon is in the way of itself: one moves bytes, one compares

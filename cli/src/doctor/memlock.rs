@@ -104,6 +104,9 @@ mod tests {
         let some = of("6442450943", "0");
         assert_eq!(some.verdict, Verdict::Warn);
         assert!(some.found.contains("not all"), "{some:?}");
+        // Two disks' frames, of 272 MiB each.
+        assert!(of("570425344", "0").found.contains("not all"));
+        assert!(of("570425343", "0").found.contains("nothing"));
         let none = of("8388608", "0");
         assert!(none.found.contains("8.0 MiB") && none.found.contains("nothing"), "{none:?}");
         let mend = none.mend.unwrap();

@@ -160,7 +160,7 @@ impl Node {
     }
 }
 
-/// Memory of a node, and its fixed parts, of which one are the frames.
+/// Memory of a node: all, its fixed parts, and the frames among these.
 #[derive(Clone, Copy)]
 struct NodeMemory {
     all: usize,

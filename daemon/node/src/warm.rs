@@ -17,8 +17,8 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::sessions::Sessions;
 
-/// Shards fetched at once for all warm-ups together: the other half is there at once for a job that
-/// comes.
+/// Shards fetched at once for all warm-ups together: at least as many places are free for a job
+/// that comes.
 pub const AT_ONCE: usize = FILLS / 2;
 
 /// Permits of all warm-ups together: one for each small shard that is fetched at once.

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Waiters examined behind the first: the parts that four shards have in flight.
+/// Waiters examined behind the first: twice the parts that the two shards of a mount have in
+/// flight.
 const LOOKED_AT: usize = 32;
 
 /// Times the first in the line may be passed over: one round of its shard's parts in flight, so

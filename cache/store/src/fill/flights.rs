@@ -24,7 +24,7 @@ use crate::compression::Compression;
 use crate::sizes::{LANES, SMALL_BYTES, SMALL_FILLS, fills_in};
 
 /// Fills that have begun and are paused. Each keeps a sleeping indexer thread; with the running
-/// fills that is half of tokio's blocking threads. Beyond this number, shards come one after
+/// fills that is about half of tokio's blocking threads. Beyond this number, shards come one after
 /// another. It is more than two jobs of 96 lanes need.
 const RESTING: usize = 250;
 

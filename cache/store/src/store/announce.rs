@@ -26,8 +26,8 @@ use crate::shared_state::SharedState;
 use crate::sizes::{FILLS, SMALL_BYTES, SMALL_FILLS};
 use crate::tier::{Tier, Urgency};
 
-/// Fetches ahead of need at once: as many as run at once. An earlier request would only take its
-/// room earlier.
+/// Fetches ahead of need at once: as many as run at once, at least. An earlier request would only
+/// take its room earlier.
 const AT_ONCE: usize = FILLS;
 
 /// Fetches ahead of need with those of small shards and those whose stores do not answer.

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 
 use forebay_error::Result;
 use rustix::io::Errno;
@@ -26,8 +26,9 @@ const PERMITS_PER_FLIGHT: usize = 2;
 pub(super) enum Order {
     /// Move bytes or sync.
     Fly(Flight),
-    /// Register a region's memory.
-    Attach { region: Arc<Region>, reply: oneshot::Sender<bool>, permit: OwnedSemaphorePermit },
+    /// Register a region's memory, unless its owner is gone by then: an engine whose disk hangs
+    /// must not keep it.
+    Attach { region: Weak<Region>, reply: oneshot::Sender<bool>, permit: OwnedSemaphorePermit },
 }
 
 /// Something whose owner is gone.

@@ -163,10 +163,14 @@ impl Ring {
                 return self.launch(slot);
             }
             Order::Attach { region, reply, permit } => {
-                let refusal = self.buffers.set(&submitter, &region, &self.shared.counting).err();
-                let registered = refusal.is_none();
-                self.shared.book(&region, refusal.map(|error| error.to_string()));
-                drop((region, permit));
+                let registered = region.upgrade().is_some_and(|region| {
+                    let refusal =
+                        self.buffers.set(&submitter, &region, &self.shared.counting).err();
+                    let registered = refusal.is_none();
+                    self.shared.book(&region, refusal.map(|error| error.to_string()));
+                    registered
+                });
+                drop(permit);
                 // The caller may have stopped waiting; the booking holds all the same.
                 let _unheard = reply.send(registered);
             }

@@ -48,8 +48,10 @@ impl Carrier for Worker {
             match order {
                 Order::Fly(flight) => fly(flight, &shared),
                 Order::Attach { region, reply, permit } => {
-                    shared.book(&region, Some(NO_REGISTRATION.to_owned()));
-                    drop((region, permit));
+                    if let Some(region) = region.upgrade() {
+                        shared.book(&region, Some(NO_REGISTRATION.to_owned()));
+                    }
+                    drop(permit);
                     // The caller may have stopped waiting; the booking holds all the same.
                     let _unheard = reply.send(false);
                 }

@@ -110,8 +110,10 @@ impl Service {
                 drop(::tokio_uring::spawn(fly(flight, shared, files, place)));
             }
             Order::Attach { region, reply, permit } => {
-                self.shared.book(&region, Some(NO_REGISTRATION.to_owned()));
-                drop((region, permit));
+                if let Some(region) = region.upgrade() {
+                    self.shared.book(&region, Some(NO_REGISTRATION.to_owned()));
+                }
+                drop(permit);
                 // The caller may have stopped waiting; the booking holds all the same.
                 let _unheard = reply.send(false);
             }

@@ -19,7 +19,7 @@ use super::JobData;
 use super::assembly::SamplePlace;
 use super::gather::samples_of;
 
-/// Shards fetched beyond those open at once: two rounds of concurrent fills.
+/// Shards fetched beyond those open at once: one or two rounds of concurrent fills.
 const BEYOND_OPEN: usize = 2 * forebay_store::FILLS;
 
 /// Shards of a batch awaited at once: enough that identity and room of several are ready when each

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_store::ShardLoan;
+use forebay_store::{ANSWER_TIMEOUT, ShardLoan};
 use forebay_uring::{Arena, CHUNK, Engine, Region, Span};
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{Batch, Cause, NO_OTHERS, Stage};
@@ -163,6 +163,8 @@ pub(crate) struct Slots {
     prefetch: u32,
     /// Limit on the wait for memory of other jobs.
     patience: Duration,
+    /// Limit on the wait for reads of a run that ended.
+    reads_end: Duration,
     credits: Arc<Semaphore>,
     events: mpsc::Sender<Event>,
     waits: Arc<Waits>,
@@ -183,7 +185,19 @@ impl Slots {
         let credits = Arc::new(Semaphore::new(prefetch as usize));
         let state = Mutex::default();
         let shared = tokio::sync::Mutex::default();
-        Self { engines, memory, prefetch, patience, credits, events, waits, state, shared }
+        let reads_end = ANSWER_TIMEOUT;
+        Self {
+            engines,
+            memory,
+            prefetch,
+            patience,
+            reads_end,
+            credits,
+            events,
+            waits,
+            state,
+            shared,
+        }
     }
 
     /// Returns the size of the largest batch that an otherwise empty memory can hold.
@@ -207,6 +221,15 @@ impl Slots {
             tokio::select! {
                 span = slab.arena.lease(piece) => break (slab, Some(span?)),
                 _retired = slab.retired.wait() => {}
+                // No batch is in flight: reads of a run that ended have the memory. They end in
+                // time unless a disk keeps them.
+                _home = self.credits.acquire_many(self.prefetch - 1) => {
+                    let lease = tokio::time::timeout(self.reads_end, slab.arena.lease(piece));
+                    match lease.await {
+                        Ok(span) => break (slab, Some(span?)),
+                        Err(_) => self.retire(slab.number),
+                    }
+                }
             }
         };
         let mut state = self.state();

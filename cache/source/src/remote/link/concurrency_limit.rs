@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Requests at once to begin with: four shards of a few parts each, which fills 1 Gbit/s at 20 ms.
+/// Requests at once to begin with: a few parts of each shard, which fills 1 Gbit/s at 20 ms.
 const FIRST: usize = 16;
 
 /// Never less: one request's round trip must have another's bytes beside it.

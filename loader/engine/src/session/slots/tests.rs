@@ -213,3 +213,20 @@ async fn lease_that_waits_for_a_retired_slab_gets_another() {
     slots.retire(1);
     assert_eq!(third.await.unwrap().slab, 2);
 }
+
+/// A run that ends drops its reads, and a hanging disk keeps their spans: the next run gets a new
+/// slab once no disk that answers can have them.
+#[tokio::test]
+async fn spans_that_an_ended_run_left_to_a_disk_hold_up_no_run() {
+    let (mut slots, _events) = slots(8 * CHUNK, 2);
+    slots.reads_end = Duration::from_millis(1);
+    let first = slots.lease(CHUNK).await.unwrap();
+    let second = slots.lease(CHUNK).await.unwrap();
+    let stranded = [first, second].map(|mut slot| slot.span.take().unwrap());
+    assert_eq!(slots.lease(CHUNK).await.unwrap().slab, 2);
+    assert_eq!(slots.memory.used(), 8 * CHUNK);
+    drop(stranded);
+    // Reads that end in time leave the slab as it is.
+    let third = slots.lease(CHUNK).await.unwrap();
+    assert_eq!(third.slab, 2);
+}
