@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -49,6 +50,23 @@ def size(folder: Path) -> int:
 def files(folder: str) -> list[str]:
     """Return the files of a conversion, for the page cache."""
     return sorted(str(file) for file in Path(folder).rglob("*") if file.is_file())
+
+
+def repeated(source: Path, repeats: int, write: Callable[[Path], None]) -> Path:
+    """Return a folder with the data set of `source` so many times, made the first time.
+
+    `write` fills an empty folder beside it with links to the same files. It is renamed when
+    complete.
+    """
+    if repeats == 1:
+        return source
+    target = source.with_name(f"{source.name}-{repeats}-times")
+    if target.exists():
+        return target
+    aside = Path(tempfile.mkdtemp(prefix=f"{source.name}-", suffix=".part", dir=source.parent))
+    write(aside)
+    aside.rename(target)
+    return target
 
 
 def convert(

@@ -8,11 +8,11 @@ epoch; so a table is made that has the same fragments several times.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import conversions
 import lance
 import lancedb
 import pyarrow as pa
@@ -28,23 +28,19 @@ READY = 4
 
 
 def repeated(source: Path, repeats: int) -> Path:
-    """Return a folder with the table of `source` so many times, made the first time."""
-    if repeats == 1:
-        return source
-    target = source.with_name(f"{source.name}-{repeats}-times")
-    if target.exists():
-        return target
-    files, folder = Path(f"{TABLE}.lance", "data"), f"{TABLE}.lance"
-    once = lance.dataset(source / folder)
-    aside = Path(tempfile.mkdtemp(prefix=f"{source.name}-", suffix=".part", dir=source.parent))
-    (aside / files).mkdir(parents=True)
-    for file in (source / files).iterdir():
-        os.link(file, aside / files / file.name)
-    fragments = [fragment.metadata for fragment in once.get_fragments()] * repeats
-    overwrite = lance.LanceOperation.Overwrite(once.schema, fragments)
-    lance.LanceDataset.commit(aside / folder, overwrite)
-    aside.rename(target)
-    return target
+    """Return a folder with the table of `source` so many times."""
+
+    def write(target: Path) -> None:
+        folder, files = f"{TABLE}.lance", Path(f"{TABLE}.lance", "data")
+        once = lance.dataset(source / folder)
+        (target / files).mkdir(parents=True)
+        for file in (source / files).iterdir():
+            os.link(file, target / files / file.name)
+        fragments = [fragment.metadata for fragment in once.get_fragments()] * repeats
+        overwrite = lance.LanceOperation.Overwrite(once.schema, fragments)
+        lance.LanceDataset.commit(target / folder, overwrite)
+
+    return conversions.repeated(source, repeats, write)
 
 
 class Rows:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
+import conversions
 from contender import Loader, Task, serve
 from handover import handed_over
 from litdata import StreamingDataLoader, StreamingDataset
@@ -22,23 +22,19 @@ INDEX = "index.json"
 
 
 def repeated(source: Path, repeats: int) -> Path:
-    """Return a folder that has the chunks of `source` so many times, made the first time."""
-    if repeats == 1:
-        return source
-    target = source.with_name(f"{source.name}-{repeats}-times")
-    if target.exists():
-        return target
-    index = json.loads((source / INDEX).read_text())
-    aside = Path(tempfile.mkdtemp(prefix=f"{source.name}-", suffix=".part", dir=source.parent))
-    chunks = []
-    for number in range(repeats):
-        for chunk in index["chunks"]:
-            name = f"{number}-{chunk['filename']}"
-            os.link(source / chunk["filename"], aside / name)
-            chunks.append({**chunk, "filename": name})
-    (aside / INDEX).write_text(json.dumps({**index, "chunks": chunks}))
-    aside.rename(target)
-    return target
+    """Return a folder that has the chunks of `source` so many times."""
+
+    def write(target: Path) -> None:
+        index = json.loads((source / INDEX).read_text())
+        chunks = []
+        for number in range(repeats):
+            for chunk in index["chunks"]:
+                name = f"{number}-{chunk['filename']}"
+                os.link(source / chunk["filename"], target / name)
+                chunks.append({**chunk, "filename": name})
+        (target / INDEX).write_text(json.dumps({**index, "chunks": chunks}))
+
+    return conversions.repeated(source, repeats, write)
 
 
 class Samples(StreamingDataset):  # type: ignore[misc]
