@@ -268,7 +268,8 @@ fn silent_disk_is_down_and_passed_by() {
 /// on in other memory. So does one that begins anew meanwhile.
 #[test]
 fn silent_disk_keeps_no_job_from_its_memory() {
-    let bench = Bench::of_two();
+    // The only disk: whichever shards a batch reads, it reads them there.
+    let bench = Bench::new(&["a"]);
     bench.play();
     let mut open = job(&bench.origin, Origin::urls(SHARDS));
     open.prefetch = 1;
