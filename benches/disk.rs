@@ -1,10 +1,11 @@
 //! Read rates of the disk engines, compared with `fio` on the same file: the first link of every
 //! figure.
-//! Contenders take turns within one run, in an order that reverses every round, and
-//! the figure is the median of the rounds' ratios. A rate by itself says more about the moment.
-//! The processor time of checked reads, as a trainer makes them, is compared
-//! with a bound from the same round's figures: fio's time and one pass of CRC32C over the same
-//! freshly read bytes, each with a fifth on top.
+//!
+//! Contenders take turns within one run, in an order that reverses every round, and the figure is
+//! the median of the rounds' ratios. A rate by itself says more about the moment. The processor
+//! time of checked reads, as a trainer makes them, is compared with a bound from the same round's
+//! figures: fio's time and one pass of CRC32C over the same freshly read bytes, each with a fifth
+//! on top.
 //! ```text
 //! cargo bench --workspace --bench disk -- --directory /mnt/nvme
 //! ```

@@ -1,8 +1,9 @@
 //! Rate at which a shard is filled into the tier, compared with `fio` writing as much to the same
 //! disk.
-//! Both sides write by O_DIRECT through io_uring and end synced, in turns. The shard comes
-//! from memory by one copy into each frame, so that neither a link nor a second disk is measured;
-//! that copy, indexing, checksums, records and commit count for Forebay.
+//!
+//! Both sides write by O_DIRECT through io_uring and end synced, in turns. The shard comes from
+//! memory by one copy into each frame, so that neither a link nor a second disk is measured; that
+//! copy, indexing, checksums, records and commit count for Forebay.
 //! ```text
 //! cargo bench --workspace --bench fill -- --directory /mnt/nvme
 //! ```

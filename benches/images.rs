@@ -1,7 +1,7 @@
 //! Time from a photo's compressed bytes to its row of a batch.
+//!
 //! The decoder works as in a loader, with nothing around it: no daemon, no Python. Shapes take
-//! turns, each
-//! on every photo of the shard, in batches far larger than the processor's caches.
+//! turns, each on every photo of the shard, in batches far larger than the processor's caches.
 //! ```text
 //! cargo bench --workspace --bench images -- photos.tar
 //! ```

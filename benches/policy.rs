@@ -1,4 +1,5 @@
 //! Cost of a policy's decision with a million shards on the tier.
+//!
 //! A decision is a miss on a full tier (a victim, its removal, a newcomer) or a hit; both are
 //! averages over many, because some policies pay in bulk.
 //! ```text

@@ -33,7 +33,9 @@ class Training:
         self.options = options
         ranks = distributed.get_world_size()
         if options.global_batch % ranks:
-            raise SystemExit(f"--global-batch {options.global_batch} is none of {ranks} ranks")
+            raise SystemExit(
+                f"--global-batch {options.global_batch} is not a multiple of {ranks} ranks"
+            )
         torch.manual_seed(options.seed)
         self.model = nn.Sequential(
             nn.Linear(options.width, 64), nn.ReLU(), nn.Linear(64, options.classes)

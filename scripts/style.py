@@ -32,6 +32,7 @@ RUST_TEST = re.compile(r"\s*#\[(tokio::)?test\b")
 RUST_FUNCTION = re.compile(r"\s*(?:pub(?:\([^)]*\))? )?(?:async )?fn (\w+)")
 RUST_TEST_MODULE = re.compile(r"^(?:#\[cfg\(test\)\]|mod tests \{)")
 MARKDOWN_LINK = re.compile(r"\]\(([^)\s]+)\)")
+MARKDOWN_FENCE = re.compile(r"\s*```\w*\s*")
 MARKDOWN_HEADING = re.compile(r"#+ (.*)")
 # A source file named in the documents by its path from the root.
 NAMED_FILE = re.compile(r"`((?:[\w-]+/)+[\w-]+\.(?:rs|py|sh|cu|toml))`")
@@ -51,6 +52,7 @@ class Figures:
     names: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
+    fences: list[str] = field(default_factory=list)
 
     def doc(self, place: str, text: str) -> None:
         """Count a doc comment by its first line."""
@@ -119,10 +121,15 @@ def markdown(path: str, text: str, figures: Figures) -> None:
     """Measure a page: tables and code are no prose."""
     in_code = False
     for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("```"):
+        place = f"{path}:{number}"
+        if MARKDOWN_FENCE.fullmatch(line):
             in_code = not in_code
+        elif "```" in line:
+            figures.fences.append(f"{place}: a fence of code that is not alone in its line")
         elif not in_code and not line.lstrip().startswith("|") and not line.startswith("    "):
-            figures.prose(f"{path}:{number}", line)
+            figures.prose(place, line)
+    if in_code:
+        figures.fences.append(f"{path}: the last block of code is not closed")
 
 
 def headings(text: str) -> set[str]:
@@ -201,6 +208,7 @@ def main() -> int:
         (f"test names over {TEST_NAME_MAX} characters", len(figures.names), 0, figures.names),
         (f"files over {FILE_LINES_MAX} lines", len(figures.files), 0, figures.files),
         ("broken links and paths in documents", len(figures.links), 0, figures.links),
+        ("broken blocks of code in documents", len(figures.fences), 0, figures.fences),
     ]
     for name, seen, limit, _ in rows:
         print(f"{name:46} {seen!s:>16}   limit {limit}")

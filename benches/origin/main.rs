@@ -1,9 +1,9 @@
 //! Speed and cost of a cold shard's way from its origin onto a disk, compared with common download
 //! tools; time to the first sample; cost of many readers and of a slow tail.
+//!
 //! Both sides fetch the same object from the same server to the same disk, in turns, and end
 //! synced. CPU is the client's alone: its own threads, or the tool with its sync. Medians and
-//! spreads are
-//! printed, and nothing else should run meanwhile.
+//! spreads are printed, and nothing else should run meanwhile.
 //! ```text
 //! cargo bench --workspace --bench origin -- --directory /mnt/nvme cold ranks tail clients place
 //! python3 benches/link/delay_line.py -- cargo bench --workspace --bench origin -- link first batch

@@ -33,8 +33,7 @@ def fio(cache: Path, record_bytes: int) -> tuple[str, float]:
     """Return fio's rate on `cache` in records of `record_bytes`, in bytes per second.
 
     The text before it describes fio's set-up: registered buffers and files where the limit on
-    locked
-    memory allows it, neither otherwise.
+    locked memory allows it, neither otherwise.
     """
     names, length = [], 0
     for file in shard_files(cache):

@@ -20,9 +20,13 @@ refuse() {
 }
 
 # It answers on its own socket, or the node's jobs would each start a daemon of their own.
-timeout "$LIMIT" "$FOREBAY" status --json >/dev/null 2>&1 ||
+status=$(timeout "$LIMIT" "$FOREBAY" status --json 2>/dev/null) ||
     refuse "no daemon answers on this node: systemctl status forebayd"
 
+# Key files belong to the daemon's user, and to root they are another user's.
+pid=$(printf '%s' "$status" | grep -o '"pid": *[0-9]*' | head -n 1 | tr -dc 0-9)
+user=$(stat -c %U "/proc/$pid" 2>/dev/null) || user=root
+
 # Warnings let jobs through: they cost speed.
-found=$(timeout "$LIMIT" "$FOREBAY" doctor --config "$CONFIG" 2>&1) ||
+found=$(timeout "$LIMIT" runuser -u "$user" -- "$FOREBAY" doctor --config "$CONFIG" 2>&1) ||
     refuse "$(printf '%s\n' "$found" | grep '^wrong' || echo 'doctor did not end')"

@@ -31,7 +31,7 @@ def main() -> None:
         sys.argv[1],
         batch_size=8,
         fields={
-            "image": forebay.Image("jpg", size=32, crop="center"),
+            "image": forebay.Image("jpg", size=32, crop="center", resize=32),
             "tokens": forebay.Text("txt", map=tokens, ragged="pad", pad_value=-1, max_len=LENGTH),
             "width": forebay.Int("json", path="width"),
             "similarity": forebay.Float("json", path="similarity"),

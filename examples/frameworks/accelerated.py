@@ -1,6 +1,7 @@
-"""Hugging Face Accelerate: model and optimizer are prepared, the loader is not.
+r"""Hugging Face Accelerate: model and optimizer are prepared, the loader is not.
 
-    accelerate launch --num-processes 2 examples/frameworks/accelerated.py 'shards-{0..9}.tar' …
+    accelerate launch --num-processes 2 examples/frameworks/accelerated.py 'shards-{0..9}.tar' \
+        --manifest m.json --seen seen
 
 The loader deals samples to ranks itself; `accelerator.prepare(loader)` would deal each rank's share
 once more. Batches are moved with ``.to(accelerator.device)``.

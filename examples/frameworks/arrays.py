@@ -1,6 +1,9 @@
-"""NumPy, without any framework: RANK and WORLD_SIZE say which part a process loads.
+r"""NumPy, without any framework: RANK and WORLD_SIZE say which part a process loads.
 
-RANK=0 WORLD_SIZE=2 python examples/frameworks/arrays.py 'shards-{0..9}.tar' --manifest m.json …
+    RANK=0 WORLD_SIZE=2 python examples/frameworks/arrays.py 'shards-{0..9}.tar' \
+        --manifest m.json --seen seen
+
+Each rank runs it with its own `RANK`.
 """
 
 import os

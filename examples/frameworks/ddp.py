@@ -1,6 +1,7 @@
-"""DistributedDataParallel: the loader finds its rank in torch.distributed.
+r"""DistributedDataParallel: the loader finds its rank in torch.distributed.
 
-    torchrun --nproc-per-node=2 examples/frameworks/ddp.py 'shards-{0..9}.tar' --manifest m.json …
+    torchrun --nproc-per-node=2 examples/frameworks/ddp.py 'shards-{0..9}.tar' \
+        --manifest m.json --seen seen
 
 Every rank has the same number of batches, so no rank waits for a gradient that never comes.
 """

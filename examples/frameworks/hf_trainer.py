@@ -1,6 +1,7 @@
-"""Hugging Face's Trainer: the loader is what `get_train_dataloader` returns.
+r"""Hugging Face's Trainer: the loader is what `get_train_dataloader` returns.
 
-    torchrun --nproc-per-node=2 examples/frameworks/hf_trainer.py 'shards-{0..9}.tar' …
+    torchrun --nproc-per-node=2 examples/frameworks/hf_trainer.py 'shards-{0..9}.tar' \
+        --manifest m.json --seen seen
 
 Overriding it keeps the loader out of Accelerate's hands, which would deal each rank's share once
 more.

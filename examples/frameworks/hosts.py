@@ -1,6 +1,7 @@
-"""JAX on several hosts: each process loads its part of a global array.
+r"""JAX on several hosts: each process loads its part of a global array.
 
-    RANK=0 WORLD_SIZE=2 COORDINATOR=host0:1234 python examples/frameworks/hosts.py …
+    RANK=0 WORLD_SIZE=2 COORDINATOR=host0:1234 python examples/frameworks/hosts.py \
+        'shards-{0..9}.tar' --manifest m.json --seen seen
 
 The loader finds its rank in jax.distributed. A global batch is an array that is sharded over the
 processes' devices; each process gives the rows that it loaded.

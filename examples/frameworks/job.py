@@ -21,6 +21,7 @@ class Seen:
     """The keys of the samples that one rank trained on, a line each, padding left out."""
 
     def __init__(self, folder: Path, rank: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / f"rank-{rank}.txt"
         self._file.write_text("")
 

@@ -1,6 +1,6 @@
 """Lightning: the loader is what `train_dataloader` returns.
 
-    python examples/frameworks/lit.py 'shards-{0..9}.tar' --manifest m.json …
+    python examples/frameworks/lit.py 'shards-{0..9}.tar' --manifest m.json --seen seen
 
 `use_distributed_sampler=False`: there is no sampler, the loader deals samples to ranks itself. It
 is made in `train_dataloader`, when the ranks are there.

@@ -60,6 +60,8 @@ def test_clean_tree_passes(check):
         ("llms_dot_txt", "# A\n\n- [a](missing.md): a page\n", "llms.txt:3"),
         ("page_dot_md", "# Here\n\n[a](#there)\n", "page.md:3"),
         ("docs__page_dot_md", "In `cache/src/gone.rs`.\n", "docs/page.md:1"),
+        ("page_dot_md", "```sh\nls ```\n", "page.md:2"),
+        ("page_dot_md", "```sh\nls\n", "page.md:"),
     ],
     ids=[
         "relative word in Rust",
@@ -73,6 +75,8 @@ def test_clean_tree_passes(check):
         "missing file in the index for machines",
         "missing heading",
         "missing source file",
+        "fence behind other text",
+        "open block of code",
     ],
 )
 def test_fault_is_found_at_its_place(check, name, text, place):

@@ -25,8 +25,7 @@ def _array(bits: int) -> Any:
     """Return an array type of 2**bits bytes.
 
     Making a type takes ten times as long as making a view, and batches come in every length. So
-    there
-    is one type for each power of two, and the view is cut to the length.
+    there is one type for each power of two, and the view is cut to the length.
     """
     return ctypes.c_ubyte * 2**bits
 

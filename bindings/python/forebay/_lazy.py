@@ -1,7 +1,6 @@
 """Columns whose rows are made when accessed.
 
-They read like lists, and keep the source of their rows alive. Making a thousand Python
-objects
+They read like lists, and keep the source of their rows alive. Making a thousand Python objects
 takes longer than everything else of a batch, so a batch does not wait for them.
 """
 

@@ -28,8 +28,7 @@ def send(connection: Connection, value: Any) -> None:
     ------
     Exception
         Pickle's error for an unpicklable value, before anything is sent; `OSError` if the other
-        side is
-        gone.
+        side is gone.
     """
     buffers: list[pickle.PickleBuffer] = []
     stream = io.BytesIO()

@@ -1,8 +1,7 @@
 """Content of a loader's state, and the check that a state fits a loader.
 
-A state is a position in the global sequence. It holds nothing about one rank, and every
-option
-that the sequence depends on.
+A state is a position in the global sequence. It holds nothing about one rank, and every option that
+the sequence depends on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The user's own functions: `select`, the fields' `map`, `transform`, in that order.
 
-Their exceptions reach the loop unchanged, and name the samples. Their inputs and results do
-not
+Their exceptions reach the loop unchanged, and name the samples. Their inputs and results do not
 depend on where they run (the loop's own thread, other threads, other processes).
 """
 

@@ -9,9 +9,8 @@ r"""DLIO's data loader over Forebay: the reference MLPerf Storage benchmark driv
 DLIO does not know tars. It counts its data set's files to size an epoch; the shards, made of these
 files by ``forebay pack`` or of anything else, must hold at least as many samples.
 
-DLIO gets what it asks for, or an error. Unsupported options are rejected by name, and an
-epoch
-that ends too early is an error.
+DLIO gets what it asks for, or an error. Unsupported options are rejected by name, and an epoch that
+ends too early is an error.
 
 Written for dlio_benchmark 2.0.0. ``import forebay`` imports nothing of it.
 """

@@ -64,8 +64,8 @@ class Field:
         ``batch["<name>_present"]`` (bool, shape ``(batch,)``) marks the rows that have it.
     map : callable, optional
         Called with each value, in the loader's workers. Results become one tensor if they are
-        tensors of
-        one shape and dtype, or numbers; otherwise, and if a value is missing, they stay a list.
+        tensors of one shape and dtype, or numbers; otherwise, and if a value is missing, they stay
+        a list.
 
     Raises
     ------
@@ -131,8 +131,8 @@ class Image(Field):
         Values between pixels of a resized image. None: "nearest" for a palette, else "bilinear".
     crop_with : str, optional
         Name of another `Image` of `fields`: this one is cropped and mirrored as that one, sample by
-        sample. Its `size`, `crop`, `flip`, `scale`, `ratio`, `resize` and `views` apply here unless
-        given. For images and masks of one size.
+        sample. Its `crop`, `flip`, `scale`, `ratio`, `resize` and `views` apply here, and its
+        `size` unless one is given. For images and masks of one size.
     layout : {"NCHW", "NHWC"}
         Channels before or after height and width.
     mean, std : (float, float, float), optional
@@ -288,8 +288,7 @@ class Label(Field):
     ----------
     classes : sequence of str, or mapping of str to int
         The names; in a sequence, the place of a name is its number. A sample with another name is
-        bad.
-        Surrounding white space is ignored, case is not.
+        bad. Surrounding white space is ignored, case is not.
     path : str, optional
         Path of the name in a JSON document, as in ``"a.b.0"``.
     """
@@ -393,8 +392,7 @@ class Text(Rows):
     Notes
     -----
     With `map`, which receives the str, the results of `map` are padded or nested, such as numbers
-    of
-    tokens; see `Npy` for the rules.
+    of tokens; see `Npy` for the rules.
     """
 
     def _kind(self) -> dict[str, Any]:
@@ -434,8 +432,7 @@ class Npy(Rows):
         each array, 0 for an empty or missing one.
     pad_value : float
         Value after an array's end. A sample whose dtype cannot hold it (-1 in uint8, 0.5 in int64)
-        is
-        bad.
+        is bad.
     max_len : int, optional
         With ``"pad"`` the length of every row in every batch: ``(batch, max_len, ...)``. Longer
         arrays are cut, with ``"nested"`` too; ``"<name>_len"`` is the length after cutting.
@@ -443,17 +440,14 @@ class Npy(Rows):
         With `shape`: the field has no header, only elements in C order, little-endian.
     shape : tuple of int, optional
         Shape of each array; one dimension may be -1 and follows from the number of bytes. A wrong
-        number
-        of bytes is a `BadSample`. Without -1, batches are always one tensor.
+        number of bytes is a `BadSample`. Without -1, batches are always one tensor.
 
     Notes
     -----
     Padded and nested arrays must agree in dtype and in all dimensions but the first. The form of
-    most
-    arrays of a batch counts (the first among equals); a sample that differs is a `BadSample`. A
-    batch
-    without any array is float32 and has no further dimensions, unless `dtype` and `shape` give
-    them.
+    most arrays of a batch counts (the first among equals); a sample that differs is a `BadSample`.
+    A batch without any array is float32 and has no further dimensions, unless `dtype` and `shape`
+    give them.
 
     With `map`, the results of `map` are padded or nested: arrays, lists of numbers, or text.
     They must agree, or the loop gets an `Invalid` that names the sample.

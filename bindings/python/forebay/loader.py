@@ -137,7 +137,7 @@ class DataLoader:
         Decoder of images and place of tensors: "cpu", or "cuda" (the GPU of this process's rank on
         its node) or "cuda:N". On a GPU every dense tensor of a batch is there, except ``__valid__``
         and ``<field>_present``; `Image` needs a `size`. None: a GPU if there is one, the tensors
-        are torch's or JAX's, and no `transform`, `select` or `map` expects CPU tensors.
+        are torch's or JAX's, and there is no `transform`, `select` or `map`.
     pin_memory : bool, optional
         Copy tensors to pinned memory, as torch's own loader does.
     framework : {"torch", "jax", "numpy"}, optional

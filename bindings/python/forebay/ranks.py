@@ -93,8 +93,7 @@ _ALONE = secrets.token_hex(16)
 
 def group(world_size: int, job: str | None, env: Mapping[str, str] | None = None) -> list[str]:
     """Return an identity shared by the ranks of this job alone: its name, and its launcher's
-    identity
-    (torchrun, a Slurm step, or the address at which ranks meet).
+    identity (torchrun, a Slurm step, or the address at which ranks meet).
 
     Raises
     ------
@@ -135,8 +134,7 @@ def log_once(place: Place) -> None:
 
 def here(place: Place, env: Mapping[str, str] | None = None) -> tuple[int, int]:
     """Return the first rank on this node, and the number of ranks on it: as ``torchrun`` and others
-    report,
-    else this one alone.
+    report, else this one alone.
     """
     env = os.environ if env is None else env
     if "LOCAL_RANK" not in env or "LOCAL_WORLD_SIZE" not in env:
@@ -202,8 +200,7 @@ def _number(env: Mapping[str, str], name: str) -> int:
 
 def threads(env: Mapping[str, str] | None = None) -> int:
     """Return the number of decode threads of this process: its share of the cores that affinity and
-    the
-    control group's quota allow.
+    the control group's quota allow.
 
     ``FOREBAY_DECODE_THREADS`` overrides it.
     """

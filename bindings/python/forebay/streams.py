@@ -35,8 +35,7 @@ class Stream:
         `forebay.Schedule` changes it during the job, and `DataLoader.set_weights` at run time.
     repeat : float, optional
         Repetitions per epoch: 2 plays every sample twice, 0.5 half of them. Default 1 without a
-        weight.
-        Needs sample counts.
+        weight. Needs sample counts.
     manifest : path or URL, optional
         A file made by ``forebay index`` of these shards.
     where : str, optional

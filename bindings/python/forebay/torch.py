@@ -4,9 +4,8 @@
 `forebay.DataLoader` needs no other loader around it: it has threads and batches of its own. Where a
 framework insists on one, use `IterableDataset`.
 
-Worker w of n delivers batches w, w + n, w + 2n, … of its rank. torch takes one from each
-worker
-in turn, so the result has the order of a single process.
+Worker w of n delivers batches w, w + n, w + 2n, … of its rank. torch takes one from each worker in
+turn, so the result has the order of a single process.
 """
 
 from __future__ import annotations
@@ -51,13 +50,11 @@ class IterableDataset(data.IterableDataset[Any]):
     ... )  # doctest: +SKIP
 
     Batches are made here: give ``batch_size=None`` to torch's loader. Epochs advance by themselves,
-    with
-    persistent workers or not; `set_epoch` chooses another.
+    with persistent workers or not; `set_epoch` chooses another.
 
     `state_dict` inside a worker is that worker's own: ``StatefulDataLoader`` gathers them, and they
     are valid for the same `num_workers` only. The state of a `forebay.DataLoader` without torch's
-    around it
-    is valid for any.
+    around it is valid for any.
 
     Parameters
     ----------
@@ -68,8 +65,7 @@ class IterableDataset(data.IterableDataset[Any]):
     ------
     Invalid
         As of `forebay.DataLoader`; and at the first iteration, if the caller would split this
-        rank's
-        batches among all ranks again.
+        rank's batches among all ranks again.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -215,11 +215,13 @@ def node_daemon(config: Path) -> Iterator[None]:
     """Run a node's daemon from a configuration file, and end it afterwards."""
     arguments = [*command(), "daemon", "--config", str(config)]
     with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as daemon:
-        assert daemon.stderr is not None
-        assert any("listening" in line for line in daemon.stderr)
-        yield
-        daemon.terminate()
-        daemon.communicate(timeout=GONE_WITHIN)
+        try:
+            assert daemon.stderr is not None
+            assert any("listening" in line for line in daemon.stderr)
+            yield
+        finally:
+            daemon.terminate()
+            daemon.communicate(timeout=GONE_WITHIN)
     assert daemon.returncode == 0
 
 

@@ -1,9 +1,9 @@
 //! Eviction order, and admission of new shards.
+//!
 //! A policy only orders. Constraints on eviction (pins, leases, a data set's minimum) apply
-//! outside,
-//! under every policy alike: the policy is asked for its first evictable shard.
-//! A shard that is not admitted still passes through the tier, because batches are read from
-//! there: it is *passing*, and is evicted before any other as soon as no reader needs it.
+//! outside, under every policy alike: the policy is asked for its first evictable shard. A shard
+//! that is not admitted still passes through the tier, because batches are read from there: it is
+//! *passing*, and is evicted before any other as soon as no reader needs it.
 //! | policy | evicted first | admitted |
 //! |---|---|---|
 //! | `clairvoyant` | shards no job announced, as `sieve`; then the one needed last | all |

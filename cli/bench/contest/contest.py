@@ -257,10 +257,8 @@ class Contest:
         """Try a contender's settings; the ones that feed the fastest accelerator win.
 
         Settings are tried one after the other without computation, each with the best of those
-        before.
-        Then the short list is tried under an accelerator, and the ways to take batches over with
-        the best
-        of it. A model always computes: there the fastest of the tried settings wins.
+        before. Then the short list is tried under an accelerator, and the ways to take batches over
+        with the best of it. A model always computes: there the fastest of the tried settings wins.
         """
         one.configuration = {name: values[0] for name, values in one.settings.items()}
         if all(len(values) == 1 for values in one.settings.values()) and not self.request.find_rate:

@@ -1,8 +1,8 @@
 """Daemons an experiment starts and ends: a user's own on a cache, or a node's from its file.
 
 A function's daemon ends when its `with` block is left, on failure and Ctrl-C as well. The user's
-own
-daemon and cache are not touched. The module needs only Python, so that scripts can take it along.
+own daemon and cache are not touched. The module needs only Python, so that scripts can take it
+along.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 //! Growth of a figure with a size.
+//!
 //! A figure that costs a·nᵇ for n things lies on a straight line of slope b where both axes are
-//! logarithmic. The
-//! reported exponent is the slope of least squares through the upper half of the points,
+//! logarithmic. The reported exponent is the slope of least squares through the upper half of the
+//! points,
 //! ```text
 //! b = Σ (xᵢ − x̄)(yᵢ − ȳ) ÷ Σ (xᵢ − x̄)²     x = ln size, y = ln figure
 //! ```
 //! because constants hide the growth in the lower half. 0: it does not grow; 1: as the size does;
-//! below 1 doubling the
-//! size costs less than double.
+//! below 1 doubling the size costs less than double.
 
 use std::fmt;
 

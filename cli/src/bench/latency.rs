@@ -22,9 +22,10 @@ const RATE_MIN: f64 = 1.0 / 3600.0;
 /// it is known what the loader brings. At last loaders are opened anew, to time their first
 /// batches. A daemon is started if none runs.
 ///
-/// Examples: forebay bench latency 's3://bucket/{000..099}.tar'               at half of what the
-/// loader brings forebay bench latency /data/*.tar --rate 50 --batch-size 32      50 batches a
-/// second FOREBAY_CACHE=$(mktemp -d) forebay bench latency /data/*.tar --daemon embedded --cold
+/// Examples:
+///   forebay bench latency 's3://bucket/{000..099}.tar'           at half of the loader's own rate
+///   forebay bench latency /data/*.tar --rate 50 --batch-size 32  50 batches a second
+///   FOREBAY_CACHE=$(mktemp -d) forebay bench latency /data/*.tar --daemon embedded --cold
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Arguments {

@@ -40,14 +40,15 @@ const TRIAL_MIN: f64 = 1.0;
 /// The first step of an epoch is not counted: pipelines fill then. A daemon is started if none
 /// runs.
 ///
-/// Examples: forebay bench starvation 's3://bucket/{000..099}.tar' --profile resnet50-h100 forebay
-/// bench starvation /data/*.tar --raw --find-most         how many can this node feed?
-/// FOREBAY_CACHE=$(mktemp -d) forebay bench starvation /data/*.tar --daemon embedded --differential
-/// forebay bench starvation /data/*.tar --rivals all --find-most  the same work, other loaders
-/// forebay bench starvation /data/*.tar --model resnet50          a real model on this node's GPU
-/// forebay bench starvation /data/*.tar --raw --checkpoint-every 100 --checkpoint-to s3://runs/try
-/// forebay bench starvation /data/*.tar --html report.html        figures and pictures for a
-/// browser
+/// Examples:
+///   forebay bench starvation 's3://bucket/{000..099}.tar' --profile resnet50-h100
+///   forebay bench starvation /data/*.tar --raw --find-most         how many can this node feed?
+///   FOREBAY_CACHE=$(mktemp -d) forebay bench starvation /data/*.tar --daemon embedded \
+///     --differential                                               a cold and a warm cache
+///   forebay bench starvation /data/*.tar --rivals all --find-most  the same work, other loaders
+///   forebay bench starvation /data/*.tar --model resnet50          a real model on this node's GPU
+///   forebay bench starvation /data/*.tar --raw --checkpoint-every 100 --checkpoint-to s3://b/try
+///   forebay bench starvation /data/*.tar --html report.html        a page with pictures
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Arguments {

@@ -23,10 +23,11 @@ const APPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// from now on, and its own file stays as it is: `forebay status` shows the difference, and after a
 /// restart the daemon's own file counts again.
 ///
-/// Running jobs continue, and changes take effect at once for data sets, tenants, sources,
-/// daemon.groups, daemon.admin_group, and tiers' capacity, keep_free and watermarks. Everything
-/// else needs a restart: a configuration with such a change is rejected, and so is one with a
-/// mistake; then nothing changes.
+/// Running jobs continue, and changes take effect at once for data sets, checkpoints, tenants,
+/// sources, prices, tiers' capacity, keep_free and watermarks, and of the daemon for groups,
+/// admin_group, max_connections and max_sessions_per_user. Everything else needs a restart: a
+/// configuration with such a change is rejected, and so is one with a mistake; then nothing
+/// changes.
 ///
 /// Shards beyond a lower quota or capacity are evicted gradually, never while a job reads them. Try
 /// it with --dry-run, which shows the changes and the bytes evicted.

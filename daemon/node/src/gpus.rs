@@ -1,8 +1,7 @@
 //! Activity of the node's GPUs, as NVIDIA's driver reports it, and the job that computes on each.
 //! GPUs are read on request, by one thread, and no caller waits for a driver longer than a second.
 //! Figures since the last read are kept apart for scrapes and for other viewers: an open page takes
-//! nothing from
-//! Prometheus' figures.
+//! nothing from Prometheus' figures.
 //! ```text
 //!   watch       requests, and shared answers               gpus/watch.rs
 //!   driver      NVML's calls                               gpus/driver.rs

@@ -1,10 +1,8 @@
 //! Shards that ranks take from a shared queue, so that a slow rank reads less.
 //!
-//! The queue decides, and its keeper only stores it. Every transition is a method of
-//! [`Queue`],
+//! The queue decides, and its keeper only stores it. Every transition is a method of [`Queue`],
 //! pure and without I/O. A keeper ([`Leases`]) holds the state and applies one change after
-//! another,
-//! so a daemon's memory and a server shared by several daemons behave alike.
+//! another, so a daemon's memory and a server shared by several daemons behave alike.
 //!
 //! ```text
 //!   turns 0 … n    │ done │ open: upto k, held by a │ done │ open: returned │ next │ …  │

@@ -14,8 +14,7 @@
 //! computed, not played to. Without counts (no manifest) there is one lane ([`learning`]), and
 //! [`Sequence::locate`] names the shard whose count it needs next. Learning a count never changes
 //! the order, only how far it is known. Several data sets are several sequences, and [`mix`]
-//! decides
-//! which stream is next.
+//! decides which stream is next.
 
 mod bins;
 mod deal;

@@ -1,14 +1,11 @@
 //! Identity of this process among its forks.
 //!
 //! After a fork, everything made before it belongs to another process. Objects with threads,
-//! sockets or locks record
-//! their [`Generation`] when made, and stay unused in a later one: in the child the threads do not
-//! exist, and the sockets are
-//! the parent's.
+//! sockets or locks record their [`Generation`] when made, and stay unused in a later one: in the
+//! child the threads do not exist, and the sockets are the parent's.
 //!
 //! `pthread_atfork` raises the count in the child before `fork` returns there. Reading it costs no
-//! system call, and process
-//! ids may repeat without harm.
+//! system call, and process ids may repeat without harm.
 //!
 //! ```
 //! use forebay_wire::fork::Generation;

@@ -97,8 +97,7 @@ pub enum Request {
     /// report.
     Bad(Bad),
     /// Reports the trainer's progress, its waits, the decoders of its images and arrays, and its
-    /// slowest samples.
-    /// Replaces the earlier report.
+    /// slowest samples. Replaces the earlier report.
     Progress(Box<Progress>),
     /// Starts (or continues) delivery of shards that this trainer takes, one after the other, from
     /// a queue shared with others. Answered by [`Reply::Acknowledged`], before the first batch.

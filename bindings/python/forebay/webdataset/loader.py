@@ -87,8 +87,7 @@ class WebLoader(Pipeline):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of `state`: the next iteration plays its epoch, in the data set
-        too, and
-        skips the delivered part.
+        too, and skips the delivered part.
 
         Parameters
         ----------

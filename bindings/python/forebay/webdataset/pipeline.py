@@ -169,8 +169,7 @@ class Pipeline(IterableDataset[Any]):
         """Return the position of the next sample, after those that this object delivered.
 
         It is this worker's own, for as many ranks and workers. The user's functions must be
-        repeatable for it
-        to be found again.
+        repeatable for it to be found again.
 
         Returns
         -------
@@ -357,12 +356,10 @@ class Pipeline(IterableDataset[Any]):
         ----------
         *args : str or callable
             Image formats for `imagehandler`, and functions of a field's name (with a dot before it)
-            and
-            bytes; None as a result leaves the field to the next.
+            and bytes; None as a result leaves the field to the next.
         pre, post : list of callable, optional
             Asked before and after them; by default the one for ``.gz``, and those for text,
-            numbers, JSON,
-            arrays and pickles by their suffixes.
+            numbers, JSON, arrays and pickles by their suffixes.
         only : str or list of str, optional
             The fields to decode.
         partial : bool

@@ -1,7 +1,6 @@
 """Position of a pipeline, and the check that a state fits a pipeline.
 
-A state is one worker's position in one chain. It is found by replaying the epoch, so every
-option
+A state is one worker's position in one chain. It is found by replaying the epoch, so every option
 that the replay depends on is part of it.
 """
 

@@ -1,7 +1,6 @@
 """From a worker's shards to samples: dicts of bytes, in the order of the shards.
 
-A sample is delivered once, and the handler gets an error at its place in the stream: after
-all
+A sample is delivered once, and the handler gets an error at its place in the stream: after all
 samples before it and before any after it. Samples come in batches without places between them; if a
 batch fails, its samples are requested one by one.
 """

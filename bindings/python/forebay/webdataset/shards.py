@@ -1,7 +1,6 @@
 """Shards of a worker, and their order.
 
-Ranks and workers split the list by shard before anything is shuffled, so each shard has one
-reader
+Ranks and workers split the list by shard before anything is shuffled, so each shard has one reader
 and each draw is that reader's own.
 """
 

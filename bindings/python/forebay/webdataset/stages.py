@@ -1,7 +1,6 @@
 """Stages of the fluent chain.
 
-A stage is made of plain values, so that a chain can be sent to a worker, and keeps no state
-from
+A stage is made of plain values, so that a chain can be sent to a worker, and keeps no state from
 one iteration to the next.
 """
 

@@ -1,9 +1,8 @@
 //! Turns of fills, and pauses in which they let others go first.
 //!
-//! Samples that somebody waits for come first, sample by sample and not shard by shard. A
-//! fill none of whose samples is waited for lets awaited fills go first, and goes on after them.
-//! A fill whose store sends next to nothing gives its place to the fills of other stores
-//! (`endpoints.rs`).
+//! Samples that somebody waits for come first, sample by sample and not shard by shard. A fill none
+//! of whose samples is waited for lets awaited fills go first, and goes on after them. A fill whose
+//! store sends next to nothing gives its place to the fills of other stores (`endpoints.rs`).
 //! Running and waiting fills are counted apart from the queue, so that waiting work beside an idle
 //! worker shows in reports.
 

@@ -1,7 +1,8 @@
 //! NUMA node of a directory's disk, and pinning of threads to it.
-//! A thread is pinned only where that can help and is certain: the machine has several
-//! nodes, the kernel names the disk's, and the process may use processors of it. Everything else
-//! leaves the thread alone.
+//!
+//! A thread is pinned only where that can help and is certain: the machine has several nodes, the
+//! kernel names the disk's, and the process may use processors of it. Everything else leaves the
+//! thread alone.
 //! ```text
 //!  directory ─stat─► MAJ:MIN ─► /sys/dev/block/MAJ:MIN ─► …/pci0000:80/…/nvme0/nvme0n1/nvme0n1p1
 //!                                                          nearest `numa_node` upwards: the node

@@ -9,18 +9,15 @@
 //! ```
 //! **Blocks ramp**: 64, 128, 256 … samples of the first piece, then 1, 2, 4 … pieces, up to the
 //! window of W, so that the first batch of a cold epoch needs little. The ramp is part of the
-//! order,
-//! cached or not.
+//! order, cached or not.
 //!
 //! **Edges are staggered**, so that lanes do not all change shards at once: the edges of lane l of
-//! L
-//! come l/L of a window earlier than lane 0's. Of l·W/L pieces the whole ones are left out of the
+//! L come l/L of a window earlier than lane 0's. Of l·W/L pieces the whole ones are left out of the
 //! first full window. The fraction is cut from the end of the first piece, and this rest is played
 //! as the lane's last piece. So a lane of W = 1 is staggered too, and every window still mixes
-//! whole
-//! pieces: only the first shard is in two pieces. Its rest is needed at the same time as the end
-//! of the lane before, which is of the same shard if their border cuts it. A cache that keeps no
-//! shard for a whole epoch therefore fetches L − 1 shards twice, and one more for each pair of
+//! whole pieces: only the first shard is in two pieces. Its rest is needed at the same time as the
+//! end of the lane before, which is of the same shard if their border cuts it. A cache that keeps
+//! no shard for a whole epoch therefore fetches L − 1 shards twice, and one more for each pair of
 //! neighbouring lanes on two nodes.
 //!
 //! In list order a lane is one run; a global shuffle is one block.
