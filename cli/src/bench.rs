@@ -59,7 +59,7 @@ fn tell<R: Serialize + Display>(report: &R, left_out: &LeftOut, json: bool) -> D
 }
 
 /// Checks that a file can be written later on, without making it.
-fn writable(file: &Path) -> Done {
+pub(crate) fn writable(file: &Path) -> Done {
     let checked = match std::fs::metadata(file) {
         Ok(_) => OpenOptions::new().append(true).open(file).map(drop),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

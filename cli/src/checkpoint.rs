@@ -45,8 +45,8 @@ pub(super) struct Wait {
     /// Level to wait for.
     #[arg(long, value_enum, default_value_t = Reached::Published)]
     level: Reached,
-    /// Seconds to wait.
-    #[arg(long, default_value_t = 86_400)]
+    /// Seconds to wait, by default a day.
+    #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
     timeout: u64,
     #[command(flatten)]
     target: Target,
@@ -94,6 +94,8 @@ fn wait(arguments: &Wait, launcher: &Launcher) -> Done {
 
 /// Place of a checkpoint, reached with the credentials of this environment.
 pub(super) fn place(target: &Target, url: &str, launcher: &Launcher) -> Done<CheckpointPlace> {
+    // A daemon that is not there has an exit code of its own.
+    drop(target.connect(launcher)?);
     Ok(CheckpointPlace {
         address: target.address(launcher)?,
         url: url.to_owned(),

@@ -65,11 +65,11 @@ pub(super) struct Arguments {
     /// Run as this user's embedded daemon: no configuration file, gone after it idles.
     #[arg(long)]
     embedded: bool,
-    /// Bytes the embedded cache may hold [default: half of the free space, 500 GB at most]
-    /// [env: FOREBAY_CAPACITY].
+    /// Bytes the embedded cache may hold, such as 200GB; nine tenths of the free space at most
+    /// [default: half of the free space, 500 GB at most] [env: FOREBAY_CAPACITY].
     // Not read by clap: it would refuse the variable, which is for the embedded daemon, beside a
     // node daemon's --config.
-    #[arg(long, value_name = "SIZE", requires = "embedded")]
+    #[arg(long, value_name = "SIZE", requires = "embedded", value_parser = size)]
     capacity: Option<ByteSize>,
     /// Seconds without a job after which an embedded daemon ends.
     #[arg(long, value_name = "SECONDS", env = "FOREBAY_IDLE", default_value_t = 300)]
@@ -376,9 +376,9 @@ fn take_over(runtime: &RuntimeDirectory) -> Result<Option<File>> {
             Err(_) => {}
         }
     }
-    Err(Error::new(ErrorKind::Invalid, "another daemon of this cache hangs")
+    Err(Error::new(ErrorKind::Unavailable, "another daemon of this cache hangs")
         .at("lock", path.display())
-        .advise("end the process that holds the lock"))
+        .advise(format!("end the process that holds the lock: `fuser {}`", path.display())))
 }
 
 /// Tells whoever started us that we listen, and lets go of their pipe.
@@ -388,6 +388,13 @@ fn announce() -> Result<()> {
     let _ = writeln!(stdout, "ready").and_then(|()| stdout.flush());
     let null = OpenOptions::new().write(true).open("/dev/null").doing("open /dev/null")?;
     rustix::stdio::dup2_stdout(&null).doing("close standard output")
+}
+
+fn size(text: &str) -> Result<ByteSize, String> {
+    match text.parse::<ByteSize>()? {
+        ByteSize(0) => Err("a cache needs room".to_owned()),
+        size => Ok(size),
+    }
 }
 
 fn bytes(size: ByteSize) -> u64 {

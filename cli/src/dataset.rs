@@ -25,7 +25,7 @@ pub(super) enum Verb {
     Ls(Query),
     /// Show one data set.
     Show(Show),
-    /// Drop every copy of shards now: all versions, all tiers, pinned ones too.
+    /// Evict every copy of shards now: all versions, all tiers, pinned ones too.
     ///
     /// Jobs that read a copy finish with it; jobs that ask for a shard while it still arrives share
     /// that fetch. The next use asks the origin for the current version and fetches it.
@@ -117,8 +117,9 @@ fn evict(Evict { urls, change }: &Evict) -> Done {
     let evicted: Vec<Evicted> = answer.map_err(Failure::of_request)?;
     change.output.print(&evicted, |evicted| {
         let line = |one: &Evicted| {
-            let what = if one.dropped { "dropped" } else { "would be dropped" };
-            format!("{}  {} {what}\n", one.url, one.copies)
+            let what = if one.dropped { "evicted" } else { "would be evicted" };
+            let copies = if one.copies == 1 { "copy" } else { "copies" };
+            format!("{}  {} {copies} {what}\n", one.url, one.copies)
         };
         evicted.iter().map(line).collect()
     })

@@ -44,7 +44,7 @@ const PHOTOS_MAX: u64 = 1_000_000;
 /// Daemon, server and files are gone when the command ends. The user's own cache is not touched.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// Photos to make, of about 85 kB each.
+    /// Photos to make, of about 85 kB each (64 to 1000000).
     #[arg(long, value_name = "N", default_value_t = 512)]
     #[arg(value_parser = clap::value_parser!(u64).range(PHOTOS_MIN..=PHOTOS_MAX))]
     photos: u64,

@@ -87,5 +87,5 @@ fn tell(checkup: &Checkup) -> Done {
         print(&format!("{kind}  {}  {}{repaired}", fault.file, fault.why))?;
     }
     let size = bytesize::ByteSize(checkup.bytes).display().iec();
-    Ok(print(&format!("{} shards, {size}, {} others", checkup.shards, checkup.faults.len()))?)
+    Ok(print(&format!("{} shards, {size}, {} faults", checkup.shards, checkup.faults.len()))?)
 }

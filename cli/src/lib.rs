@@ -37,7 +37,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use forebay_client::{Address, Admin, CAPACITY, Connection, Deadline, Launch, RuntimeDirectory};
+use forebay_client::{
+    Address, Admin, CAPACITY, Connection, Deadline, Launch, RuntimeDirectory, unexpected,
+};
 use forebay_error::{Doing, Error, ErrorKind, Problem, Result, is_hidden};
 use forebay_shard::Commands;
 use forebay_source::Options;
@@ -124,8 +126,11 @@ impl From<Error> for Failure {
 impl Failure {
     /// Returns the failure of a request: the daemon rejected it, or did not answer.
     fn of_request(error: Error) -> Self {
+        // An answer of the daemon, such as that a scrub runs already, names no socket.
         match error.kind() {
-            ErrorKind::Unavailable | ErrorKind::Closed => Self::Unreachable(error),
+            ErrorKind::Unavailable | ErrorKind::Closed if error.place("socket").is_some() => {
+                Self::Unreachable(error)
+            }
             _ => Self::Failed(error),
         }
     }
@@ -291,9 +296,22 @@ impl Target {
         let opened = match self.address(&[])? {
             Address::Unix(path) => open(&path),
             Address::Embedded(launch) => open(&launch.directory?.socket()),
-            Address::Auto(launch) => open(forebay_client::NODE_SOCKET.as_ref())
-                .or_else(|_| open(&launch.directory?.socket())),
+            // A node's daemon that hangs or rejects this user is the answer, unless the user has
+            // another one.
+            Address::Auto(launch) => open(forebay_client::NODE_SOCKET.as_ref()).or_else(|node| {
+                open(&launch.directory?.socket()).map_err(|own| match (own.kind(), node.kind()) {
+                    (ErrorKind::NotFound, ErrorKind::NotFound) => own,
+                    (ErrorKind::NotFound, _) => node,
+                    _ => own,
+                })
+            }),
         };
+        let opened = opened.map_err(|error| match (error.advice(), error.kind()) {
+            (Some(_), _) | (None, ErrorKind::PermissionDenied) => error,
+            (None, _) => {
+                error.advise("start a training job, which starts a daemon, or run `forebay daemon`")
+            }
+        });
         Ok(Admin::of(opened.map_err(Failure::Unreachable)?)?)
     }
 }
@@ -442,10 +460,6 @@ fn json_text(document: &impl Serialize) -> String {
         }
         escaped
     })
-}
-
-fn unexpected() -> Error {
-    Error::new(ErrorKind::Invalid, "the daemon answered something else")
 }
 
 /// Cores of this machine: the threads of work that only computes. One is assumed where the system

@@ -107,10 +107,10 @@ pub(super) struct Arguments {
     /// in a folder.
     #[arg(long)]
     sort: bool,
-    /// Path of the manifest. Default: beside the shards, `out.json` for `out-{:06d}.tar`.
+    /// Path of the manifest. Unset: beside the shards, `out.json` for `out-{:06d}.tar`.
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
-    /// Shards that are written at once. Unset: as many as there are cores.
+    /// Threads, each of which writes a shard. Unset: one per core.
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZero<usize>>,
     /// Say what would be written, and write nothing.

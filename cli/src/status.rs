@@ -2,7 +2,7 @@
 
 use forebay_api::status::Status;
 
-use super::{Done, Failure, Query};
+use super::{Done, Query};
 
 /// Show the daemon's state on one screen.
 ///
@@ -15,11 +15,6 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
-    let admin = arguments.query.target.admin_if_running().map_err(|failure| match failure {
-        Failure::Unreachable(error) => Failure::Unreachable(
-            error.advise("start a training job, which starts a daemon, or run `forebay daemon`"),
-        ),
-        failure => failure,
-    })?;
+    let admin = arguments.query.target.admin_if_running()?;
     arguments.query.show::<Status>(&admin, "/api/v1/status", |status| status.to_string())
 }

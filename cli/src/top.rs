@@ -39,10 +39,10 @@ use super::{Done, Failure, Target, print};
 pub(super) struct Arguments {
     #[command(flatten)]
     target: Target,
-    /// Seconds between two looks.
+    /// Seconds between two states (1 to 3600).
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
-    /// End after this number of looks.
+    /// End after this number of states [default: no end].
     #[arg(long, value_name = "TIMES")]
     count: Option<u64>,
     /// Print JSON, a line each time.

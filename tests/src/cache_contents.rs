@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_shard::{HEAD_BYTES, Head, Partial, checksum};
 
-/// Format of sidecars in this release.
+/// Format of a sidecar without links.
 pub const FORMAT: u32 = 4;
 
 /// Format of a future release.

@@ -118,6 +118,10 @@ fn absent_daemon_exits_with_3() {
         vec!["dataset", "warm", "/x.tar"],
         vec!["dataset", "warm", "--stop", "1"],
         vec!["dataset", "check", "/x.tar"],
+        vec!["checkpoint", "wait", "s3://b/x"],
+        vec!["checkpoint", "rm", "s3://b/x"],
+        vec!["checkpoint", "push", "/tmp", "s3://b/x"],
+        vec!["checkpoint", "restore", "s3://b/x", "/tmp/never"],
     ] {
         assert_ends(home.forebay(&[&verb[..], &nowhere].concat()), 3, "/no/such");
     }

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 
 # Flags and answers of the driver's interface.
-STREAM_NON_BLOCKING, NOT_READY = 1, 600
+STREAM_NON_BLOCKING = 1
 # An event without a time, for which the host sleeps: a wait that spins would count as work.
 EVENT_DISABLE_TIMING, EVENT_BLOCKING_SYNC = 2, 1
 # A kernel of one thread that ends after a time. It sleeps meanwhile, which leaves its core to
@@ -161,12 +161,6 @@ class Device:
         self.call("cuDriverGetVersion", byref(value))
         return value.value
 
-    def free_bytes(self) -> int:
-        """Return the bytes of device memory that nobody holds."""
-        free, total = c_size_t(), c_size_t()
-        self.call("cuMemGetInfo_v2", byref(free), byref(total))
-        return free.value
-
     # Memory
 
     def take(self, size: int) -> int:
@@ -216,13 +210,6 @@ class Device:
     def wait(self, event: int) -> None:
         """Wait for an event on the host."""
         self.call("cuEventSynchronize", event)
-
-    def is_done(self, event: int) -> bool:
-        """Return True once an event has passed."""
-        status = self.status("cuEventQuery", event)
-        if status not in (0, NOT_READY):
-            raise DriverError("cuEventQuery", status)
-        return status == 0
 
     def finish(self, stream: int | None = None) -> None:
         """Wait for a stream, or for all of them."""

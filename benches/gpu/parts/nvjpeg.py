@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from cuda_driver import declare
-from jpeg_header import Header
 
 # Backends: `device` ones read files on the device.
 HYBRID, CORES, ENGINES, CORES_DEVICE, ENGINES_DEVICE = 1, 2, 3, 4, 5
@@ -223,8 +222,3 @@ class Decoder:
 def pitch(width: int) -> int:
     """Return the bytes from row to row of a component, as Forebay places it."""
     return -(-width // ALIGN) * ALIGN
-
-
-def plane_sizes(header: Header) -> list[int]:
-    """Return the bytes of an image's components, as Forebay places them."""
-    return [height * pitch(width) for width, height in header.planes()]

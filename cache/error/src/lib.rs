@@ -105,6 +105,8 @@ impl Error {
             | io::ErrorKind::QuotaExceeded
             | io::ErrorKind::OutOfMemory => ErrorKind::Full,
             io::ErrorKind::InvalidInput
+            | io::ErrorKind::InvalidFilename
+            | io::ErrorKind::IsADirectory
             | io::ErrorKind::NotADirectory
             | io::ErrorKind::AlreadyExists => ErrorKind::Invalid,
             io::ErrorKind::BrokenPipe
@@ -113,6 +115,12 @@ impl Error {
             _ => ErrorKind::Unavailable,
         };
         Self::new(kind, format!("failed to {doing}: {error}"))
+    }
+
+    /// Returns the error of work that the end of the daemon cuts off.
+    #[must_use]
+    pub fn shutting_down() -> Self {
+        Self::new(ErrorKind::Closed, "the daemon is shutting down")
     }
 
     /// Adds where it happened, as one `name=value` pair (url, key, offset, path, …). A `url` is

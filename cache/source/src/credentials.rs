@@ -170,7 +170,7 @@ impl Identity {
             return flight.clone();
         }
         let task = tokio::spawn(self.clone().answer());
-        let ended = |joined: Result<_, _>| joined.unwrap_or_else(|_| Err(shutting_down()));
+        let ended = |joined: Result<_, _>| joined.unwrap_or_else(|_| Err(Error::shutting_down()));
         let flight = task.map(ended).boxed().shared();
         state.flight = Some(flight.clone());
         flight
@@ -229,10 +229,6 @@ fn silent(patience: Duration) -> Error {
     let what = format!("no credentials within {} seconds", patience.as_secs());
     Error::new(ErrorKind::Unavailable, what)
         .advise("check that the credential service answers: `aws sts get-caller-identity`")
-}
-
-fn shutting_down() -> Error {
-    Error::new(ErrorKind::Closed, "shutting down")
 }
 
 #[cfg(test)]

@@ -75,14 +75,14 @@ impl FileSink {
         let path = place(url)?;
         let turns = self.turns(&path).map_err(at)?;
         let done = async move {
-            let turn = turns.acquire_owned().await.map_err(|_| shutting_down())?;
+            let turn = turns.acquire_owned().await.map_err(|_| Error::shutting_down())?;
             let worked = move || {
                 let done = work(&path);
                 // Held by the thread, not by whoever waits for it.
                 drop(turn);
                 done
             };
-            tokio::task::spawn_blocking(worked).await.map_err(|_| shutting_down())?
+            tokio::task::spawn_blocking(worked).await.map_err(|_| Error::shutting_down())?
         };
         let late = |_| Err(hangs(self.patience));
         tokio::time::timeout(self.patience, done).await.unwrap_or_else(late).map_err(at)
@@ -401,10 +401,6 @@ fn hangs(patience: Duration) -> Error {
     let what = format!("the file system did not answer within {} seconds", patience.as_secs());
     Error::new(ErrorKind::Unavailable, what)
         .advise("check the file system; what hangs in it ends with it")
-}
-
-fn shutting_down() -> Error {
-    Error::new(ErrorKind::Closed, "shutting down")
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ impl HelperProcess {
             }
             command.spawn().doing("start a helper process")
         });
-        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
+        let closed = |_| Error::shutting_down();
         let spawned = spawned.await.map_err(closed)?.map_err(|error| error.at("program", &program));
         spawned.map_err(|error| check_program(Path::new(&program), None).err().unwrap_or(error))
     }

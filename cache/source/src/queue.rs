@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use forebay_error::{Error, ErrorKind, Result};
+use forebay_error::{Error, Result};
 use tokio::sync::{SetOnce, oneshot};
 
 use crate::Rate;
@@ -268,14 +268,14 @@ impl Queue {
         {
             let mut state = self.state();
             if state.closed {
-                return Err(closed());
+                return Err(Error::shutting_down());
             }
             // Waiters that left are dropped here: the list is as long as the queue.
             state.waiting.retain(|waiter| !waiter.place.is_closed());
             state.waiting.push(Waiter { rank: rank.clone(), place });
             Self::give(self, state);
         }
-        given.await.map_err(|_| closed())
+        given.await.map_err(|_| Error::shutting_down())
     }
 
     /// Takes a place if one is free now and no request waits for it.
@@ -343,10 +343,6 @@ impl Queue {
     fn state(&self) -> MutexGuard<'_, QueueState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "shutting down")
 }
 
 #[cfg(test)]

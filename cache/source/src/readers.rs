@@ -195,5 +195,5 @@ impl Readers {
 async fn ask(mount: Arc<Mount>, request: &Request, servers: Vec<u32>) -> Result<Loan> {
     let frame = message::encode(request)?;
     let asked = tokio::spawn(async move { mount.ask(&frame, servers).await });
-    asked.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Closed, "shutting down")))
+    asked.await.unwrap_or_else(|_| Err(Error::shutting_down()))
 }

@@ -275,7 +275,7 @@ impl Forecast {
 
     /// Adds a job that reads these shards (with their sizes) in the order of `future`. Returns for
     /// each shard if the forecast decides about it; for new shards that is false until
-    /// [`Self::set_managed`]. The tables report the present shards afterwards.
+    /// [`Self::set_roles`]. The tables report the present shards afterwards.
     pub(crate) fn add_job(
         &self,
         job: JobId,

@@ -8,7 +8,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 
 /// Events that share a log line.
 #[derive(Debug, Default)]
-pub(crate) struct Repeats(Mutex<Unlogged>);
+pub struct Repeats(Mutex<Unlogged>);
 
 #[derive(Debug, Default)]
 struct Unlogged {
@@ -19,7 +19,8 @@ struct Unlogged {
 
 impl Repeats {
     /// Notes an event. Returns the number of events to log, if a line is due.
-    pub(crate) fn note(&self, now: Instant) -> Option<u64> {
+    #[must_use]
+    pub fn note(&self, now: Instant) -> Option<u64> {
         let mut unlogged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         unlogged.events += 1;
         unlogged.take(now)

@@ -59,7 +59,6 @@ use crate::pins::{Pins, read_pins};
 use crate::shard::{Shard, ShardHandle};
 use crate::shared_state::SharedState;
 use crate::shares::{Charge, Shares};
-use crate::shutdown::shutting_down;
 use crate::tenant::Tenant;
 use crate::tier::{CopyFacts, Tier, TierConfig, Urgency};
 pub use announce::{AnnouncedReads, Announcement};
@@ -459,7 +458,7 @@ async fn load_pins(disks: impl Iterator<Item = PathBuf>) -> Pins {
         let path = disk.clone();
         let read = tokio::task::spawn_blocking(move || read_pins(&disk));
         let read = match device::answer(read).await {
-            Ok(read) => read.map_err(|_| shutting_down()).and_then(|read| read),
+            Ok(read) => read.map_err(|_| Error::shutting_down()).and_then(|read| read),
             Err(error) => Err(error),
         };
         match read {

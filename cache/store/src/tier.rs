@@ -60,7 +60,6 @@ use crate::repeats::Repeats;
 use crate::shard::{Keeper, Shard};
 use crate::shared_state::SharedState;
 use crate::shares::Charge;
-use crate::shutdown::shutting_down;
 use crate::traffic::{DatasetTraffic, Traffic, Traffics};
 pub use config::{Class, DiskConfig, KeepFree, TierConfig, Watermarks};
 pub use copy::{CopyReport, CopyState};
@@ -478,7 +477,7 @@ impl Tier {
         let directory = self.directory()?;
         let done = tokio::task::spawn_blocking(move || work(&directory));
         match device::answer(done).await {
-            Ok(done) => done.map_err(|_| shutting_down())?,
+            Ok(done) => done.map_err(|_| Error::shutting_down())?,
             Err(error) => {
                 self.note_failure(&error);
                 Err(error.at("tier", self.name()))
@@ -507,7 +506,7 @@ impl Tier {
     pub(crate) async fn scanned(&self) -> Result<()> {
         let mut scanned = self.0.scanned.subscribe();
         let listed = scanned.wait_for(Option::is_some).await.map(|listed| listed.clone());
-        listed.ok().flatten().unwrap_or_else(|| Err(shutting_down()))
+        listed.ok().flatten().unwrap_or_else(|| Err(Error::shutting_down()))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use forebay_bench::starvation::compare::Comparison;
-use forebay_error::{Doing, Result};
+use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::message::LeftOut;
 use serde_json::Value;
 
@@ -41,7 +41,9 @@ fn read(file: &Path) -> Result<Value> {
     let text = std::fs::read_to_string(file)
         .doing("read a report")
         .map_err(|error| error.at("file", file.display()))?;
-    serde_json::from_str(&text)
-        .doing("understand a report")
-        .map_err(|error| error.at("file", file.display()))
+    serde_json::from_str(&text).map_err(|error| {
+        Error::new(ErrorKind::Invalid, format!("the report is not JSON: {error}"))
+            .at("file", file.display())
+            .advise("write it by `forebay bench starvation` with --json")
+    })
 }

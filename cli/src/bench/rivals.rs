@@ -38,34 +38,33 @@ const ROUNDS_MAX: i64 = 1000;
 #[command(group(clap::ArgGroup::new("contest").args(["rivals", "model"]).multiple(true)))]
 pub(super) struct Rivals {
     /// Play the same work through these loaders, too: names, comma-separated, or `all`. Shards must
-    /// be local, uncompressed tars. Forebay plays at its defaults there, so that --threads,
-    /// --prefetch, --window, --steps, --manifest and --accelerators are refused.
+    /// be local, uncompressed tars. Forebay plays at its defaults there, so --threads, --prefetch,
+    /// --window, --steps, --manifest, --accelerators and --checkpoint-every are rejected.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = names())]
     rivals: Vec<String>,
-    /// Train this model of torchvision's on this node's GPU, such as resnet50, on what Forebay and
-    /// the other loaders bring, in place of an emulated accelerator. AU_ideal is against its step
-    /// on a batch that is on the GPU already.
+    /// Train this torchvision model, such as resnet50, on this node's GPU, in place of an emulated
+    /// accelerator. AU_ideal compares with a step whose batch is on the GPU already.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["find_most", "raw"])]
     model: Option<String>,
-    /// Their Python, which needs NumPy [default: the one that Forebay runs in, or python3].
+    /// Python of the other loaders; it needs NumPy [default: Forebay's own, or python3].
     #[arg(long, value_name = "PYTHON", requires = "contest")]
     python: Option<PathBuf>,
-    /// The Python of one of them, as NAME=PYTHON; may be given again.
+    /// Python of one loader, as NAME=PYTHON; may be given again.
     #[arg(long, value_name = "NAME=PYTHON", value_parser = named, requires = "rivals")]
     rival_python: Vec<(String, PathBuf)>,
-    /// Runs of each, in turns.
+    /// Runs of each loader, in turns.
     #[arg(long, value_name = "N", default_value_t = 5, requires = "contest")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX))]
     rounds: u32,
-    /// Seconds of each run, behind the steps that warm up.
+    /// Seconds of each run, 1 to 3600, after the steps that warm up.
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
     #[arg(requires = "contest")]
     seconds: f64,
     /// Memory limit of each loader and all its workers, its page cache included. Needs root.
     #[arg(long, value_name = "SIZE", requires = "contest")]
     memory: Option<ByteSize>,
-    /// A folder on a disk that keeps what they make of the shards, Forebay's cache and contest.json
-    /// for another time [default: one among temporary files, which is removed].
+    /// Folder on a disk for the loaders' own formats of the shards, Forebay's cache and
+    /// contest.json, which another run uses again [default: a temporary one, which is removed].
     #[arg(long, value_name = "FOLDER", requires = "contest")]
     work: Option<PathBuf>,
 }

@@ -58,10 +58,10 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "resnet50-h100", value_parser = profiles())]
     profile: String,
     /// Samples per step, instead of the profile's.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     #[arg(required_if_eq("profile", CUSTOM))]
     batch_size: Option<u32>,
-    /// Seconds one step computes, instead of the profile's.
+    /// Seconds one step computes (0 to 3600), instead of the profile's.
     #[arg(long, value_name = "SECONDS", value_parser = step, required_if_eq("profile", CUSTOM))]
     step: Option<Duration>,
     /// Accelerators, each a rank of the job with a loader of its own. Several need --manifest.
@@ -69,11 +69,11 @@ pub(crate) struct Arguments {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(ACCELERATORS_MAX)))]
     accelerators: u32,
     /// Epochs: the first is cold if the cache was empty.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
     /// Steps per epoch, at most, the first included. With --manifest, shards behind them are left
     /// out.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(2..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
     steps: Option<u64>,
     /// Tell fetch stalls from prep stalls by the difference between synthetic, cached and cold
     /// epochs. The cache must be empty at first and have room for all shards.
@@ -83,12 +83,12 @@ pub(crate) struct Arguments {
     /// loader.
     #[arg(long)]
     find_most: bool,
-    /// The AU_ideal at which an accelerator counts as fed, for --find-most.
+    /// The AU_ideal, 0.01 to 0.99, at which an accelerator counts as fed, for --find-most.
     #[arg(long, value_name = "SHARE", default_value_t = TARGET, value_parser = share)]
     #[arg(requires = "find_most")]
     target_au: f64,
-    /// Seconds of each trial of --find-most; those that confirm what was found are three times as
-    /// long. With --rivals, --seconds rules.
+    /// Seconds of each trial of --find-most, 1 to 3600; those that confirm the result are three
+    /// times as long. With --rivals, --seconds counts instead.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = trial)]
     #[arg(requires = "find_most")]
     trial: f64,
@@ -96,7 +96,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     raw: bool,
     /// Decode threads of each accelerator [default: one per core, divided among the accelerators].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
     threads: Option<u32>,
     /// Write a page with figures and pictures, all in one file.
     #[arg(long, value_name = "FILE")]

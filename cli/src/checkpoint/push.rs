@@ -23,7 +23,7 @@ pub(in super::super) struct Arguments {
     #[arg(long, conflicts_with_all = ["step", "overwrite"])]
     resume: bool,
     /// Step of the training, for `keep` of the node's rule.
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     step: Option<u64>,
     /// Replace a checkpoint that is published there already.
     #[arg(long)]

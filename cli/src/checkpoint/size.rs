@@ -15,16 +15,16 @@ const COPIES: u64 = 2;
 #[derive(Debug, clap::Args)]
 pub(in super::super) struct Arguments {
     /// Bytes that this node saves each time, like `120GB`.
-    #[arg(long)]
+    #[arg(long, value_name = "SIZE")]
     bytes: ByteSize,
     /// Seconds between saves.
-    #[arg(long)]
+    #[arg(long, value_name = "SECONDS")]
     every: f64,
     /// Seconds of one training step.
-    #[arg(long)]
+    #[arg(long, value_name = "SECONDS")]
     step: f64,
-    /// Share of a step that a save may take.
-    #[arg(long, default_value_t = 0.5)]
+    /// Share of a step that a save may take, above 0 and at most 1.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
     share: f64,
     #[command(flatten)]
     output: Output,
@@ -48,9 +48,10 @@ const DAY: f64 = 86_400.0;
 
 pub(super) fn run(arguments: &Arguments) -> Done {
     let Arguments { bytes, every, step, share, output } = arguments;
-    for (name, value) in [("every", every), ("step", step), ("share", share)] {
-        if !(value.is_finite() && *value > 0.0) {
-            let what = "the value has to be above 0";
+    let limits = [("every", every, f64::MAX), ("step", step, f64::MAX), ("share", share, 1.0)];
+    for (name, value, most) in limits {
+        if !(*value > 0.0 && *value <= most) {
+            let what = "the value has to be above 0, and a share at most 1";
             return Err(Failure::Usage(Error::new(ErrorKind::Invalid, what).at(name, value)));
         }
     }

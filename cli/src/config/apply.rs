@@ -11,7 +11,7 @@ use forebay_api::requests::{ConfigurationFile, Wish};
 use forebay_client::Deadline;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 
-use crate::{Change, Done, Failure, Target, print};
+use crate::{Change, Done, Failure, Target};
 
 /// A daemon looks groups up and asks its disks how large they are, each of which may take some
 /// seconds.
@@ -42,8 +42,8 @@ pub(crate) struct Arguments {
 }
 
 pub(super) fn run(Arguments { file, change }: &Arguments) -> Done {
-    let (json, applied) = ask(&change.target, file.as_deref(), change.dry_run)?;
-    print(&if change.output.json { json } else { applied.to_string() })?;
+    let applied = ask(&change.target, file.as_deref(), change.dry_run)?;
+    change.output.print(&applied, Applied::to_string)?;
     match applied.why_not() {
         None => Ok(()),
         Some(why) => {
@@ -53,15 +53,13 @@ pub(super) fn run(Arguments { file, change }: &Arguments) -> Done {
     }
 }
 
-/// Has a running daemon apply a file, or its own. Returns the answer as JSON, too.
-pub(super) fn ask(target: &Target, file: Option<&Path>, dry: bool) -> Done<(String, Applied)> {
+/// Has a running daemon apply a file, or its own.
+pub(super) fn ask(target: &Target, file: Option<&Path>, dry: bool) -> Done<Applied> {
     let wish = Wish { file: file.map(read).transpose()? };
     let admin = target.admin_if_running()?;
     let path = format!("/api/v1/policy?dry_run={dry}");
     let answer = admin.post(&path, &wish, &Deadline::after(APPLY_TIMEOUT));
-    let applied: Applied = answer.map_err(Failure::of_request)?;
-    let json = serde_json::to_string(&applied).expect("numbers and strings always encode");
-    Ok((json, applied))
+    answer.map_err(Failure::of_request)
 }
 
 fn read(path: &Path) -> Result<ConfigurationFile> {

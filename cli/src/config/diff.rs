@@ -23,7 +23,8 @@ use crate::{Done, Query, Target, print, print_json};
 /// not.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The configuration as it is. Unset: what the running daemon goes by.
+    /// The configuration as it is. A file that is given alone is the new one; the running daemon's
+    /// configuration is then the old one.
     #[arg(value_name = "OLD")]
     first: Option<PathBuf>,
     /// The configuration as it is to be; the two may be written in different languages.
@@ -54,7 +55,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
 
 /// Returns the changes that a file, or its own, makes for a running daemon.
 pub(super) fn of_daemon(target: &Target, new: Option<&Path>) -> Done<Vec<Change>> {
-    let (_, applied) = apply::ask(target, new, true)?;
+    let applied = apply::ask(target, new, true)?;
     if let Some(mistake) = applied.mistakes.first() {
         let error = Error::new(ErrorKind::Invalid, mistake.text.clone());
         let file = applied.file.display();

@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Done {
     if arguments.running {
-        let (_, applied) = apply::ask(&arguments.query.target, None, true)?;
+        let applied = apply::ask(&arguments.query.target, None, true)?;
         return print_document(&applied.running, arguments.query.output.json);
     }
     let config = Config::read(&arguments.file)?;
@@ -56,7 +56,7 @@ fn print_document(document: &Value, json: bool) -> Done {
 /// Describes the drift of the running daemon from this file, if the file is its own. Callers who
 /// may not ask the daemon get no note.
 fn drift(target: &Target, file: &Path) -> Option<String> {
-    let (_, applied) = apply::ask(target, None, true).ok()?;
+    let applied = apply::ask(target, None, true).ok()?;
     let is_own = std::path::absolute(file).is_ok_and(|file| file == applied.own_file);
     let changes = applied.changes.len();
     (is_own && changes > 0).then(|| {

@@ -192,12 +192,22 @@ pub(super) fn run(arguments: &Check, launcher: &Launcher) -> Done {
     if differ == 0 {
         return Ok(());
     }
-    let kind = if wrong > 0 { ErrorKind::Corrupt } else { ErrorKind::Invalid };
+    let is_unknown = |answer: &Answer<'_>| matches!(answer.state, ShardStatus::Unknown);
+    let all_unknown = answers.iter().all(|answer| answer.state.is_right() || is_unknown(answer));
+    let kind = match (wrong > 0, all_unknown) {
+        (true, _) => ErrorKind::Corrupt,
+        (false, true) => ErrorKind::Unavailable,
+        (false, false) => ErrorKind::Invalid,
+    };
+    let advice = if all_unknown {
+        "check the origin and its credentials, then check again"
+    } else {
+        "`forebay dataset warm` replaces stale copies, as a job's next use does; `forebay scrub` \
+         drops corrupt ones; upload missing and broken shards again"
+    };
     Err(Error::new(kind, "cache and origin differ in some shards")
         .at("shards", differ)
-        .advise(
-            "stale copies are replaced when a job next requests them, or by `forebay dataset warm`; `forebay scrub` drops corrupt ones",
-        )
+        .advise(advice)
         .into())
 }
 

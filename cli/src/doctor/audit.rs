@@ -76,7 +76,7 @@ fn judge(plan: &Plan, config: &AuditConfig, facts: &MountFacts) -> Finding {
             CHECK,
             format!("this user may not create files in {folder} (mode {mode:o})"),
             format!(
-                "run as the daemon's user, or `install -d -o USER -m 700 FOLDER`, USER being the daemon's, {}",
+                "run as the daemon's user, or `install -d -o USER -m 700 {folder}`, USER being the daemon's, or {}: name another folder",
                 place("path")
             ),
         )

@@ -23,10 +23,8 @@ pub(super) fn check() -> Finding {
 
 fn judge(found: Result<usize>, bundle: Option<&str>) -> Finding {
     match (found, bundle) {
-        (Ok(count), _) => {
-            Finding::ok(CHECK, format!("{count} authorities may sign those of stores"))
-                .figure("authorities", count)
-        }
+        (Ok(count), _) => Finding::ok(CHECK, format!("{count} trusted certificate authorities"))
+            .figure("authorities", count),
         (Err(_), Some(bundle)) => {
             Finding::ok(CHECK, format!("the system has none; {BUNDLE} names {bundle}"))
                 .figure("authorities", 0)

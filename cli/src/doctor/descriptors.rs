@@ -17,8 +17,8 @@ const LIMIT: &str = "Max open files";
 /// the pipes of its readers.
 const OWN: u64 = 128;
 
-/// Descriptors of jobs: for each of the 128 connections that one user may have, a socket, two slabs
-/// and the shards in flight.
+/// Descriptors of jobs: for each of the 128 jobs that one user may have, a socket, two slabs and
+/// the shards in flight.
 const JOBS: u64 = 1024;
 
 pub(super) fn check(machine: &Machine, plan: &Plan) -> Finding {

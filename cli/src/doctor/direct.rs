@@ -34,7 +34,7 @@ pub(super) fn check(directory: &Path, tried: &Result<Direct>) -> Finding {
         Finding::wrong(
             CHECK,
             format!("memory must be aligned to {}, above the daemon's {GRANULE}", alignment.memory),
-            "use another disk, or format this one with blocks of 4 KiB (`nvme format --lbaf`)",
+            "use another disk, or format this one with blocks of 4 KiB, which erases it (`nvme format --lbaf`)",
         )
     } else if !reserves {
         Finding::warn(

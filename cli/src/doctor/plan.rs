@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use forebay_client::{NODE_SOCKET, RuntimeDirectory, cache_directory, wanted_capacity};
 use forebay_config::embedded;
-use forebay_config::settings::NodeTier;
+use forebay_config::settings::{NodeTier, memory_tiers};
 use forebay_config::{Config, Places};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_store::{Class, ENCRYPTION_BYTES, FRAME_BYTES};
+use forebay_node::NodeMemory;
+use forebay_store::Class;
 
 use super::finding::{Finding, listed, size};
 use crate::daemon::CONFIG;
@@ -112,7 +113,7 @@ impl Plan {
             Finding::wrong(
                 CHECK,
                 format!(
-                    "{of}: {memory} of memory are too small for frames and memory tiers ({})",
+                    "{of}: {memory} of memory are too small for what the daemon and its memory tiers take ({})",
                     size(least)
                 ),
                 format!(
@@ -125,17 +126,12 @@ impl Plan {
         finding.figure("memory_bytes", self.memory).figure("tiers", self.tiers.len())
     }
 
-    /// Bytes of the tiers that are memory by their configuration.
-    fn memory_tiers(&self) -> u64 {
-        let plain = self.tiers.iter().filter(|tier| tier.path.is_none());
-        plain.fold(0, |sum, tier| sum.saturating_add(tier.capacity))
-    }
-
-    /// Bytes of frames and tiers in memory, which leave the rest to slabs.
+    /// Bytes of the daemon's fixed parts and of tiers in memory, which leave the rest to slabs.
     pub(super) fn least(&self) -> u64 {
-        let encrypted = self.tiers.iter().filter(|tier| tier.encryption.is_some()).count();
-        let fixed = FRAME_BYTES + encrypted * ENCRYPTION_BYTES;
-        (fixed as u64).saturating_add(self.memory_tiers())
+        let all = usize::try_from(self.memory).unwrap_or(usize::MAX);
+        let in_cluster = self.config().is_some_and(|config| config.cluster.is_some());
+        let memory = NodeMemory::new(all, &self.tiers, in_cluster);
+        (memory.fixed() as u64).saturating_add(memory_tiers(&self.tiers))
     }
 
     /// Tiers that have a directory, with their place among all.
@@ -146,7 +142,7 @@ impl Plan {
 
     /// Bytes that each disk's engine registers: all of the memory that is not a tier.
     pub(super) fn registered(&self) -> u64 {
-        self.memory.saturating_sub(self.memory_tiers())
+        self.memory.saturating_sub(memory_tiers(&self.tiers))
     }
 
     /// Returns a node daemon's configuration; none for an embedded one.
@@ -293,6 +289,20 @@ mod tests {
         let finding = Plan::make(Some(&path), None).1;
         assert_eq!(finding.verdict, Verdict::Wrong, "{finding:?}");
         assert!(finding.mend.unwrap().contains("forebay.toml:2"));
+    }
+
+    /// The daemon itself would not start.
+    #[test]
+    fn fixed_parts_of_the_daemon_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("forebay.toml");
+        let text = "[daemon]\nmemory = 'MEMORY'\n\
+                    [[tier]]\nname = 'nvme0'\npath = '/mnt/a'\ncapacity = '2GiB'\n";
+        // Frames take 208 MiB, long requests 32 MiB.
+        for (memory, verdict) in [("240MiB", Verdict::Wrong), ("256MiB", Verdict::Ok)] {
+            std::fs::write(&path, text.replace("MEMORY", memory)).unwrap();
+            assert_eq!(Plan::make(Some(&path), None).1.verdict, verdict, "{memory}");
+        }
     }
 
     #[test]

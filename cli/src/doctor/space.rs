@@ -75,7 +75,7 @@ pub(super) fn check(
         Finding::warn(
             CHECK,
             format!("{found}; {left} files can be made: shards of 64 MiB would need {files}"),
-            "use larger shards, or format the disk for more files (`mkfs.ext4 -i 1048576`, or xfs)",
+            "use larger shards, or format the disk for more files, which erases it (`mkfs.ext4 -i 1048576`, or xfs)",
         )
     } else {
         Finding::ok(CHECK, found)

@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     /// File to write, as JSON; `-` prints it.
     #[arg(value_name = "FILE", default_value = "-")]
     file: PathBuf,
-    /// Number of rounds in which each job reads its shards.
+    /// Number of rounds in which each job reads its shards (1 to 100).
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=100))]
     rounds: u64,
     #[command(flatten)]

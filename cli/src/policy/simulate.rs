@@ -19,6 +19,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use serde_json::json;
 
+use crate::bench::writable;
 use crate::{Done, Failure, Output, bar_style, print, print_json};
 
 /// Shards that are simulated at most: with more, each step would stand for several.
@@ -45,7 +46,12 @@ const BATCH: u32 = 256;
 pub(crate) struct Arguments {
     /// A trace as JSON: `capacity` (bytes), `bandwidth` (bytes a second), `shards` (bytes of each),
     /// `jobs` (`name`, `shards`, `rate` in bytes a second, `epochs`, `order`, `window`, `seed`,
-    /// `joins`), `warm_epochs`, `jitter`; or as `forebay policy record` wrote it.
+    /// `joins`), `warm_epochs`, `jitter`; or as `forebay policy record` wrote it. Its jobs, cache
+    /// and link are played, so options that make them up are rejected: edit the file instead.
+    #[arg(conflicts_with_all = [
+        "data", "shard", "cache", "bandwidth", "jobs", "rate", "epochs", "window", "lanes",
+        "sample", "one_in", "fixed", "jitter",
+    ])]
     trace: Option<PathBuf>,
     /// Bytes of the data set that all jobs read.
     #[arg(long, value_name = "SIZE", default_value = "320GiB")]
@@ -66,7 +72,7 @@ pub(crate) struct Arguments {
     /// MB/s.
     #[arg(long, value_name = "RATE", default_value = "205MB/s")]
     rate: Rate,
-    /// Number of epochs of each job, after two that are not counted.
+    /// Number of epochs of each job, 3 to 10000, after two that are not counted.
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u64).range(3..=10_000))]
     epochs: u64,
     /// Whole shards that a job mixes at once, as `window=` of its loader.
@@ -80,7 +86,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE", default_value = "115kB")]
     sample: ByteSize,
     /// Read one in K shards per epoch (1 = all).
-    #[arg(long, value_name = "K", default_value_t = 1)]
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     one_in: u32,
     /// Read in the same order in every epoch.
     #[arg(long, conflicts_with = "one_in")]
@@ -131,6 +137,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     if arguments.cluster.is_given() {
         return cluster::run(arguments);
     }
+    arguments.plot.iter().try_for_each(|file| writable(file))?;
     let trace = match &arguments.trace {
         Some(path) => read(path)?,
         None => arguments.made_up().map_err(Failure::Usage)?,
@@ -237,9 +244,10 @@ impl Arguments {
         let shards = self.data.as_u64().checked_div(self.shard.as_u64()).unwrap_or(0);
         let shards = u32::try_from(shards).ok().filter(|shards| (2..=SHARDS_MAX).contains(shards));
         shards.ok_or_else(|| {
-            Error::new(ErrorKind::Invalid, "the data is 2 to 10000000 shards")
+            Error::new(ErrorKind::Invalid, "the data must be 2 to 10000000 shards")
                 .at("data", self.data)
                 .at("shard", self.shard)
+                .advise("change --data or --shard")
         })
     }
 

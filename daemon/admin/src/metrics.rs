@@ -8,8 +8,7 @@
 //!     document   docs/METRICS.md                                   metrics/document.rs
 //! ```
 //! Nothing is counted here. A family reads its samples from the status, and keeps its name and help
-//! beside that; so
-//! `forebay status`, the scrape and the documentation cannot differ.
+//! beside that; so `forebay status`, the scrape and the documentation cannot differ.
 
 mod bills;
 mod checkpoints;

@@ -259,8 +259,10 @@ impl fmt::Display for Told<'_> {
         }
         if line.trainers > 0 {
             let causes = line.gpu_seconds_lost_by_cause.iter().filter(|(_, s)| **s >= 0.05);
-            let causes: Vec<_> =
-                causes.map(|(cause, seconds)| format!("{cause} {seconds:.1} s")).collect();
+            let told = |(cause, seconds): (&String, &f64)| {
+                format!("{} {seconds:.1} s", cause.replace('_', " "))
+            };
+            let causes: Vec<_> = causes.map(told).collect();
             let by =
                 if causes.is_empty() { String::new() } else { format!(": {}", causes.join(", ")) };
             let (trainers, lost) = (line.trainers, line.gpu_seconds_lost);
@@ -277,7 +279,7 @@ fn size(bytes: u64) -> String {
 impl fmt::Display for Endurance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (written, capacity) = (size(self.written_bytes), size(self.capacity_bytes));
-        write!(f, "tier {}  {written} written to {capacity}", printable(&self.tier))?;
+        write!(f, "tier {}  {written} written, capacity {capacity}", printable(&self.tier))?;
         match self.capacities_per_day {
             Some(a_day) => write!(f, ", {a_day:.2} times its capacity a day"),
             None => Ok(()),

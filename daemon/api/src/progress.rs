@@ -73,7 +73,7 @@ impl fmt::Display for ProgressReport {
             causes.sort_by(|one, other| other.1.total_cmp(one.1));
             let causes: Vec<_> = causes
                 .iter()
-                .map(|(cause, share)| format!("{cause} {}", percent(**share)))
+                .map(|(cause, share)| format!("{} {}", cause.replace('_', " "), percent(**share)))
                 .collect();
             if !causes.is_empty() {
                 write!(f, ": {}", causes.join(", "))?;

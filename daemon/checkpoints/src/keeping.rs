@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 use crate::clock::now_ms;
 use crate::registry::{Registry, Tracked};
 use crate::unsealed::Unsealed;
-use crate::{Inner, Tasks, checked_url, shutting_down};
+use crate::{Inner, Tasks, checked_url};
 
 /// Files copied at once: one fills a link, the other one's disk syncs meanwhile.
 const COPIES: usize = 2;
@@ -104,7 +104,7 @@ impl Inner {
             return Err(Error::new(ErrorKind::Invalid, what).at("url", url).at("id", id));
         }
         let record = Record { home: Some(home.to_owned()), ..record };
-        let _turn = self.keeping.turns.acquire().await.map_err(|_| shutting_down())?;
+        let _turn = self.keeping.turns.acquire().await.map_err(|_| Error::shutting_down())?;
         // Kept before, or taken over since.
         if let Some(here) = self.keeping.files.get(id).or_else(|| self.registry.get(id)) {
             let is_same = here.record().blocks == record.blocks;
@@ -200,7 +200,7 @@ impl Inner {
     /// Makes a copy a file of this node, and begins to bring it to the store.
     async fn take_over(self: &Arc<Self>, file: &Tracked, tasks: &Weak<Tasks>) -> Result<()> {
         let record = file.record();
-        let Some(tasks) = tasks.upgrade() else { return Err(shutting_down()) };
+        let Some(tasks) = tasks.upgrade() else { return Err(Error::shutting_down()) };
         let own = Record { home: None, ..(*record).clone() };
         let bytes = own.encode()?;
         if !self.keeping.files.take(file).await {

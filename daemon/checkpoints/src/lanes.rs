@@ -9,8 +9,6 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::{Arena, Region, Span};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-use crate::shutting_down;
-
 /// Files uploaded at once to a store: two keep a link busy while one of them is completed.
 const UPLOADS: usize = 2;
 
@@ -75,7 +73,7 @@ impl Lanes {
     }
 
     async fn memory(&self) -> Result<Memory> {
-        let place = self.free.clone().acquire_owned().await.map_err(|_| shutting_down())?;
+        let place = self.free.clone().acquire_owned().await.map_err(|_| Error::shutting_down())?;
         let full = || {
             Error::new(ErrorKind::Full, "the daemon has no memory for uploads")
                 .at("bytes", PART_MEMORY)
@@ -83,7 +81,8 @@ impl Lanes {
         };
         let grant = self.memory.reserve(PART_MEMORY).ok_or_else(full)?;
         let make = || Region::create("forebay-uploads", PART_MEMORY);
-        let region = tokio::task::spawn_blocking(make).await.map_err(|_| shutting_down())??;
+        let region =
+            tokio::task::spawn_blocking(make).await.map_err(|_| Error::shutting_down())??;
         region.keep(grant);
         Ok(Memory { arena: Arena::new(region), _place: place })
     }
@@ -92,7 +91,7 @@ impl Lanes {
 impl Lane {
     /// Waits for a turn to upload a file.
     pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>> {
-        self.turns.acquire().await.map_err(|_| shutting_down())
+        self.turns.acquire().await.map_err(|_| Error::shutting_down())
     }
 }
 

@@ -279,11 +279,6 @@ fn is_on_its_way(record: &Record) -> bool {
     record.progress.level() < wanted
 }
 
-/// Returns the error of what the end of the daemon cuts short.
-fn shutting_down() -> Error {
-    Error::new(ErrorKind::Closed, "shutting down")
-}
-
 /// Returns the URL of a checkpoint in its one spelling, without a slash at its end.
 fn checked_url(url: &str) -> Result<String> {
     let trimmed = url.trim_end_matches('/');

@@ -158,7 +158,10 @@ pub(crate) fn exists(url: &str) -> Error {
     Error::new(ErrorKind::Invalid, "a checkpoint is published there already")
         .at("url", url)
         .at(REASON, EXISTS)
-        .advise("save to another URL, or pass overwrite=True")
+        .advise(
+            "save to another URL, or replace it: overwrite=True (`forebay checkpoint push \
+             --overwrite`)",
+        )
 }
 
 /// Returns the error for an attempt whose manifest is there, and whose `.metadata` is not.
@@ -167,8 +170,8 @@ pub(crate) fn unfinished(url: &str) -> Error {
         .at("url", url)
         .at(REASON, EXISTS)
         .advise(
-            "save to another URL; if the node of that save is lost, `forebay checkpoint rm` or \
-             overwrite=True clears the way",
+            "save to another URL; if the node of that save is lost, `forebay checkpoint rm`, or \
+             a save that overwrites, clears the way",
         )
 }
 

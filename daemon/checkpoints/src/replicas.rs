@@ -55,7 +55,7 @@ impl Inner {
         Err(failed.unwrap_or_else(|| {
             Error::new(ErrorKind::Unavailable, "no other node is in the cluster")
                 .at("url", &record.url)
-                .advise("look at `forebay cluster status`")
+                .advise("see `forebay cluster ls`; add a node, or wait for `uploaded`")
         }))
     }
 

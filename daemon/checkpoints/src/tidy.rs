@@ -119,7 +119,9 @@ impl Inner {
         match self.registry.remove(oldest).await {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!(%error, "failed to remove a local copy of a checkpoint");
+                let record = oldest.record();
+                let (url, name) = (shown(&record.url), record.name.as_str());
+                tracing::warn!(url, name, %error, "failed to remove a local copy of a checkpoint");
                 false
             }
         }

@@ -119,6 +119,13 @@ impl NodeTier {
     }
 }
 
+/// Returns the bytes of the tiers that are memory by their configuration.
+#[must_use]
+pub fn memory_tiers(tiers: &[NodeTier]) -> u64 {
+    let memory = tiers.iter().filter(|tier| tier.path.is_none());
+    memory.fold(0, |sum, tier| sum.saturating_add(tier.capacity))
+}
+
 /// The directory in which a node with these tiers notes its leases: on the first that is on a disk.
 pub fn leases_directory(tiers: &[NodeTier]) -> Option<PathBuf> {
     tiers.iter().find_map(|tier| Some(tier.path.as_ref()?.join("leases")))

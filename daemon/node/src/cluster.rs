@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use forebay_cluster::{Member, Ring, slots_of};
 use forebay_config::settings::{ClusterConfig, MembersSource};
-use forebay_error::{Error, ErrorKind, Result};
+use forebay_error::{Error, Result};
 use forebay_members as members;
 use forebay_members::{Greet, Members};
 use forebay_peer_server::{PeerServer, PeerServerConfig, Replicas};
@@ -76,7 +76,7 @@ impl Cluster {
         let peers = Arc::new(Peers::new(&name, &tls, ring)?);
         let region =
             tokio::task::spawn_blocking(|| Region::create("forebay-serving", SERVING_BYTES));
-        let region = region.await.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
+        let region = region.await.map_err(|_| Error::shutting_down())??;
         for engine in store.engines() {
             engine.attach(&region).await?;
         }
@@ -206,7 +206,7 @@ impl Cluster {
 
 async fn read_tls(files: PeerTlsFiles) -> Result<PeerTls> {
     let read = tokio::task::spawn_blocking(move || forebay_config::read_peer_tls(&files)).await;
-    read.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))?
+    read.map_err(|_| Error::shutting_down())?
 }
 
 /// Greets nodes whose names are not known yet.

@@ -407,33 +407,37 @@ impl Connection {
         Ok(())
     }
 
-    /// Indexes a shard beside everything else; at the limit, requests wait.
-    async fn index(&mut self, url: String, origin: Options) -> Result<()> {
+    /// Does work beside everything else; at the limit, requests wait.
+    async fn beside(&mut self, work: impl Future<Output = ()> + Send + 'static) -> Result<()> {
         while self.tasks.try_join_next().is_some() {}
-        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
-        let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
-        let store = self.store.paced(self.pace.clone());
-        let outgoing = self.outgoing.clone();
+        let permit = self.indexing.clone().acquire_owned().await;
+        let permit = permit.map_err(|_| Error::shutting_down())?;
         self.tasks.spawn(async move {
+            work.await;
+            drop(permit);
+        });
+        Ok(())
+    }
+
+    /// Indexes a shard.
+    async fn index(&mut self, url: String, origin: Options) -> Result<()> {
+        let (store, outgoing) = (self.store.paced(self.pace.clone()), self.outgoing.clone());
+        self.beside(async move {
             let reply = match count(&store, &url, &origin).await {
                 Ok((bytes, samples)) => Reply::Shard { url, bytes, samples },
                 Err(error) => Reply::Failed { run: None, error },
             };
             // A client that left does not want it any more.
             let _ = send(&outgoing, &reply).await;
-            drop(permit);
-        });
-        Ok(())
+        })
+        .await
     }
 
-    /// Lists what a pattern means beside everything else; at the limit, requests wait.
+    /// Lists what a pattern means.
     async fn list(&mut self, pattern: String, origin: Options) -> Result<()> {
-        while self.tasks.try_join_next().is_some() {}
-        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
-        let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
         let (store, outgoing) = (self.store.clone(), self.outgoing.clone());
         let hears = self.protocol >= PROTOCOL_POSITIONS;
-        self.tasks.spawn(async move {
+        self.beside(async move {
             let told = match store.list(&pattern, &origin).await {
                 Ok(Listing { urls, left_out: source::LeftOut { count, keys } }) => {
                     let left_out = (hears && count > 0).then_some(LeftOut { count, keys });
@@ -442,9 +446,9 @@ impl Connection {
                 Err(error) => send(&outgoing, &Reply::Failed { run: None, error }).await,
             };
             // A client that left does not want it any more.
-            drop((told, permit));
-        });
-        Ok(())
+            drop(told);
+        })
+        .await
     }
 
     async fn reply(&self, reply: &Reply) -> Result<()> {

@@ -15,4 +15,4 @@ pub mod scrubs;
 pub mod sessions;
 pub mod warm;
 
-pub use node::Node;
+pub use node::{Node, NodeMemory};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_checkpoints::Checkpoints;
-use forebay_config::settings::{NodeConfig, NodeTier};
+use forebay_config::settings::{NodeConfig, NodeTier, memory_tiers};
 use forebay_engine::session::{Host, SlabMemory};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::{Readers, Sources, check_helper_process};
@@ -71,13 +71,12 @@ impl Node {
     /// # Errors
     /// If a tier's directory or the memory cannot be had.
     pub async fn start(config: NodeConfig) -> Result<Arc<Self>> {
-        let memory = NodeMemory::of(&config);
+        let memory = NodeMemory::new(config.memory, &config.tiers, config.cluster.is_some());
         // Asked before a byte is mapped; what turns out to lie on tmpfs is asked for below.
-        memory.left(plain_tiers(&config.tiers))?;
+        memory.left(memory_tiers(&config.tiers))?;
         let make = move || Region::create("forebay-frames", memory.frames);
-        let region = tokio::task::spawn_blocking(make)
-            .await
-            .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
+        let region =
+            tokio::task::spawn_blocking(make).await.map_err(|_| Error::shutting_down())??;
         let mut tiers = Vec::with_capacity(config.tiers.len());
         for tier in config.tiers.clone() {
             tiers.push(open_tier(tier, &config)?);
@@ -161,21 +160,29 @@ impl Node {
 }
 
 /// Memory of a node: all, its fixed parts, and the frames among these.
-#[derive(Clone, Copy)]
-struct NodeMemory {
+#[derive(Debug, Clone, Copy)]
+pub struct NodeMemory {
     all: usize,
     fixed: usize,
     frames: usize,
 }
 
 impl NodeMemory {
-    fn of(config: &NodeConfig) -> Self {
-        let serving = if config.cluster.is_some() { SERVING_BYTES } else { 0 };
-        let encrypted = config.tiers.iter().filter(|tier| tier.encryption.is_some()).count();
-        let plain = usize::try_from(plain_tiers(&config.tiers)).unwrap_or(usize::MAX);
-        let frames = frame_bytes(config.memory.saturating_sub(plain));
+    /// Divides `all` bytes of a daemon with these tiers, which may be in a cluster.
+    #[must_use]
+    pub fn new(all: usize, tiers: &[NodeTier], in_cluster: bool) -> Self {
+        let serving = if in_cluster { SERVING_BYTES } else { 0 };
+        let encrypted = tiers.iter().filter(|tier| tier.encryption.is_some()).count();
+        let plain = usize::try_from(memory_tiers(tiers)).unwrap_or(usize::MAX);
+        let frames = frame_bytes(all.saturating_sub(plain));
         let fixed = frames + RequestMemory::BYTES + serving + encrypted * ENCRYPTION_BYTES;
-        Self { all: config.memory, fixed, frames }
+        Self { all, fixed, frames }
+    }
+
+    /// Bytes that are neither for slabs nor for tiers in memory.
+    #[must_use]
+    pub fn fixed(self) -> usize {
+        self.fixed
     }
 
     /// Returns the memory for slabs beside tiers in memory.
@@ -193,12 +200,6 @@ impl NodeMemory {
                 .advise("raise `memory` to at least 512 MiB above the capacity of its memory tiers")
         })
     }
-}
-
-/// Returns the bytes of the tiers that are memory by their configuration.
-fn plain_tiers(tiers: &[NodeTier]) -> u64 {
-    let plain = tiers.iter().filter(|tier| tier.path.is_none());
-    plain.fold(0, |sum, tier| sum.saturating_add(tier.capacity))
 }
 
 /// Opens a tier for the store, with an I/O engine of its own.

@@ -51,7 +51,7 @@ impl Address {
             Self::Unix(path) => match Connection::find(path, deadline)? {
                 Found::Daemon(connection) => Ok(connection),
                 Found::Nobody(error) => Err(error.advise(
-                    "start the daemon there, or unset FOREBAY_DAEMON to use a private one",
+                    "start the daemon there, or leave out --daemon and unset FOREBAY_DAEMON to use an embedded one",
                 )),
             },
             Self::Embedded(launch) => launch.connect(deadline),

@@ -103,7 +103,7 @@ impl Admin {
             let mut body = begun.into_body();
             let mut rest = Vec::new();
             while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|error| gone(&error))?;
+                let frame = frame.map_err(|error| self.at(gone(&error)))?;
                 let Ok(bytes) = frame.into_data() else { continue };
                 rest.extend_from_slice(&bytes);
                 while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -141,7 +141,7 @@ impl Admin {
         self.runtime.block_on(async {
             let answered = async {
                 let answer = self.send(method, path, body, deadline).await?;
-                whole(answer.into_body()).await
+                whole(answer.into_body()).await.map_err(|error| self.at(error))
             };
             tokio::time::timeout(deadline.left(), answered).await.map_err(|_| self.at(silent()))?
         })
@@ -180,7 +180,7 @@ impl Admin {
             return Ok(answer);
         }
         let status = answer.status();
-        let said = whole(answer.into_body()).await?;
+        let said = whole(answer.into_body()).await.map_err(|error| self.at(error))?;
         match serde_json::from_slice::<Problem>(&said) {
             Ok(problem) => Err(problem.into_error()),
             Err(_) => Err(self.at(unreadable(status.as_str()))),

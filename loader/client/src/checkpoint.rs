@@ -19,12 +19,13 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_wire::checkpoint::{BLOCK, Level, Place, Published, Removed, Reply, Request};
+use forebay_wire::fork::Generation;
 use forebay_wire::frame::Receiver;
 use forebay_wire::lent::Lent;
 use forebay_wire::message;
 
 use crate::address::Address;
-use crate::connection::{Connection, is_silent};
+use crate::connection::{Connection, is_silent, unexpected};
 use crate::deadline::Deadline;
 
 pub use forebay_wire::checkpoint::{Commit, FileId};
@@ -165,7 +166,7 @@ fn take(
                     .at("url", shown(&place.url))
                     .at("seconds", place.timeout.as_secs_f64())
                     .advise(
-                        "look at `forebay checkpoint ls`; raise timeout= if the store is slow",
+                        "look at `forebay checkpoint ls`; if the store is slow, raise timeout= (`forebay checkpoint wait --timeout`)",
                     ));
             }
             taken => return answer(taken?),
@@ -175,6 +176,7 @@ fn take(
 
 /// A connection that carries one file, and the memory lent for it.
 struct Line {
+    made_in: Generation,
     connection: Connection,
     receiver: Receiver,
     lent: Lent,
@@ -187,6 +189,16 @@ struct Line {
     begun: usize,
     /// Slots that were used, and are free again.
     free: Vec<usize>,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        // A child that was forked meanwhile has the socket as well: the daemon would not see its
+        // end, and keep the lent memory.
+        if self.made_in.is_now() {
+            self.connection.shut();
+        }
+    }
 }
 
 impl Line {
@@ -207,8 +219,17 @@ impl Line {
             return Err(Error::new(ErrorKind::Invalid, what).at("bytes", lent.len()));
         }
         let (place, free) = (place.clone(), Vec::new());
-        let mut line =
-            Self { connection, receiver, lent, place, backed: 0, grows: true, begun: 0, free };
+        let mut line = Self {
+            made_in: Generation::now(),
+            connection,
+            receiver,
+            lent,
+            place,
+            backed: 0,
+            grows: true,
+            begun: 0,
+            free,
+        };
         while line.backed == 0 {
             if line.hear()?.is_some() {
                 return Err(unexpected());
@@ -271,9 +292,4 @@ fn answer(reply: message::Reply) -> Result<Reply> {
         message::Reply::Failed { error, .. } => Err(error),
         _ => Err(unexpected()),
     }
-}
-
-fn unexpected() -> Error {
-    Error::new(ErrorKind::Invalid, "the daemon answered something else")
-        .advise("install the same release on both sides")
 }

@@ -421,7 +421,9 @@ impl Connection {
         let late = |error: Error| match is_silent(&error) {
             true => Error::new(ErrorKind::Unavailable, "the store's list did not come in time")
                 .at("waited_for", "list")
-                .advise("check the store and the way to it; raise timeout= if it is slow"),
+                .advise(
+                    "check the store and the way to it; if it is slow, raise the loader's timeout=",
+                ),
             false => error,
         };
         loop {
@@ -434,10 +436,7 @@ impl Connection {
                 }
                 Reply::LeftOut(keys) => left_out = keys,
                 Reply::Failed { error, .. } => return Err(error),
-                _ => {
-                    let what = "the daemon answered something else";
-                    return Err(at(Error::new(ErrorKind::Invalid, what)));
-                }
+                _ => return Err(at(unexpected())),
             }
         }
         self.may_block(true)?;
@@ -545,6 +544,13 @@ pub(crate) fn dial(
         Some(tried) => tried.doing(doing).map_err(at).map(|()| Ok(socket.into())),
         None => Err(at(silent())),
     }
+}
+
+/// Returns the error of an answer that the request does not have.
+#[must_use]
+pub fn unexpected() -> Error {
+    Error::new(ErrorKind::Invalid, "the daemon answered something else")
+        .advise("install the same release on both sides")
 }
 
 /// Returns true if the daemon did not answer in time.

@@ -7,7 +7,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::frame::Receiver;
 use forebay_wire::message::{Reply, Request};
 
-use crate::connection::{Connection, is_silent};
+use crate::connection::{Connection, is_silent, unexpected};
 use crate::deadline::Deadline;
 
 /// Requests sent before their answers are read: enough to keep every fill of the daemon busy.
@@ -60,10 +60,7 @@ impl Connection {
             })? {
                 Reply::Shard { url, bytes, samples } => found.insert(url, (bytes, samples)),
                 Reply::Failed { error, .. } => return Err(error),
-                _ => {
-                    let what = "the daemon answered something else";
-                    return Err(Error::new(ErrorKind::Invalid, what));
-                }
+                _ => return Err(unexpected()),
             };
             counted();
             if let Some(url) = waiting.next() {
@@ -87,5 +84,5 @@ pub(crate) fn late(error: Error, url: &str, limit: Duration) -> Error {
         .at("waited_for", "shard")
         .at("url", url)
         .at("timeout_s", limit.as_secs_f64())
-        .advise("check the store and the way to it; raise timeout= if it is slow")
+        .advise("check the store and the way to it; if it is slow, raise the loader's timeout=")
 }

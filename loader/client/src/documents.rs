@@ -213,12 +213,14 @@ impl Locator {
     pub fn places(&self, shard: u32, passing: Option<Vec<u64>>) -> Result<Located> {
         let (number, _) = self.of(shard)?;
         let samples = self.index.shards()[number].samples;
-        let passing = passing.unwrap_or_else(|| (0..samples).collect());
         let mut located = self.shard(shard);
         let of_sample = size_of::<(u64, IndexedSample)>();
-        if passing.len() > PLACED_BYTES / of_sample {
+        // Compared before anything is made of the index's own count.
+        let count = passing.as_ref().map_or(samples, |passing| passing.len() as u64);
+        if count > (PLACED_BYTES / of_sample) as u64 {
             return Ok(located);
         }
+        let passing = passing.unwrap_or_else(|| (0..samples).collect());
         let mut bytes = 0;
         let mut places: Vec<BlockPlace> =
             passing.iter().map(|place| (number, block_of(*place))).collect();

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
@@ -14,9 +15,16 @@ use forebay_wire::files::answer;
 use forebay_wire::message::Request;
 use rustix::fs::{Mode, OFlags, open};
 
+/// Readers that are answered at once. A daemon has as many for one user at most.
+const READERS: usize = 64;
+
 /// The paths that a daemon was asked to read.
 #[derive(Debug, Default)]
-pub(crate) struct Files(Mutex<BTreeSet<Box<str>>>);
+pub(crate) struct Files {
+    named: Mutex<BTreeSet<Box<str>>>,
+    /// Readers that are answered.
+    readers: AtomicUsize,
+}
 
 impl Files {
     /// Notes which files a request names.
@@ -31,14 +39,21 @@ impl Files {
 
     /// Answers a process that reads for the daemon, for as long as it asks.
     pub(crate) fn serve(self: &Arc<Self>, socket: OwnedFd) {
+        if self.readers.fetch_add(1, Ordering::Relaxed) >= READERS {
+            self.readers.fetch_sub(1, Ordering::Relaxed);
+            // The reader finds its socket closed, and says so.
+            tracing::warn!(limit = READERS, "the daemon has more readers than are answered");
+            return;
+        }
         let (files, socket) = (self.clone(), UnixStream::from(socket));
         let serving = std::thread::Builder::new().name("fb-files".into()).spawn(move || {
             if let Err(error) = answer(&socket, |path| files.open(path)) {
                 tracing::warn!(%error, "a daemon's reader gets no more answers");
             }
+            files.readers.fetch_sub(1, Ordering::Relaxed);
         });
         if let Err(error) = serving {
-            // The reader finds its socket closed, and says so.
+            self.readers.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!(%error, "failed to start a thread that opens files for the daemon");
         }
     }
@@ -55,7 +70,7 @@ impl Files {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<Box<str>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

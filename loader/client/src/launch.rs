@@ -295,7 +295,10 @@ impl Starter<'_> {
         }
         Err(Error::new(ErrorKind::Unavailable, "the daemon did not start")
             .at("log", self.directory.log().display())
-            .advise(format!("its last lines: {}", self.last_words())))
+            .advise(format!(
+                "run `forebay doctor`, or read the log; its last lines: {}",
+                self.last_words()
+            )))
     }
 
     fn last_words(&self) -> String {

@@ -51,7 +51,7 @@ pub use cache::{CACHE, CAPACITY, cache_directory, existing, wanted_capacity};
 pub use checkpoint::{
     CheckpointPlace, CheckpointReader, CheckpointWriter, Commit, FileId, Push, SaveConfig, Watch,
 };
-pub use connection::Connection;
+pub use connection::{Connection, unexpected};
 pub use deadline::{Deadline, TIMEOUT_MAX};
 pub use documents::{Documents, Locator, is_same_object};
 pub use launch::{Capacity, LOG_MAX, Launch, RuntimeDirectory};

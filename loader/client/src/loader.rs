@@ -742,7 +742,7 @@ mod tests {
 
     #[test]
     fn timeout_names_a_decoder_that_is_busy() {
-        let (mut loader, _daemon) = silent_loader(Duration::from_millis(100));
+        let (mut loader, _daemon) = silent_loader(Duration::from_secs(2));
         let (sender, raw) = bounded(1);
         let (decoded, _ready) = bounded(1);
         let work = Arc::new(Work {

@@ -8,7 +8,7 @@ use forebay_shard::{Index, Member, Sample};
 use forebay_wire::frame::Receiver;
 use forebay_wire::message::{IndexedSample, MembersPart, Reply, Request};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, unexpected};
 use crate::counting::{UNDER_WAY, late};
 use crate::deadline::Deadline;
 
@@ -113,10 +113,7 @@ impl Parts<'_> {
             match self.connection.take(&mut self.receiver, &Deadline::after(limit))? {
                 Reply::Members(part) => drop(self.came.insert(part.url.clone(), *part)),
                 Reply::Failed { error, .. } => return Err(error),
-                _ => {
-                    let what = "the daemon answered something else";
-                    return Err(Error::new(ErrorKind::Invalid, what));
-                }
+                _ => return Err(unexpected()),
             }
         }
     }

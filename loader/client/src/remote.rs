@@ -3,7 +3,7 @@
 //! Several requests are under way at once, so that reads of many places take one round trip. Bytes
 //! that are read one after the other come in longer reads.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use forebay_wire::frame::Receiver;
 use forebay_wire::message::{RangePart, Reply, Request};
 
 use crate::address::Address;
-use crate::connection::Connection;
+use crate::connection::{Connection, unexpected};
 use crate::deadline::Deadline;
 
 /// Bytes of an answer at most: a part of the daemon's memory for fetches.
@@ -64,7 +64,7 @@ impl RemoteObject {
     pub(crate) fn open(url: &str, reads: RemoteReads) -> Result<Self> {
         let mut state = State { reads, connection: None, last: (0, Vec::new()) };
         let mut parts = state.ask(url, None, &[(0, 0)])?;
-        let RangePart { len, version, .. } = parts.pop().ok_or_else(wrong)?;
+        let RangePart { len, version, .. } = parts.pop().ok_or_else(unexpected)?;
         Ok(Self { url: url.to_owned(), len, version, state: Mutex::new(state) })
     }
 
@@ -97,7 +97,7 @@ impl ReadAt for RemoteObject {
         let follows = at == state.last.0 + state.last.1.len() as u64 && at > 0;
         if !state.has(at, wanted) && (follows || state.has(at, 1)) && wanted < AHEAD {
             let len = AHEAD.min(self.len.saturating_sub(at)).max(wanted);
-            let mut ahead = vec![0; usize::try_from(len).map_err(|_| wrong())?];
+            let mut ahead = vec![0; usize::try_from(len).map_err(|_| unexpected())?];
             state.fill(self, &mut [(at, &mut ahead)])?;
             state.last = (at, ahead);
         }
@@ -150,7 +150,7 @@ impl State {
         let came = self.ask(&object.url, Some(&object.version), &asked)?;
         for ((_, into), part) in parts.into_iter().zip(came) {
             if part.bytes.len() != into.len() {
-                return Err(wrong());
+                return Err(unexpected());
             }
             into.copy_from_slice(&part.bytes);
         }
@@ -210,8 +210,8 @@ impl State {
             let request = Request::Range { number, url, origin, version, at, len };
             connection.put(&request, &Deadline::after(limit))
         };
-        let mut waiting: VecDeque<usize> = (0..ranges.len()).collect();
-        for number in waiting.drain(..ranges.len().min(UNDER_WAY)) {
+        let mut waiting = 0..ranges.len();
+        for number in waiting.by_ref().take(UNDER_WAY) {
             ask(number)?;
         }
         let mut receiver = Receiver::default();
@@ -220,17 +220,13 @@ impl State {
             match connection.take(&mut receiver, &Deadline::after(limit))? {
                 Reply::Range(part) => drop(came.insert(part.number, *part)),
                 Reply::Failed { error, .. } => return Err(error),
-                _ => return Err(wrong()),
+                _ => return Err(unexpected()),
             }
-            if let Some(number) = waiting.pop_front() {
+            if let Some(number) = waiting.next() {
                 ask(number)?;
             }
         }
-        let part = |number: usize| came.remove(&(number as u64)).ok_or_else(wrong);
+        let part = |number: usize| came.remove(&(number as u64)).ok_or_else(unexpected);
         (0..ranges.len()).map(part).collect()
     }
-}
-
-fn wrong() -> Error {
-    Error::new(ErrorKind::Invalid, "the daemon answered something else")
 }

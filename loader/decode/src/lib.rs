@@ -1,8 +1,7 @@
 //! Record to tensor: images, numbers, arrays and text, decoded into batch memory.
 //!
-//! Bytes in, tensors out, and nothing else. The crate knows no socket and no framework, and
-//! only the address of the slab. Any bytes give a column or a [`BadSample`], never a panic. The
-//! caller
+//! Bytes in, tensors out, and nothing else. The crate knows no socket and no framework, and only
+//! the address of the slab. Any bytes give a column or a [`BadSample`], never a panic. The caller
 //! decides about a batch with bad samples: its other rows are whole either way.
 //!
 //! ```

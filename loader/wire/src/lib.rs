@@ -40,8 +40,7 @@ pub const PROTOCOL_OLDEST: u32 = 3;
 /// share a queue, checkpoints are saved, samples are chosen, shards are joined, and both sides
 /// report bad samples and decoders ([`message::Request::Play`], [`message::Request::Pick`],
 /// [`message::Request::Mix`], [`message::Request::Share`], [`message::Request::Checkpoint`],
-/// [`message::Request::Bad`],
-/// [`message::Request::Decoded`], [`message::Request::Choose`], [`message::Request::Members`],
-/// [`message::Request::Join`], [`message::Request::Bin`], [`message::Request::Borrow`],
-/// [`message::Reply::Placed`]).
+/// [`message::Request::Bad`], [`message::Request::Progress`], [`message::Request::Choose`],
+/// [`message::Request::Members`], [`message::Request::Join`], [`message::Request::Bin`],
+/// [`message::Request::Borrow`], [`message::Reply::Placed`]).
 pub const PROTOCOL_POSITIONS: u32 = 4;

@@ -214,7 +214,7 @@ impl Attached {
                 Error::new(ErrorKind::Unavailable, "too many reader processes for one user");
             return Err(error.at("limit", USER_READERS).advise("run fewer jobs at once on a node"));
         };
-        let right = right.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))?;
+        let right = right.map_err(|_| Error::shutting_down())?;
         let (near, far) = UnixStream::pair().doing("make a socket to a client")?;
         self.handover.hand(far.into()).await?;
         let right = Right { _permit: right, _user: self.user.clone() };

@@ -200,7 +200,7 @@ impl Mount {
             let answers = self.answers.load(Ordering::Relaxed);
             match timeout(self.limit, &mut seat).await {
                 Ok(seat) => {
-                    return seat.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"));
+                    return seat.map_err(|_| Error::shutting_down());
                 }
                 Err(_) if self.answers.load(Ordering::Relaxed) != answers => {}
                 Err(_) => return Err(self.unanswered()),

@@ -203,7 +203,7 @@ impl Asking<'_> {
                 let mut state = self.link.state();
                 let was_open = state.breaker.is_open();
                 let must_look = state.breaker.failed(None, error, probes_endpoint, now);
-                state.broke(was_open, must_look, &self.link.endpoint, None);
+                state.broke(was_open, must_look, (&self.link.endpoint, None), error);
                 self.probes.0 = false;
                 must_look
             }
@@ -215,7 +215,7 @@ impl Asking<'_> {
                 let folder = state.folders.get_or_insert_mut(hash(target.folder), Breaker::new);
                 let was_open = folder.is_open();
                 let must_look = folder.failed(object, error, probes_folder, now);
-                state.broke(was_open, must_look, &self.link.endpoint, Some(target.folder));
+                state.broke(was_open, must_look, (&self.link.endpoint, Some(target.folder)), error);
                 self.probes = (false, false);
                 must_look || answers
             }
@@ -254,16 +254,22 @@ impl LinkState {
     }
 
     /// Notes and reports that a breaker has opened, if it has.
-    fn broke(&mut self, was_open: bool, must_look: bool, endpoint: &str, folder: Option<&str>) {
+    fn broke(
+        &mut self,
+        was_open: bool,
+        must_look: bool,
+        (endpoint, folder): (&str, Option<&str>),
+        error: &Error,
+    ) {
         if was_open || !must_look {
             return;
         }
         self.breaks += 1;
         match folder {
-            None => tracing::warn!(endpoint, "the endpoint's circuit breaker is open"),
+            None => tracing::warn!(endpoint, %error, "the endpoint's circuit breaker is open"),
             Some(folder) => {
                 let folder = forebay_error::shown(folder);
-                tracing::warn!(endpoint, folder, "the folder's circuit breaker is open");
+                tracing::warn!(endpoint, folder, %error, "the folder's circuit breaker is open");
             }
         }
     }

@@ -8,12 +8,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use forebay_error::Result;
+use forebay_error::{Error, Result};
 use forebay_uring::GRANULE;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::{Semaphore, SemaphorePermit};
-
-use crate::shutdown::shutting_down;
 
 /// Commits at once. A journalling file system syncs many small files in
 /// the time of one; each takes one of tokio's blocking threads.
@@ -53,7 +51,7 @@ impl Places {
 
     async fn take(&self, places: usize) -> Result<SemaphorePermit<'_>> {
         let places = u32::try_from(places.min(self.all)).unwrap_or(u32::MAX);
-        self.free.acquire_many(places).await.map_err(|_| shutting_down())
+        self.free.acquire_many(places).await.map_err(|_| Error::shutting_down())
     }
 }
 
@@ -149,7 +147,7 @@ impl<'a> Uncommitted<'a> {
             true => tokio::time::timeout(YIELD, commits.behind.acquire()).await.ok(),
             false => None,
         };
-        let turn = commits.turns.acquire().await.map_err(|_| shutting_down())?;
+        let turn = commits.turns.acquire().await.map_err(|_| Error::shutting_down())?;
         let behind = behind.and_then(Result::ok);
         Ok(Committing { _uncommitted: self, _turn: turn, _behind: behind })
     }

@@ -34,7 +34,6 @@ use super::unpack::{UnpackError, Unpacker};
 use super::{Fill, Running, Target};
 use crate::compression::Compression;
 use crate::parts::abandoned;
-use crate::shutdown::shutting_down;
 use crate::sizes::PART_BYTES;
 
 /// Bytes of a compressed shard requested at once. Four pieces are in flight in the memory of one
@@ -190,8 +189,8 @@ impl<'a> Pieces<'a> {
                 self.fill.announce_fetched(since, self.given..end);
                 continue;
             }
-            let read = self.reads.join_next().await.ok_or_else(shutting_down)?;
-            let (offset, piece) = read.map_err(|_| shutting_down())??;
+            let read = self.reads.join_next().await.ok_or_else(Error::shutting_down)?;
+            let (offset, piece) = read.map_err(|_| Error::shutting_down())??;
             self.here.insert(offset, piece);
         }
     }
@@ -329,7 +328,7 @@ impl Fill {
         let work = Unpacking { unpacker, piece: Some((piece, 0..len)) };
         self.unless_failed(self.unpack_all(work, pieces, under_way)).await?;
         while let Some(kept) = under_way.join_next().await {
-            kept.map_err(|_| shutting_down())??;
+            kept.map_err(|_| Error::shutting_down())??;
         }
         Ok(())
     }
@@ -383,7 +382,7 @@ impl Fill {
                 });
             }
             while let Some(kept) = under_way.try_join_next() {
-                kept.map_err(|_| shutting_down())??;
+                kept.map_err(|_| Error::shutting_down())??;
             }
             if end.is_some() {
                 // The reader that reaches the error gets it; samples before it are good.
@@ -408,7 +407,7 @@ impl Fill {
                 (work, frame, advanced)
             })
             .await
-            .map_err(|_| shutting_down())?;
+            .map_err(|_| Error::shutting_down())?;
             held += made;
             if let Some(fault) = fault {
                 return Ok((work, Filled { frame, held, end: Some(Err(fault)) }));

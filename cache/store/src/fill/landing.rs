@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_error::{ErrorKind, Result};
+use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
 use forebay_source::{Binding, RangeRead};
 use forebay_uring::{Frozen, Span};
@@ -21,7 +21,6 @@ use super::{Fill, FillSize, Running, Target, Unwritten, check_written};
 use crate::compression::Compression;
 use crate::device;
 use crate::parts::{Frame, abandoned};
-use crate::shutdown::shutting_down;
 use crate::sizes::{PART_BYTES, PARTS_AT_ONCE};
 
 /// Running part tasks. Each returns the compression if its part turns out to be compressed.
@@ -103,7 +102,7 @@ impl Fill {
                     under_way.spawn(async move { fill.land(run, &requests).await });
                 }
                 Some(landing) = under_way.join_next() => {
-                    if let Some(format) = landing.map_err(|_| shutting_down())?? {
+                    if let Some(format) = landing.map_err(|_| Error::shutting_down())?? {
                         return Ok(Some(format));
                     }
                     if pulse.is_young() {
@@ -167,7 +166,7 @@ impl Fill {
         pulse.restart();
         requests.recalled.send_replace(true);
         while let Some(landing) = under_way.join_next().await {
-            if let Some(format) = landing.map_err(|_| shutting_down())?? {
+            if let Some(format) = landing.map_err(|_| Error::shutting_down())?? {
                 return Ok((given, Some(format)));
             }
         }
@@ -175,26 +174,23 @@ impl Fill {
         Ok((given, None))
     }
 
-    /// Waits for a new turn, and holds no memory meanwhile.
+    /// Waits for a new turn.
     async fn yield_turn(&self, running: &mut Running<'_>) -> Result<()> {
-        self.parts.release_passed();
-        if let Some(allotment) = &self.destination.allotment {
-            allotment.pause();
-        }
-        self.unless_failed(running.renew()).await?;
-        if let Some(allotment) = &self.destination.allotment {
-            allotment.resume();
-        }
-        Ok(())
+        self.without_memory(running.renew()).await
     }
 
-    /// Lets others go first, and holds no memory meanwhile. Everything requested has arrived.
+    /// Lets others go first. Everything requested has arrived.
     async fn pause(&self, running: &mut Running<'_>) -> Result<()> {
+        self.without_memory(running.let_others(self.growth.more_wanted())).await
+    }
+
+    /// Waits, and holds no memory meanwhile.
+    async fn without_memory(&self, wait: impl Future<Output = Result<()>>) -> Result<()> {
         self.parts.release_passed();
         if let Some(allotment) = &self.destination.allotment {
             allotment.pause();
         }
-        self.unless_failed(running.let_others(self.growth.more_wanted())).await?;
+        self.unless_failed(wait).await?;
         if let Some(allotment) = &self.destination.allotment {
             allotment.resume();
         }
@@ -285,7 +281,8 @@ impl Fill {
     async fn admit(&self, part: u64, requests: &Requests) -> Result<AdmittedPart> {
         let window = self.parts.admit().await?;
         let frame = self.destination.frames.lease(self.room(part)).await?;
-        let asking = requests.permits.clone().acquire_owned().await.map_err(|_| shutting_down())?;
+        let asking =
+            requests.permits.clone().acquire_owned().await.map_err(|_| Error::shutting_down())?;
         Ok(AdmittedPart { part, window, frame, asking })
     }
 
@@ -312,7 +309,7 @@ impl Fill {
         }
         // Served parts are written to their end in any case: they may be read again.
         while let Some(kept) = keeping.join_next().await {
-            let kept = kept.map_err(|_| shutting_down()).and_then(|kept| kept);
+            let kept = kept.map_err(|_| Error::shutting_down()).and_then(|kept| kept);
             landed = landed.and_then(|format| kept.map(|()| format));
         }
         landed
@@ -370,7 +367,7 @@ impl Fill {
             let fill = self.clone();
             keeping.spawn(async move { fill.keep(part, frame, held, window).await });
             while let Some(kept) = keeping.try_join_next() {
-                kept.map_err(|_| shutting_down())??;
+                kept.map_err(|_| Error::shutting_down())??;
             }
         }
         Ok(None)

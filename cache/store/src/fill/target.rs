@@ -10,7 +10,6 @@ use super::{check_in_time, check_written};
 use crate::blocks::Blocks;
 use crate::device;
 use crate::directory::{Directory, ShardName};
-use crate::shutdown::shutting_down;
 
 /// Target of a fill's parts.
 pub(crate) enum Target {
@@ -84,7 +83,7 @@ impl DiskTarget {
     ) -> Result<T> {
         let (directory, name) = (self.directory.clone(), self.name.clone());
         let done = tokio::task::spawn_blocking(move || work(&directory, &name));
-        device::answer(done).await?.map_err(|_| shutting_down())?
+        device::answer(done).await?.map_err(|_| Error::shutting_down())?
     }
 
     /// Returns the file, after creating it with `len` bytes reserved if it does not exist yet, and
@@ -148,10 +147,10 @@ impl DiskTarget {
                 Ok(writing) => writing,
                 Err(begin) => {
                     let permit = device::answer(writes.acquire_owned()).await?;
-                    begin(permit.map_err(|_| shutting_down())?)
+                    begin(permit.map_err(|_| Error::shutting_down())?)
                 }
             };
-            device::answer(writing).await?.map_err(|_| shutting_down())?
+            device::answer(writing).await?.map_err(|_| Error::shutting_down())?
         })
     }
 
@@ -173,7 +172,7 @@ impl DiskTarget {
     /// Takes the disk's permit to write a part, for all bytes of a small shard.
     pub(super) async fn permit(&self, bytes: Frozen) -> Result<Permitted> {
         let permit = device::answer(self.writes.clone().acquire_owned()).await?;
-        Ok(Permitted { bytes, _permit: permit.map_err(|_| shutting_down())? })
+        Ok(Permitted { bytes, _permit: permit.map_err(|_| Error::shutting_down())? })
     }
 
     /// Reserves disk space from `from` up to `to`, so that a full disk shows before the write.

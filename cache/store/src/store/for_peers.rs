@@ -22,7 +22,6 @@ use super::{Store, StoreInner};
 use crate::directory::{ObjectKey, ShardName};
 use crate::selector::Selector;
 use crate::shard::{Growth, Progress, Shard, ShardHandle};
-use crate::shutdown::shutting_down;
 use crate::tier::{CopyFacts, OpeningGuard, Urgency};
 
 /// Copies of which the checksums are remembered while other nodes read them: 4 KiB for 4 GiB of a
@@ -96,7 +95,7 @@ impl PeerShard {
         let ranges: Vec<_> = wanted.iter().map(|(range, _)| range.clone()).collect();
         let placed = self.shard.read(wanted).await;
         if placed.len() < ranges.len() {
-            return Err(shutting_down());
+            return Err(Error::shutting_down());
         }
         let read = ranges.into_iter().zip(placed).map(|(range, placed)| {
             let start = Shard::footprint(&range).start;

@@ -15,7 +15,6 @@ use crate::dataset::Cache;
 use crate::directory::ShardName;
 use crate::identity::{Begun, Head};
 use crate::shard::{Shard, ShardHandle};
-use crate::shutdown::shutting_down;
 use crate::tier::{ShardState, Urgency, Wanted};
 
 /// First asker of a shard; its limits apply to the fetch.
@@ -157,7 +156,7 @@ impl Store {
             self.opening().remove(&wanted.name);
             opened
         });
-        let ended = |joined: Result<_, _>| joined.unwrap_or_else(|_| Err(shutting_down()));
+        let ended = |joined: Result<_, _>| joined.unwrap_or_else(|_| Err(Error::shutting_down()));
         task.map(ended).boxed().shared()
     }
 

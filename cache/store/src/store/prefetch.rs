@@ -6,7 +6,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_shard::Origin;
 use forebay_source::{Options, Rank, object_of};
 
 use super::Store;
@@ -101,12 +100,7 @@ impl Store {
         let url = &*object_of(url);
         let rank = Rank::behind(self.owner).paced(self.pace.clone());
         let (Begun { stat, head }, _) = self.identity(&source, url, &rank).await?;
-        let origin = Origin {
-            endpoint: source.endpoint().to_owned(),
-            url: url.to_owned(),
-            version: stat.version.clone(),
-        };
-        let name = ShardName::new(&origin);
+        let name = Self::name_of(&*source, url, &stat);
         let bytes = self.inner.shared.unpacked(&name).unwrap_or(stat.len);
         let before = held.fetch_add(bytes, Ordering::Relaxed);
         if self.has_whole(&name).await {

@@ -17,7 +17,6 @@ use super::Store;
 use crate::checkpoint_rule::CheckpointRule;
 use crate::dataset::Dataset;
 use crate::shares::Shares;
-use crate::shutdown::shutting_down;
 use crate::tenant::Tenant;
 use crate::tier::{self, Effects, NewCharges, Tier, TierLimits};
 
@@ -90,7 +89,7 @@ impl Store {
     async fn judge(&self, shares: Arc<Shares>) -> Result<NewCharges> {
         let tiers = self.inner.tiers.clone();
         let judge = move || NewCharges::by(shares, tiers.iter().flat_map(Tier::provenances));
-        tokio::task::spawn_blocking(judge).await.map_err(|_| shutting_down())
+        tokio::task::spawn_blocking(judge).await.map_err(|_| Error::shutting_down())
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
-use forebay_error::Result;
+use forebay_error::{Error, Result};
 use futures::future::Shared;
 use tokio::time::Instant;
 
@@ -23,7 +23,6 @@ use crate::budget::Space;
 use crate::directory::ShardName;
 use crate::fill::Allotment;
 use crate::shares::Provenance;
-use crate::shutdown::shutting_down;
 
 /// Bytes reserved ahead of need, as long as nothing has to be evicted for them. So the table is
 /// asked once in 64 MiB of a shard, and the file gets disk space in pieces of that size.
@@ -80,7 +79,7 @@ impl Allotment for TierAllotment {
     }
 
     async fn grow(&self, bytes: u64, is_awaited: &(dyn Fn() -> bool + Send + Sync)) -> Result<()> {
-        let tier = self.tier.upgrade().ok_or_else(shutting_down)?;
+        let tier = self.tier.upgrade().ok_or_else(Error::shutting_down)?;
         let bytes = tier.bytes_for(bytes);
         if bytes <= self.bytes() {
             return Ok(());

@@ -27,7 +27,6 @@ use crate::directory::{Directory, Found, ShardName};
 use crate::repeats::Repeats;
 use crate::shared_state::SharedState;
 use crate::shares::{NOBODY, Provenance};
-use crate::shutdown::shutting_down;
 use crate::traffic::Traffics;
 
 /// Bytes that a probe writes and reads back: one block of the strictest disk.
@@ -406,7 +405,7 @@ impl Tier {
             probe.await
         });
         let answered = device::answer(probing).await;
-        Some(answered.and_then(|ended| ended.map_err(|_| shutting_down())?))
+        Some(answered.and_then(|ended| ended.map_err(|_| Error::shutting_down())?))
     }
 
     /// Writes a block, syncs it and reads it back.
@@ -431,7 +430,7 @@ impl Tier {
         let files = disk.files.clone();
         let removed = tokio::task::spawn_blocking(move || files.remove(&path)).await;
         removed
-            .map_err(|_| shutting_down())?
+            .map_err(|_| Error::shutting_down())?
             .map_err(|error| Error::from_io("remove a probe", &error))
     }
 
@@ -462,7 +461,7 @@ impl Tier {
         if self.mode() == Mode::Disabled {
             return Err(Error::new(ErrorKind::Invalid, "the tier is disabled and cannot be read")
                 .at("tier", self.name())
-                .advise("enable it first"));
+                .advise(format!("run `forebay tier enable {}` first", self.name())));
         }
         self.set_mode(Mode::Draining);
         Ok(())
@@ -508,7 +507,7 @@ async fn memory(capacity: u64) -> Result<Arc<Region>> {
     let bytes = usize::try_from(capacity).unwrap_or(usize::MAX);
     let make = move || Region::create_sealed("forebay-memory-tier", bytes);
     let made = tokio::task::spawn_blocking(make);
-    made.await.map_err(|_| shutting_down())?
+    made.await.map_err(|_| Error::shutting_down())?
 }
 
 /// Sorts shards by their last use under the last daemon; shards it did not know come last.

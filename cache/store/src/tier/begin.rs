@@ -24,7 +24,6 @@ use crate::fill::{
 };
 use crate::parts::Parts;
 use crate::shard::{Body, Growth, Shard};
-use crate::shutdown::shutting_down;
 
 /// Attempts to make room again where the disk has less than the tier may hold: others write to it
 /// at the same time.
@@ -263,7 +262,7 @@ impl Tier {
             of.extent().map_err(|error| (false, error))
         });
         let checked = match device::answer(checked).await {
-            Ok(checked) => checked.map_err(|_| shutting_down())?,
+            Ok(checked) => checked.map_err(|_| Error::shutting_down())?,
             Err(error) => Err((false, error)),
         };
         match checked {

@@ -17,7 +17,6 @@ use crate::encryption::{ENCRYPTION_BYTES, KeySource};
 use crate::files::Extent;
 use crate::mounts::MountRequirement;
 use crate::pins::{Pinned, read_pins};
-use crate::shutdown::shutting_down;
 use crate::sizes::WINDOW;
 
 /// Way to open a directory.
@@ -130,14 +129,14 @@ impl Disk {
             calls()
         });
         let called = device::answer(called).await.map_err(|_| silent())?;
-        called.map_err(|_| shutting_down())?
+        called.map_err(|_| Error::shutting_down())?
     }
 }
 
 /// Memory of the kind that the engine takes fastest.
 async fn memory_to_encrypt(engine: &Engine) -> Result<Arena> {
     let made = || Region::create("forebay-encryption", ENCRYPTION_BYTES);
-    let region = tokio::task::spawn_blocking(made).await.map_err(|_| shutting_down())??;
+    let region = tokio::task::spawn_blocking(made).await.map_err(|_| Error::shutting_down())??;
     // Without it the kernel pins the pages of each write.
     let _is_registered = engine.attach(&region).await?;
     Ok(Arena::new(region))

@@ -5,18 +5,15 @@
 
 use std::path::Path;
 use std::sync::PoisonError;
-use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 
 use super::new_charges::NewCharges;
 use super::{Class, KeepFree, Medium, Tier, TierConfig, Watermarks};
+use crate::device::ANSWER_TIMEOUT;
 use crate::files::Extent;
 use crate::shares::Provenance;
 use crate::sizes::PART_BYTES;
-
-/// Maximum time for a disk to report its size; other changes of rules wait as long.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Limits of a tier.
 #[derive(Debug, Clone, PartialEq)]

@@ -29,7 +29,7 @@ const COLORS: [RGBColor; 7] = [
 /// Draws the growth of all figures, those of one kind together.
 pub(super) fn draw(path: &Path, report: &Report) -> Result<()> {
     picture(path, report).map_err(|error| {
-        Error::new(ErrorKind::Unavailable, format!("the picture cannot be written: {error}"))
+        Error::new(ErrorKind::Invalid, format!("the picture cannot be written: {error}"))
             .at("file", path.display())
             .advise("name a file in a folder that may be written to")
     })

@@ -15,7 +15,7 @@ const SIZE: (u32, u32) = (900, 480);
 /// Draws how busy jobs are under each policy, and what each finds in the cache.
 pub(super) fn draw(path: &Path, trace: &Trace, reports: &[(Evict, Report)]) -> Result<()> {
     picture(path, trace, reports).map_err(|error| {
-        Error::new(ErrorKind::Unavailable, format!("the picture cannot be written: {error}"))
+        Error::new(ErrorKind::Invalid, format!("the picture cannot be written: {error}"))
             .at("file", path.display())
             .advise("name a file in a folder that may be written to")
     })

@@ -99,9 +99,12 @@ pub(super) const FAMILIES: &[Family] = &[
         "Shards whose fetch lets the first batch of its job go first.",
         |status| Sample::only(status.fills.paused),
     ),
-    Family::gauge("forebay_fills_limit", &[], "Limit on concurrent fetches of shards.", |status| {
-        Sample::only(status.fills.limit)
-    }),
+    Family::gauge(
+        "forebay_fills_limit",
+        &[],
+        "Limit on concurrent fetches of shards: 4 to 8 by the daemon's memory, and the running ones of shards up to 256 KiB.",
+        |status| Sample::only(status.fills.limit),
+    ),
     Family::histogram(
         "forebay_shard_wait_seconds",
         &[],
@@ -120,7 +123,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_warm_up_shards",
         &["state"],
-        "Shards of running warm-ups: fetched, already cached, failed, skipped, or pending.",
+        "Shards of running warm-ups: `fetched`, `cached` before, `failed`, `untried` (skipped), or `left` (pending).",
         |status| {
             let running = || status.warm_ups.iter().filter(|warm| !warm.done);
             let sum = |of: fn(&forebay_api::warm::Warming) -> u64| running().map(of).sum::<u64>();

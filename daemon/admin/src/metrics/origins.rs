@@ -110,7 +110,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_origin_checksums_total",
         &["source", "outcome"],
-        "Shards compared with the endpoint's own checksums: equal, different (and dropped), without a checksum, or not available.",
+        "Shards compared with the endpoint's own checksums: `agreed`, `differed` (and dropped), `none` (no checksum), or `untold` (not available).",
         |status| {
             let of = |link: &LinkReport| {
                 let found = link.checksums;

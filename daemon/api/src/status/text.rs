@@ -113,7 +113,10 @@ impl fmt::Display for TierLines<'_> {
             write!(f, "\n        trainers read {} of it in place", size(lent))?;
         }
         if let Some(left) = tier.writes_left_bytes {
-            let what = if left < 0 { "overdrawn by" } else { "left to write today:" };
+            let what = match left < 0 {
+                true => "written beyond writes_per_day:",
+                false => "left to write today:",
+            };
             write!(f, "\n        {what} {}", size(left.unsigned_abs()))?;
         }
         write!(
@@ -215,7 +218,15 @@ impl fmt::Display for JobLines<'_> {
             writeln!(f, "        {progress}")?;
         }
         if let Some(Awaited { waited_for, seconds, url, endpoint, last_error }) = &job.awaited {
-            write!(f, "        waits for {} since {seconds} s", printable(waited_for))?;
+            // Words of the daemon's own.
+            let what = match waited_for.as_str() {
+                "slot" => "memory that the trainer returns with its batches".to_owned(),
+                "slab" => "memory that other jobs hold".to_owned(),
+                "queue" => "a shard that another rank holds".to_owned(),
+                "tier_read" => "a read from a tier".to_owned(),
+                other => printable(other),
+            };
+            write!(f, "        has waited {seconds} s for {what}")?;
             for (what, value) in [("", url), ("at ", endpoint), ("last error: ", last_error)] {
                 if let Some(value) = value {
                     write!(f, ", {what}{}", printable(value))?;
@@ -337,9 +348,9 @@ fn write_frames(f: &mut fmt::Formatter<'_>, frames: &Memory) -> fmt::Result {
 fn write_warm_up(f: &mut fmt::Formatter<'_>, warm: &Warming) -> fmt::Result {
     writeln!(
         f,
-        "warm    {} {}  {} of {} shards cached, {} fetched, {} failed",
+        "warm    number {}, {}  {} of {} shards cached, {} fetched, {} failed",
         warm.number,
-        if warm.done { "ended" } else { "runs" },
+        if warm.done { "ended" } else { "running" },
         warm.fetched + warm.cached,
         warm.shards,
         size(warm.bytes),

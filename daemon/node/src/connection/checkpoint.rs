@@ -44,7 +44,12 @@ pub(super) struct Client {
     blocks: JoinSet<()>,
     /// First failure of a block.
     failed: Arc<Mutex<Option<Error>>>,
+    /// Questions about places, each of which may wait for long.
+    questions: JoinSet<()>,
 }
+
+/// Questions of a client that wait for their answers at once. A client of ours has one.
+const QUESTIONS: usize = 8;
 
 /// Blocks that the disk reads for a client at once, at most: a client names none twice, so more are
 /// none of ours.
@@ -65,9 +70,9 @@ impl Connection {
             wire::Request::Read { block, is_distrusted } => {
                 self.read_block(block, is_distrusted).await
             }
-            wire::Request::Await { place, level } => return self.reach(place, level),
-            wire::Request::Latest(place) => return self.latest(place),
-            wire::Request::List(place) => return self.list_files(place),
+            wire::Request::Await { place, level } => self.reach(place, level),
+            wire::Request::Latest(place) => self.latest(place),
+            wire::Request::List(place) => self.list_files(place),
             wire::Request::Resume(place) => self.resume(place).await,
             wire::Request::Remove { place, dry_run } => self.remove(place, dry_run).await,
         };
@@ -130,7 +135,7 @@ impl Connection {
             let memory = self.node.slabs.reserve_in_turn(bytes);
             let grant = tokio::time::timeout(LENDS_WITHIN, memory).await.map_err(full)??;
             let make = move || LentRegion::create("forebay-lent", bytes, BACKED_AT_ONCE);
-            let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
+            let closed = |_| Error::shutting_down();
             let made = tokio::task::spawn_blocking(make).await.map_err(closed)??;
             made.keep(grant);
             self.checkpoint.lent = Some(Arc::new(made));
@@ -269,22 +274,28 @@ impl Connection {
         self.reply(&Reply::Checkpoint(Box::new(wire::Reply::Removed(removed?)))).await
     }
 
-    /// Answers a question about a place beside everything else, if the client may read there.
+    /// Answers a question about a place beside everything else, if the client may read there. At
+    /// the limit it is rejected: a wait for room would keep the client's end unseen.
     fn answer<F>(&mut self, place: Place, work: impl FnOnce(Place) -> F) -> Result<()>
     where
         F: Future<Output = Result<wire::Reply>> + Send + 'static,
     {
-        let is_allowed = self.rights.read_checkpoint(&place.url);
-        let work = is_allowed.and_then(|()| self.check_reach(&place)).map(|()| work(place));
-        let outgoing: mpsc::Sender<Outgoing> = self.outgoing.clone();
-        while self.tasks.try_join_next().is_some() {}
-        self.tasks.spawn(async move {
-            let answered = match work {
-                Ok(work) => tokio::select! {
-                    answered = work => answered,
-                    () = outgoing.closed() => return,
-                },
-                Err(error) => Err(error),
+        self.rights.read_checkpoint(&place.url)?;
+        self.check_reach(&place)?;
+        let questions = &mut self.checkpoint.questions;
+        while questions.try_join_next().is_some() {}
+        if questions.len() >= QUESTIONS {
+            let what = "this connection waits for as many answers as it may";
+            return Err(Error::new(ErrorKind::Full, what)
+                .at("url", &place.url)
+                .at("limit", QUESTIONS)
+                .advise("ask again after an answer, or by another connection"));
+        }
+        let (work, outgoing) = (work(place), self.outgoing.clone());
+        questions.spawn(async move {
+            let answered = tokio::select! {
+                answered = work => answered,
+                () = outgoing.closed() => return,
             };
             let reply = match answered {
                 Ok(reply) => Reply::Checkpoint(Box::new(reply)),

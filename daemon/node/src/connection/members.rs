@@ -2,7 +2,7 @@
 //!
 //! An answer has a bounded number of members, so that neither side holds a whole shard's.
 
-use forebay_error::{Error, ErrorKind, Result};
+use forebay_error::Result;
 use forebay_source::Options;
 use forebay_store::{Shard, ShardHandle, Store, Urgency};
 use forebay_wire::message::{Indexed, IndexedSample, MembersPart, Reply};
@@ -13,23 +13,18 @@ use super::{Connection, OTHERS, send};
 const MEMBERS_MAX: usize = 32 << 10;
 
 impl Connection {
-    /// Answers with samples of a shard beside everything else; at the limit, requests wait.
+    /// Answers with samples of a shard.
     pub(super) async fn members(&mut self, url: String, origin: Options, first: u64) -> Result<()> {
-        while self.tasks.try_join_next().is_some() {}
-        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
-        let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
-        let store = self.store.paced(self.pace.clone());
-        let outgoing = self.outgoing.clone();
-        self.tasks.spawn(async move {
+        let (store, outgoing) = (self.store.paced(self.pace.clone()), self.outgoing.clone());
+        self.beside(async move {
             let reply = match whole(&store, &url, &origin).await {
                 Ok(shard) => Reply::Members(Box::new(part(url, &shard, first))),
                 Err(error) => Reply::Failed { run: None, error },
             };
             // A client that left does not want it any more.
             let _ = send(&outgoing, &reply).await;
-            drop(permit);
-        });
-        Ok(())
+        })
+        .await
     }
 }
 

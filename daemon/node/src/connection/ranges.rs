@@ -3,7 +3,7 @@
 //! They pass the checks of every URL that a client names, and are read past the cache: of an index
 //! of gigabytes a job needs its directory, and some blocks.
 
-use forebay_error::{Error, ErrorKind, Result};
+use forebay_error::Result;
 use forebay_source::Options;
 use forebay_store::ObjectRange;
 use forebay_wire::message::{RangePart, Reply};
@@ -20,13 +20,10 @@ pub(super) struct RangeRequest {
 }
 
 impl Connection {
-    /// Answers with a range beside everything else; at the limit, requests wait.
+    /// Answers with a range.
     pub(super) async fn range(&mut self, wanted: RangeRequest, origin: Options) -> Result<()> {
-        while self.tasks.try_join_next().is_some() {}
-        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
-        let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
         let (store, outgoing) = (self.store.clone(), self.outgoing.clone());
-        self.tasks.spawn(async move {
+        self.beside(async move {
             let RangeRequest { number, url, version, at, len } = wanted;
             let range = at..at.saturating_add(len);
             let reply = match store.read_range(&url, &origin, version.as_deref(), range).await {
@@ -37,8 +34,7 @@ impl Connection {
             };
             // A client that left does not want it any more.
             let _ = send(&outgoing, &reply).await;
-            drop(permit);
-        });
-        Ok(())
+        })
+        .await
     }
 }

@@ -89,7 +89,10 @@ impl Push<'_> {
             Ok(_) => Err(Error::new(ErrorKind::Invalid, "a checkpoint is published there already")
                 .at("url", shown(&self.place.url))
                 .at("reason", "exists")
-                .advise("save to another URL, or pass overwrite=True")),
+                .advise(
+                    "save to another URL, or replace it: overwrite=True (`forebay checkpoint push \
+                     --overwrite`)",
+                )),
         }
     }
 

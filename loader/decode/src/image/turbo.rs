@@ -2,8 +2,7 @@
 //! wraps, and regions, which it does not.
 //!
 //! Nothing else here calls C but the compressor (`encode.rs`), and no call gets a buffer smaller
-//! than the library fills. Sizes
-//! come from the header of the very bytes that are decoded.
+//! than the library fills. Sizes come from the header of the very bytes that are decoded.
 
 #![allow(unsafe_code, reason = "libjpeg-turbo's regions have no safe interface")]
 

@@ -52,7 +52,9 @@ impl Awaited {
 
     fn advice(self) -> &'static str {
         match self {
-            Self::Shard(_) => "check the store and the way to it; raise timeout= if it is slow",
+            Self::Shard(_) => {
+                "check the store and the way to it; if it is slow, raise the loader's timeout="
+            }
             Self::Tier(_) => "check the disk with `forebay tier ls`",
             Self::Slot => "keep fewer views of batches, or raise prefetch=",
             Self::Slab => {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
-use forebay_store::{Store, gave_way};
+use forebay_store::{Repeats, Store, gave_way};
 
 use super::awaited::{Waiting, of_shard};
 
@@ -23,13 +23,15 @@ pub(crate) struct Patience {
     store: Store,
     limit: Duration,
     begun: AtomicBool,
+    /// Attempts that failed, for the log.
+    failed: Repeats,
 }
 
 impl Patience {
     /// Makes the patience of a job: `limit` at most, once it has started.
     pub(super) fn new(limit: Duration, job: &str, store: &Store) -> Self {
         let (job, store) = (job.to_owned(), store.clone());
-        Self { job, store, limit, begun: AtomicBool::new(false) }
+        Self { job, store, limit, begun: AtomicBool::new(false), failed: Repeats::default() }
     }
 
     /// Records that the job received something, now or under an earlier daemon.
@@ -78,7 +80,9 @@ impl Patient<'_> {
         let error = Error::new(ErrorKind::Unavailable, "the first samples did not come in time")
             .at("url", url)
             .at("waited_s", self.since.elapsed().as_secs())
-            .advise("check the store and the way to it; raise timeout= if it is slow");
+            .advise(
+                "check the store and the way to it; if it is slow, raise the loader's timeout=",
+            );
         Err(of_shard(error, store, url, options, None))
     }
 
@@ -94,10 +98,12 @@ impl Patient<'_> {
             return Err(error);
         }
         self.listed.failed(&error);
-        let Patience { job, store, .. } = self.patience;
-        let (url, tenant, session) = (error.place("url"), store.tenant(), store.session());
-        let dataset = url.map(|url| store.dataset_of(url));
-        tracing::warn!(session, job, tenant, dataset, url, %error, "a job waits for its store");
+        let Patience { job, store, failed, .. } = self.patience;
+        if let Some(attempts) = failed.note(Instant::now()) {
+            let (url, tenant, session) = (error.place("url"), store.tenant(), store.session());
+            let dataset = url.map(|url| store.dataset_of(url));
+            tracing::warn!(session, job, tenant, dataset, url, attempts, %error, "a job waits for its store");
+        }
         pause().await;
         Ok(())
     }

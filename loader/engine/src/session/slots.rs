@@ -354,7 +354,7 @@ impl Slots {
         let early = self.state().early.take();
         let Some(EarlySlab { each, batches, made }) = early else { return Ok(None) };
         // Awaited even if it is too small: its memory is free for another one then.
-        let region = made.await.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))?;
+        let region = made.await.map_err(|_| Error::shutting_down())?;
         // If there was too little memory for this much, there may be enough for less.
         let Some(region) = region.ok().filter(|_| each >= bytes) else { return Ok(None) };
         let slab = self.announce(region, batches).await?;
@@ -500,7 +500,7 @@ impl Drop for Slots {
 async fn back(engines: &[Engine], grant: Grant) -> Result<Arc<Region>> {
     let len = grant.bytes();
     let region = tokio::task::spawn_blocking(move || Region::create_sealed("forebay-slab", len));
-    let region = region.await.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
+    let region = region.await.map_err(|_| Error::shutting_down())??;
     region.keep(grant);
     let slab = &region;
     let attached = engines.iter().map(|engine| async move {
