@@ -102,11 +102,14 @@ class Assembler:
 
 
 def _pinned(value: Any) -> Any:
-    """Return a copy with torch's tensors in pinned memory: those of a batch, and of lists in it."""
+    """Return a copy with torch's tensors in pinned memory, those in lists and tuples, too."""
     if isinstance(value, dict):
         return {name: _pinned(part) for name, part in value.items()}
     if type(value) is list:
         return [_pinned(part) for part in value]
+    if isinstance(value, tuple):
+        parts = [_pinned(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     torch: Any = sys.modules["torch"]
     on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
     return value.pin_memory() if on_cpu else value

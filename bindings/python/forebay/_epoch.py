@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
@@ -70,6 +71,15 @@ class Pending:
         return self.task is None or self.task.wait(seconds)
 
 
+def _cancel(pending: Iterable[Pending], process: int) -> None:
+    """Cancel the tasks of batches that were begun in `process`."""
+    # After a fork a worker that does not exist here may hold a task's lock for ever.
+    if process == _native.forks():
+        for one in pending:
+            if one.task is not None:
+                one.task.cancel()
+
+
 class Epoch(Iterator[Any]):
     """Iterator over the batches of one epoch; see `forebay.DataLoader`.
 
@@ -81,6 +91,8 @@ class Epoch(Iterator[Any]):
         self._run: _native.Loader | None = None
         self._pending: deque[Pending] = deque()
         self._process = _native.forks()
+        # Workers make no batches of an iteration that nobody has any more.
+        weakref.finalize(self, _cancel, self._pending, self._process).atexit = False
         self._errors = 0
         # Errors skipped in the batch at the position: `on_error` is asked once about each, however
         # often that batch is started again.
@@ -181,12 +193,13 @@ class Epoch(Iterator[Any]):
             self._run = native
         return native
 
+    def leave(self) -> None:
+        """Let go of the batches in flight, unless one is being taken: the loader goes elsewhere."""
+        if self._taker is None:
+            self._abandon()
+
     def _abandon(self) -> None:
-        # After a fork a worker that does not exist here may hold a task's lock for ever.
-        if self._process == _native.forks():
-            for pending in self._pending:
-                if pending.task is not None:
-                    pending.task.cancel()
+        _cancel(self._pending, self._process)
         self._process = _native.forks()
         self._pending.clear()
         self._run, self._full = None, False

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from forebay import _native, _state, ranks
 from forebay._values import U32_MAX, U64_MAX, whole
-from forebay.errors import Invalid
+from forebay.errors import ForebayError, Invalid
 
 if TYPE_CHECKING:
     from forebay._options import Options
@@ -105,6 +105,8 @@ class Leases:
         # Start of the current epoch, if not its first shard.
         self._from: Place | None = None
         self._begun: dict[str, Any] | None = None
+        # The place that the session had when it was asked last, or the reason it is unknown.
+        self._left: Place | ForebayError | None = None
         self._process = _native.forks()
         self._handed = 0
         self._runs = False
@@ -116,7 +118,7 @@ class Leases:
         group = self._group(place)
         take = _TAKES[group, epoch]
         _TAKES[group, epoch] += 1
-        self._process = _native.forks()
+        self._process, self._left = _native.forks(), None
         self._begun = {
             "group": group,
             "rank": place.rank,
@@ -152,7 +154,15 @@ class Leases:
 
     def move(self, place: Place | None = None) -> None:
         """Move the next iteration: to `place`, or to the start of an epoch."""
-        self._from, self._begun = place, None
+        self._from, self._begun, self._left = place, None, None
+
+    def leave(self, native: _native.Loader | None, held: int) -> None:
+        """Keep the place in the epoch's log, for states after the session's end."""
+        if native is not None and self._runs and self._begun is not None:
+            try:
+                self._left = json.loads(native.place(max(0, self._handed - held)))
+            except ForebayError as error:
+                self._left = error
 
     # State
 
@@ -160,12 +170,13 @@ class Leases:
         """Return the state: that of the epoch's log once it has everything delivered here, without
         the last `held` batches, which nobody worked on yet.
         """
-        place: Place | None = self._from
-        if native is not None and self._runs and self._begun is not None:
-            place = json.loads(native.place(max(0, self._handed - held)))
-            assert place is not None
-            if place["next"] == len(self._options.urls) and not place["open"]:
-                epoch, place = epoch + 1, None
+        self.leave(native, held)
+        left = self._left if self._process == _native.forks() else None
+        if isinstance(left, ForebayError):
+            raise left
+        place: Place | None = left or self._from
+        if left is not None and left["next"] == len(self._options.urls) and not left["open"]:
+            epoch, place = epoch + 1, None
         place = place or {"log": None, "position": 0, "next": 0, "open": []}
         return {
             "version": _VERSION,

@@ -9,7 +9,12 @@ import os
 import threading
 import weakref
 from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager
 from typing import TypeVar
+
+from forebay._batch import Assembler
+from forebay._workers import serves
+from forebay.errors import Invalid
 
 _Item = TypeVar("_Item")
 
@@ -23,6 +28,21 @@ class Turns:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         _TURNS.add(self)
+
+    def of(self, maker: Assembler | None) -> AbstractContextManager[bool]:
+        """Return the lock for a caller that changes a loader whose batches `maker` makes.
+
+        Raises
+        ------
+        Invalid
+            In a thread that runs the loader's user code: its turn ends with that code.
+        """
+        if maker is not None and serves(maker.code):
+            raise Invalid(
+                "a function of the loader changes or begins the loader's own iteration; do that in "
+                "the loop alone"
+            )
+        return self.lock
 
 
 _TURNS: weakref.WeakSet[Turns] = weakref.WeakSet()

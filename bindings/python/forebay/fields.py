@@ -305,6 +305,12 @@ class Label(Field):
             named = dict(self.classes)
         elif isinstance(self.classes, str):
             raise Invalid(f"classes={self.classes!r} is one name; give a list of them")
+        elif not (isinstance(self.classes, Sequence) or hasattr(self.classes, "shape")):
+            kind = type(self.classes).__name__
+            raise Invalid(
+                f"classes= is a {kind}, which has no lasting order; give a list, whose order gives "
+                "the numbers, or a dict"
+            )
         else:
             named = {}
             for number, name in enumerate(self.classes):

@@ -127,6 +127,9 @@ class IndexedDataset:
         """
         if isinstance(index, slice):
             return self._batch(range(*index.indices(len(self))))
+        if getattr(index, "shape", ()):
+            # One of torch's tensors with one element would pass for a number.
+            return self._batch(index)
         try:
             number = operator.index(index)
         except TypeError:
@@ -203,12 +206,15 @@ class IndexedDataset:
 
     def _batch(self, indices: Any) -> dict[str, Any]:
         try:
-            numbers = [operator.index(index) for index in indices]
+            wanted = list(indices)
+            numbers = [operator.index(index) for index in wanted]
         except TypeError:
             raise Invalid(
                 f"samples have numbers; give a whole number, a list of them or a slice, not "
                 f"{indices!r}"
             ) from None
+        if any(str(getattr(one, "dtype", type(one).__name__)).endswith("bool") for one in wanted):
+            raise Invalid("a mask is no list of numbers; give the numbers of its true places")
         firsts, samples = self._ends(), len(self)
         places = []
         for number in numbers:

@@ -241,7 +241,7 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch: the next one, if the last was begun and not finished."""
-        with self._turns.lock:
+        with self._turns.of(self._assemble):
             self._opened()
             if self._begun:
                 self._advance()
@@ -269,7 +269,7 @@ class DataLoader:
             0 or more.
         """
         epoch = whole("epoch", epoch, 0, U64_MAX)
-        with self._turns.lock:
+        with self._turns.of(self._assemble):
             if self._begun or epoch != self._at.epoch:
                 self._move(self._start(epoch))
             self._chosen = True
@@ -290,7 +290,7 @@ class DataLoader:
             If the streams have no weights, or for a list that does not fit them.
         """
         new, total = checked_weights(self._options.mixture, weights), self._total() or 0
-        with self._turns.lock:
+        with self._turns.of(self._assemble):
             at = self._start(self.epoch) if self._left_alone() else self._at
             first = at.epoch * total + self._steps.settled(at, total, self._job())
             self._change(schedule.changed(self._weights, (first, new)))
@@ -364,7 +364,7 @@ class DataLoader:
         Invalid
             Naming the first option that differs.
         """
-        with self._turns.lock:
+        with self._turns.of(self._assemble):
             self._load(state)
 
     def _load(self, state: Mapping[str, Any]) -> None:
@@ -399,16 +399,13 @@ class DataLoader:
         Returns
         -------
         dict
-            ``batches`` and ``samples`` (without padding) delivered; ``errors`` skipped, and of
-            these in ``bad`` the counts ``by_kind``, and the ``last`` ones (16 at most) with
-            ``kind``, ``url``, ``key``, ``field``, ``offset`` and ``message``; samples rejected by
-            `select` (``deselected``); ``slowest``, decodes and calls of user code that took most
-            ``seconds`` (16 at most), by ``key``, ``url``, ``stage`` and ``field``. Of everything
-            read, some of it ahead: ``decoders``, rows of images and arrays by decoder and reason;
-            ``wait`` with ``total_seconds``, ``by_cause`` (its parts, which sum to it) and
-            ``p50_seconds`` to ``max_seconds``; ``bytes`` of payload from the cache's ``tier``
-            and from the ``origin``, taken as they came; ``private_copies`` of views;
-            ``reconnects``; ``daemon_pid``.
+            ``batches`` and ``samples`` (without padding) delivered; ``errors`` skipped, and in
+            ``bad`` their counts ``by_kind`` and the ``last`` 16; samples rejected by `select`
+            (``deselected``); ``slowest``, 16 decodes and calls of user code by ``seconds``. Of
+            everything read, some of it ahead: ``decoders``, rows by decoder and reason; ``wait``
+            with ``total_seconds``, ``by_cause`` (which sum to it) and ``p50_seconds`` to
+            ``max_seconds``; ``bytes`` from the cache (``tier``) and, as they came, from the
+            ``origin``; ``private_copies`` of views; ``reconnects``; ``daemon_pid``.
         """
         if self._native is not None and self._process == _native.forks():
             self._last_stats = self._native.stats()
@@ -419,6 +416,8 @@ class DataLoader:
         """End the job. Delivered batches stay valid; the position can still be saved."""
         self._closed = True
         self._acknowledge(self._held)
+        if self._leases is not None:
+            self._leases.leave(self._own_native(), self._held)
         self._let_go()
         self._end_workers()
 
@@ -498,7 +497,7 @@ class DataLoader:
             options = self._options
             framework = frameworks.choose(options.framework)
             fields = options.fields or {}
-            place = self._place or ranks.resolve(options.rank, options.world_size)
+            place = self._place or self._resolved()
             drops = options.drops_empty(place.world_size)
             layout = options.layout()
             code = UserCode(fields, framework, options.select, options.transform, drops, layout)
@@ -590,10 +589,9 @@ class DataLoader:
         return not resumed_at_end
 
     def _may_stop(self) -> None:
-        if self._place is not None and self._place.world_size > 1:
+        if self._step > 1 or (self._place is not None and self._place.world_size > 1):
             raise Invalid(
-                "on_error='stop' would leave the other ranks waiting; use 'raise' or 'skip' with "
-                "more than one rank",
+                "on_error='stop' ends one of several ranks or workers; use 'raise' or 'skip'",
                 {"option": "on_error"},
             )
 
@@ -616,12 +614,13 @@ class DataLoader:
             self._at = self._start(self._at.epoch)
 
     def _arguments_here(self) -> dict[str, Any]:
-        """Return the arguments for a process that cannot know its rank by itself."""
-        place = ranks.resolve(self._options.rank, self._options.world_size)
-        return self._arguments | {"rank": place.rank, "world_size": place.world_size}
+        """Return the arguments for a worker of this rank, or for a rank of a process alone."""
+        place = self._resolved()
+        known = {} if place.is_alone else {"rank": place.rank, "world_size": place.world_size}
+        return self._arguments | known
 
-    def _world_size(self) -> int:
-        return ranks.resolve(self._options.rank, self._options.world_size).world_size
+    def _resolved(self) -> ranks.Place:
+        return ranks.resolve(self._options.rank, self._options.world_size)
 
     # Parts
 
@@ -643,6 +642,8 @@ class DataLoader:
         if self._leases is not None:
             self._acknowledge(self._held)
             self._leases.move()
+        if self._current is not None and (old := self._current()) is not None:
+            old.leave()
         self._at, self._held = to, 0
         self._latest.clear()
         self._begun, self._current = False, None
@@ -657,8 +658,7 @@ class DataLoader:
             self._before = native
 
     def _job(self) -> _steps.Job:
-        place = self._place or ranks.resolve(self._options.rank, self._options.world_size)
-        return place, (self._lanes, self._version), self._weights
+        return self._place or self._resolved(), (self._lanes, self._version), self._weights
 
     def _total(self) -> int | None:
         known = self._counted.samples is not None or self._options.epoch_samples is not None

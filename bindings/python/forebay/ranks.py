@@ -14,6 +14,9 @@ from forebay.errors import Invalid
 
 _log = logging.getLogger("forebay")
 
+# Source of the rank of a process that nothing tells of others.
+_NOBODY = "this process alone"
+
 
 class Place(NamedTuple):
     """Rank of a process among those that share an epoch."""
@@ -21,6 +24,11 @@ class Place(NamedTuple):
     rank: int
     world_size: int
     source: str
+
+    @property
+    def is_alone(self) -> bool:
+        """True if nothing tells of other processes."""
+        return self.source == _NOBODY
 
 
 def resolve(rank: int | None, world_size: int | None) -> Place:
@@ -34,7 +42,7 @@ def resolve(rank: int | None, world_size: int | None) -> Place:
     """
     place = _arguments(rank, world_size) or _torch() or _jax() or _launcher(os.environ)
     place = place or _slurm(os.environ)
-    place = place or Place(0, 1, "this process alone")
+    place = place or Place(0, 1, _NOBODY)
     if place.world_size < 1 or not 0 <= place.rank < place.world_size:
         raise Invalid(
             f"rank {place.rank} is not below world_size {place.world_size} "
@@ -168,9 +176,18 @@ def _torch() -> Place | None:
 def _jax() -> Place | None:
     # As with torch: only a program that uses it has imported it.
     jax = sys.modules.get("jax")
-    if jax is None or not jax.distributed.is_initialized():
+    if jax is None or not _is_initialized(jax):
         return None
     return Place(jax.process_index(), jax.process_count(), "jax.distributed")
+
+
+def _is_initialized(jax: Any) -> bool:
+    asked = getattr(jax.distributed, "is_initialized", None)
+    if asked is not None:
+        return bool(asked())
+    # Before JAX 0.5.1.
+    state = sys.modules.get("jax._src.distributed")
+    return state is not None and state.global_state.client is not None
 
 
 def _launcher(env: Mapping[str, str]) -> Place | None:

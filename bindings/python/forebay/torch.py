@@ -21,6 +21,7 @@ from torch.utils import data
 from forebay import _foreign, _lookahead
 from forebay._values import whole
 from forebay.errors import Invalid
+from forebay.fields import Bytes, Field
 from forebay.loader import DataLoader
 
 __all__ = ["IterableDataset"]
@@ -28,6 +29,10 @@ __all__ = ["IterableDataset"]
 # Largest number of workers of one loader: each has a counter in shared memory, and no GPU has a
 # thousand cores beside it.
 _WORKERS_MAX = 1024
+
+# Ranks of a node that have counters of their own: those that a data set was made for before they
+# were forked share its memory.
+_RANKS = 64
 
 # Classes of Accelerate that assume every rank reads the whole data set: the first splits its
 # samples again, the second forwards only those of rank 0.
@@ -71,9 +76,15 @@ class IterableDataset(data.IterableDataset[Any]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
         self._loader = DataLoader(*args, **kwargs)
-        # The epoch chosen last, and the number each worker has begun since: shared by all workers,
-        # whenever they start.
-        self._shared: torch.Tensor = torch.zeros(1 + _WORKERS_MAX, dtype=torch.int64)
+        if any(isinstance(field, Bytes) and not field.copy for field in self._fields()):
+            raise Invalid(
+                "torch's loader turns the views of Bytes(copy=False) into lists of numbers; use "
+                "copy=True, or forebay.DataLoader without torch's around it",
+                {"option": "fields"},
+            )
+        # For each rank, the epoch chosen last, and the number each worker has begun since: shared
+        # by all workers, whenever they start.
+        self._shared: torch.Tensor = torch.zeros((_RANKS, 1 + _WORKERS_MAX), dtype=torch.int64)
         self._shared.share_memory_()  # type: ignore[no-untyped-call]
 
     def __iter__(self) -> Iterator[Any]:
@@ -83,7 +94,7 @@ class IterableDataset(data.IterableDataset[Any]):
         begun = self._stripe()
         self._loader.set_epoch(self._chosen + int(begun))
         begun += 1
-        return iter(self._loader)
+        return _Iteration(iter(self._loader), begun)
 
     def __len__(self) -> int:
         """Return the batches per epoch of each rank; `TypeError` without sample counts."""
@@ -100,6 +111,8 @@ class IterableDataset(data.IterableDataset[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._loader, self._shared = DataLoader(**state["arguments"]), state["shared"]
+        # A copy by value has memory of its own, which its workers share.
+        self._shared.share_memory_()  # type: ignore[no-untyped-call]
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration plays, in all workers.
@@ -110,8 +123,10 @@ class IterableDataset(data.IterableDataset[Any]):
             0 or more.
         """
         epoch = whole("epoch", epoch, 0, _EPOCH_MAX)
-        self._shared.zero_()
-        self._shared[0] = epoch
+        # Before ranks are forked, the choice is for all of them.
+        chosen = self._shared if self._loader._resolved().is_alone else self._own()
+        chosen.zero_()
+        chosen[..., 0] = epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Return this process's position: in a worker its own, else the loader's.
@@ -152,7 +167,15 @@ class IterableDataset(data.IterableDataset[Any]):
 
     @property
     def _chosen(self) -> int:
-        return int(self._shared[0])
+        return int(self._own()[0])
+
+    def _own(self) -> torch.Tensor:
+        """Return the counters of this rank."""
+        counters: torch.Tensor = self._shared[self._loader._resolved().rank % _RANKS]
+        return counters
+
+    def _fields(self) -> list[Field]:
+        return list((self._loader._options.fields or {}).values())
 
     def _stripe(self) -> torch.Tensor:
         """Take this worker's batches, with the epochs it has begun since one was chosen."""
@@ -160,11 +183,11 @@ class IterableDataset(data.IterableDataset[Any]):
         if workers > _WORKERS_MAX:
             raise Invalid(f"num_workers={workers} is above {_WORKERS_MAX}; use fewer")
         self._loader._take_every(worker, workers)
-        begun: torch.Tensor = self._shared[1 + worker]
+        begun: torch.Tensor = self._own()[1 + worker]
         return begun
 
     def _refuse_to_be_dealt_again(self) -> None:
-        if self._loader._world_size() == 1:
+        if self._loader._resolved().world_size == 1:
             return
         frame: FrameType | None = sys._getframe(1)
         for _ in range(_CALLERS):
@@ -180,6 +203,37 @@ class IterableDataset(data.IterableDataset[Any]):
                     {"option": "world_size"},
                 )
             frame = frame.f_back
+
+
+class _Iteration(Iterator[Any]):
+    """The batches of one epoch in one worker.
+
+    Its state, beside that of the data set, tells if they were all taken: ``StatefulDataLoader``
+    makes another iterator at once behind one that was saved at its end.
+    """
+
+    def __init__(self, batches: Iterator[Any], begun: torch.Tensor) -> None:
+        self._batches, self._begun, self._over = batches, begun, False
+
+    def __next__(self) -> Any:
+        """Return the next batch."""
+        if self._over:
+            raise StopIteration
+        try:
+            return next(self._batches)
+        except StopIteration:
+            self._over = True
+            raise
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return true as ``over`` behind the last batch."""
+        return {"over": self._over}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Have no batch if the saved iteration was over: the epoch is the next one's."""
+        if state.get("over", False):
+            self._over = True
+            self._begun -= 1
 
 
 def _place() -> tuple[int, int]:

@@ -127,10 +127,10 @@ class CheckpointCallback(TrainerCallback):
         name = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         assert args.output_dir is not None
         folder, url = os.path.join(args.output_dir, name), f"{self._url}/{name}"
-        elsewhere = self._complete(folder, state)
-        if not state.is_world_process_zero:
-            return
         try:
+            elsewhere = self._complete(folder, state)
+            if not state.is_world_process_zero:
+                return
             self._push(folder, url, elsewhere, state.global_step)
         except (ForebayError, OSError) as error:
             self.failures[url] = error
@@ -157,20 +157,32 @@ class CheckpointCallback(TrainerCallback):
             raise next(iter(self.failures.values()))
 
     def _complete(self, folder: str, state: TrainerState) -> list[str]:
-        """Wait until all ranks have written; return names that only other nodes have."""
+        """Wait until all ranks have written; return names that only other nodes have.
+
+        Raises
+        ------
+        OSError
+            If the loader's state cannot be written, after all ranks have met.
+        """
         is_alone = not (distributed.is_available() and distributed.is_initialized())
         # A state of a shared queue is whole once every rank was asked.
         position = None if self._loader is None else self._loader.state_dict()
         if not is_alone:
             distributed.barrier()
+        failure: OSError | None = None
         if position is not None and state.is_world_process_zero and os.path.isdir(folder):
-            with open(os.path.join(folder, _LOADER), "w") as file:
-                json.dump(position if is_alone else self._loader.state_dict(), file)
-        if is_alone:
-            return []
+            try:
+                with open(os.path.join(folder, _LOADER), "w") as file:
+                    json.dump(position if is_alone else self._loader.state_dict(), file)
+            except OSError as error:
+                failure = error
         mine = _names(folder) if state.is_local_process_zero else set()
-        all_names: list[set[str]] = [set()] * distributed.get_world_size()
-        distributed.all_gather_object(all_names, mine)
+        all_names = [mine]
+        if not is_alone:
+            all_names *= distributed.get_world_size()
+            distributed.all_gather_object(all_names, mine)
+        if failure is not None:
+            raise failure
         return sorted(set().union(*all_names) - mine)
 
     def _push(self, folder: str, url: str, elsewhere: list[str], step: int) -> None:

@@ -64,6 +64,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tools::expand, module)?)?;
     module.add_function(wrap_pyfunction!(tools::expand_list, module)?)?;
     module.add_function(wrap_pyfunction!(tools::cores, module)?)?;
+    module.add_function(wrap_pyfunction!(tools::shown, module)?)?;
     module.add_function(wrap_pyfunction!(tools::forks, module)?)?;
     module.add_function(wrap_pyfunction!(tools::count, module)?)?;
     module.add_function(wrap_pyfunction!(locator::listed, module)?)?;

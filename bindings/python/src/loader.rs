@@ -364,7 +364,8 @@ impl Loader {
 
     /// Returns the counters so far, as JSON.
     fn stats(&self, py: Python<'_>) -> PyResult<String> {
-        let stats = self.get().and_then(|loader| stats_json(&loader.stats()));
+        // The counters may be in use for as long as a report takes to be sent.
+        let stats = self.get().and_then(|loader| py.detach(|| stats_json(&loader.stats())));
         stats.map_err(|error| raise(py, &error))
     }
 

@@ -92,6 +92,12 @@ pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
+/// A URL as errors name it, without secrets.
+#[pyfunction]
+pub(crate) fn shown(url: &str) -> String {
+    forebay_error::shown(url)
+}
+
 /// Forks between the process that first asked and this one: what a process knows itself by.
 #[pyfunction]
 pub(crate) fn forks() -> u64 {

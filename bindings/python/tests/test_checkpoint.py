@@ -253,7 +253,8 @@ def test_threads_share_what_a_rank_reads(url, monkeypatch):
         assert same(found, wanted)
         # A thread that is done takes the next part.
         assert 1 <= len(seen) <= threads
-        assert threading.get_ident() not in seen
+        # Ctrl-C reaches the caller's thread, so that one restores, too.
+        assert threading.get_ident() in seen
 
 
 def test_folder_is_pushed_as_a_checkpoint(tmp_path, url):

@@ -280,6 +280,9 @@ def test_state_after_a_break_resumes_at_the_next_batch(data, workers):
             if number == 5:
                 break
         state = json.loads(json.dumps(batches.state_dict()))
+    if workers:
+        # So does one that is taken after the end.
+        state = json.loads(json.dumps(batches.state_dict()))
     with loader(data, shuffle=True, batch_size=7) as rest:
         # The version before saved the same order.
         for order in (1, 2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import gzip
 import json
 import pickle
@@ -9,6 +10,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import types
 from pathlib import Path
 
 import numpy
@@ -16,7 +18,7 @@ import pytest
 
 import forebay
 from conftest import sample
-from forebay import errors, ranks
+from forebay import _batch, errors, ranks
 from test_webdataset import small_daemon  # noqa: F401
 
 FIELDS = {"image": forebay.Image("png"), "label": forebay.Int("cls")}
@@ -197,7 +199,7 @@ def test_on_error_stop_ends_only_the_epoch(make, spoilt):
         assert loader.epoch == epoch
         assert [batch["label"].tolist() for batch in loader] == [[0, 1]]
     several = make(epoch_samples=8, rank=0, world_size=2, on_error="stop")
-    with pytest.raises(forebay.Invalid, match="other ranks"):
+    with pytest.raises(forebay.Invalid, match="ranks or workers"):
         iter(several)
 
 
@@ -207,7 +209,7 @@ def test_stopping_handler_is_rejected_if_ranks_would_wait(make, spoilt):
     assert [batch["label"].tolist() for batch in alone] == [[0, 1]]
     several = iter(make(spoilt, batch_size=1, rank=0, world_size=2, **options))
     assert next(several)["label"].tolist() == [0]
-    with pytest.raises(forebay.Invalid, match="other ranks"):
+    with pytest.raises(forebay.Invalid, match="ranks or workers"):
         next(several)
 
 
@@ -565,6 +567,37 @@ def test_cores_outside_the_affinity_do_not_count():
         "sys.exit(ranks.threads({}) != 1)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("client", [None, object()])
+def test_rank_is_found_with_a_jax_that_does_not_tell_its_state(monkeypatch, client):
+    monkeypatch.setattr(ranks, "_torch", lambda: None)
+    jax = types.SimpleNamespace(
+        distributed=types.SimpleNamespace(), process_index=lambda: 1, process_count=lambda: 2
+    )
+    state = types.SimpleNamespace(global_state=types.SimpleNamespace(client=client))
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setitem(sys.modules, "jax._src.distributed", state)
+    assert ranks.resolve(None, None)[:2] == ((0, 1) if client is None else (1, 2))
+
+
+def test_tensors_in_tuples_are_pinned(monkeypatch):
+    class Tensor:
+        device = types.SimpleNamespace(type="cpu")
+        is_pinned = False
+
+        def pin_memory(self):
+            pinned = Tensor()
+            pinned.is_pinned = True
+            return pinned
+
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(Tensor=Tensor))
+    pair = collections.namedtuple("pair", ["image", "labels"])
+    made = _batch._pinned({"both": pair(Tensor(), [Tensor()]), "also": (Tensor(), 1)})
+    assert isinstance(made["both"], pair)
+    assert made["both"].image.is_pinned
+    assert made["both"].labels[0].is_pinned
+    assert (made["also"][0].is_pinned, made["also"][1]) == (True, 1)
 
 
 def test_pin_memory_without_torch_warns_and_is_ignored(shards):

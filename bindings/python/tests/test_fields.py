@@ -396,6 +396,8 @@ def test_field_repr_is_its_source_text(text):
         (lambda: forebay.Image("jpg", dtype="fp16"), "bfloat16"),
         (lambda: forebay.Label("cls", classes=[]), "classes"),
         (lambda: forebay.Label("cls", classes="cat"), "list"),
+        (lambda: forebay.Label("cls", classes={"cat", "dog"}), "order"),
+        (lambda: forebay.Label("cls", classes=(name for name in ["cat"])), "order"),
         (lambda: forebay.Label("cls", classes=["cat", "cat"]), "twice"),
         (lambda: forebay.Label("cls", classes=[1]), "class"),
         (lambda: forebay.Label("cls", classes={"cat": 0.5}), "class"),

@@ -83,6 +83,18 @@ def test_invalid_index_is_rejected(dataset):
             dataset[index]
     with pytest.raises(forebay.Invalid, match="at least one"):
         dataset[[]]
+    for mask in ([True, False], numpy.array([True, False])):
+        with pytest.raises(forebay.Invalid):
+            dataset[mask]
+
+
+def test_tensor_of_one_number_gives_a_batch(dataset):
+    torch = pytest.importorskip("torch")
+    for numbers in (torch.tensor([5]), numpy.array([5]), [5]):
+        assert list(dataset[numbers]["__key__"]) == ["s00005"]
+    assert dataset[torch.tensor(5)]["__key__"] == "s00005"
+    with pytest.raises(forebay.Invalid, match="mask"):
+        dataset[torch.tensor([True, False])]
 
 
 def test_bad_sample_is_named_in_the_error(shard_of):

@@ -50,14 +50,14 @@ def test_workers_go_on_behind_a_slow_sample(make, tmp_path, monkeypatch, kind):
 def slow_map(number: int) -> int:
     """Take long for one sample."""
     if number == 33:
-        threading.Event().wait(1.0)
+        threading.Event().wait(2.0)
     return number
 
 
 def slow_select(sample: dict[str, object]) -> bool:
     """Take long for another one."""
     if sample["__key__"] == "s00007":
-        threading.Event().wait(0.5)
+        threading.Event().wait(1.0)
     return True
 
 

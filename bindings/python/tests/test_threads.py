@@ -162,6 +162,45 @@ def test_function_that_takes_batches_is_rejected(make: Callable[..., Any], worke
     assert len(list(loader)) == 15
 
 
+@pytest.mark.parametrize("change", ["set_epoch", "load_state_dict", "iter"])
+def test_change_by_a_function_in_a_worker_is_rejected(
+    make: Callable[..., Any], change: str
+) -> None:
+    """Whoever takes the batch waits for the function, which would wait for that turn's end."""
+
+    def changing(batch: Any) -> Any:
+        if change == "iter":
+            return iter(loader)
+        return getattr(loader, change)(3 if change == "set_epoch" else state)
+
+    loader = make(fields=LABEL, transform=changing, workers=1)
+    state = loader.state_dict()
+    with pytest.raises(forebay.Invalid, match="in the loop alone"):
+        next(iter(loader))
+
+
+def test_batches_of_an_abandoned_iteration_are_not_made(make: Callable[..., Any]) -> None:
+    made: list[str] = []
+    second_begun, go = threading.Event(), threading.Event()
+
+    def held(batch: Any) -> Any:
+        made.append(batch["__key__"][0])
+        if len(made) == 2:
+            second_begun.set()
+            go.wait()
+        return batch
+
+    loader = make(fields=LABEL, transform=held, workers=1, prefetch=4)
+    abandoned = iter(loader)
+    next(abandoned)
+    second_begun.wait()
+    current = iter(loader)
+    go.set()
+    next(current)
+    # Behind the batch that the worker had in hand comes the first one of the new iteration.
+    assert made[2] == made[0]
+
+
 class Held:
     """A function that waits in one thread until it is told to go on."""
 

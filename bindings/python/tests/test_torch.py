@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import os
+import pickle
 import subprocess
 import sys
 
@@ -94,6 +96,58 @@ def test_stateful_dataloader_resumes_with_equal_worker_count(dataset, workers, a
     resumed.load_state_dict(state)
     assert done + keys(resumed) == expected[0]
     assert keys(resumed) == expected[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_finished_epoch_resumes_with_the_next_one(dataset, workers):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def loader():
+        made = dataset(shuffle=True, seed=4)
+        return stateful.StatefulDataLoader(made, batch_size=None, num_workers=workers)
+
+    whole = loader()
+    expected = [keys(whole) for _ in range(3)]
+    first = loader()
+    assert keys(first) == expected[0]
+    state = json.loads(json.dumps(first.state_dict()))
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert [keys(resumed), keys(resumed)] == expected[1:]
+
+
+def test_copy_made_by_one_process_becomes_a_rank(dataset, monkeypatch):
+    copied = pickle.loads(pickle.dumps(dataset(shuffle=True)))
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert len([key for batch in keys(copied) for key in batch]) == 30
+
+
+def test_copy_by_value_shares_its_epochs_with_workers(make, dataset, manifest):
+    options = {"shuffle": True, "seed": 9}
+    alone = make(fields=FIELDS, manifest=manifest, **options)
+    expected = [keys(alone) for _ in range(2)]
+    loader = torch_loader(copy.deepcopy(dataset(**options)), 1)
+    assert [keys(loader) for _ in range(2)] == expected
+
+
+def test_ranks_of_one_data_set_count_their_own_epochs(dataset, monkeypatch):
+    data = dataset(shuffle=True)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    seen = []
+    # As ranks that are forked from one process, which share its memory.
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        seen += [key for batch in keys(torch_loader(copy.copy(data), 1)) for key in batch]
+    assert sorted(seen) == [f"s{number:05}" for number in range(60)]
+
+
+def test_views_and_a_stop_in_one_of_two_workers_are_rejected(make, dataset):
+    views = make(fields={"text": forebay.Bytes("txt", copy=False)})._arguments
+    with pytest.raises(forebay.Invalid, match="copy=True"):
+        IterableDataset(**views)
+    with pytest.raises(forebay.Invalid, match="on_error"):
+        next(iter(torch_loader(dataset(on_error="stop"), 2)))
 
 
 def test_state_of_other_workers_is_rejected(dataset):

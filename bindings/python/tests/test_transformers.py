@@ -359,6 +359,18 @@ def test_state_of_a_loader_is_given_back(bucket: Bucket, tmp_path: Path) -> None
     assert missing.value.places["url"] == f"{url}/checkpoint-3"
 
 
+def test_unwritable_state_of_a_loader_ends_no_training(bucket: Bucket, tmp_path: Path) -> None:
+    class Blocked(Loader):
+        def state_dict(self) -> Any:
+            (tmp_path / "run/checkpoint-3/forebay_loader.json").mkdir(parents=True, exist_ok=True)
+            return super().state_dict()
+
+    callback = CheckpointCallback(bucket.url, loader=Blocked())
+    trainer = train(tmp_path / "run", callback, StopAt(3), ignore_data_skip=True)
+    assert trainer.state.global_step == 3
+    assert [type(error) for error in callback.failures.values()] == [IsADirectoryError]
+
+
 def test_mistakes_are_told(bucket: Bucket, tmp_path: Path, monkeypatch: Any) -> None:
     for call in (
         lambda: CheckpointCallback(bucket.url, timeout=-1),

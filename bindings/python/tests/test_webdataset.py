@@ -642,6 +642,16 @@ def test_stopping_handler_keeps_the_samples_before(bad: int, tmp_path: Path) -> 
         next(samples)
 
 
+def test_bad_sample_of_a_command_is_passed_by(tmp_path: Path) -> None:
+    """Errors name a command without its words; the samples behind it come all the same."""
+    good = shard_with_bad_samples(tmp_path / "a.tar", set(), 3)
+    bad = shard_with_bad_samples(tmp_path / "b.tar", {1, 2}, 40)
+    urls = [good, f"pipe:cat -u -- {bad}"]
+    dataset = WebDataset(urls, ours.ignore_and_continue, empty_check=False, allow_pipe=True)
+    expected = [f"c{number:03}" for number in range(40) if number not in (1, 2)]
+    assert keys(dataset) == ["c000", "c001", "c002", *expected]
+
+
 def test_exception_of_a_handler_is_raised(tmp_path: Path) -> None:
     shard = shard_with_bad_samples(tmp_path / "a.tar", {20})
 

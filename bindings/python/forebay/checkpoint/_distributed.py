@@ -12,11 +12,12 @@ import io
 import os
 import pickle
 import secrets
+import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any
 
 from torch.distributed.checkpoint.filesystem import (
@@ -41,7 +42,7 @@ from forebay.checkpoint._files import ID_BYTES, SavedFile, StoredFile, exists
 from forebay.checkpoint._tensors import restore
 from forebay.checkpoint._way import TIMEOUT, Way, checked
 from forebay.checkpoint._whole import METADATA
-from forebay.errors import Invalid
+from forebay.errors import Invalid, Unavailable
 
 # Bytes of the random part of a file's name: none is ever drawn twice.
 _TOKEN_BYTES = 16
@@ -181,12 +182,19 @@ class Writer(FileSystemWriter):
             )
         super().set_up_storage_writer(is_coordinator, *args, **kwargs)
         visible = self.fs.concat_path(self.path, METADATA)
-        if is_coordinator and not self._replaces and self.fs.exists(visible):
+        if is_coordinator and not self._replaces and self._is_there(visible):
             raise Invalid(
                 f"a checkpoint is published at {self.path} already: save to another URL, or pass "
                 "overwrite=True",
                 {"url": self.path, "reason": "exists"},
             )
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            return self.fs.exists(name)
+        except Unavailable:
+            # No step waits for the store. The daemon looks again before it publishes.
+            return False
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Return the plan as it is: there are no folders to make."""
@@ -264,18 +272,40 @@ class Reader(FileSystemReader):
             stored = self._stored(item)
             return stored.relative_path, stored.offset
 
-        parts = self._parts(sorted(plan.items, key=place))
+        first, *others = self._parts(sorted(plan.items, key=place)) or [[]]
+        stop = threading.Event()
         with ThreadPoolExecutor(self._threads) as threads:
-            left = list(threads.map(lambda part: self._restore(part, planner), parts))
-        return super().read_data(replace(plan, items=list(chain(*left))), planner)
+            restoring = [threads.submit(self._restore, part, planner, stop) for part in others]
+            try:
+                # Ctrl-C reaches this thread alone.
+                left = self._restore(first, planner, stop)
+                for part in restoring:
+                    left += part.result()
+            finally:
+                # After an error the others end with the tensor that they read.
+                stop.set()
+        return super().read_data(replace(plan, items=left), planner)
 
-    def _restore(self, items: list[ReadItem], planner: LoadPlanner) -> list[ReadItem]:
-        """Restore tensors; return the items that torch has to read."""
-        left = []
+    def _restore(
+        self, items: list[ReadItem], planner: LoadPlanner, stop: threading.Event
+    ) -> list[ReadItem]:
+        """Restore tensors until `stop` is set; return the items that torch has to read."""
+        try:
+            return self._restored(items, planner, stop)
+        except BaseException:
+            stop.set()
+            raise
+
+    def _restored(
+        self, items: list[ReadItem], planner: LoadPlanner, stop: threading.Event
+    ) -> list[ReadItem]:
+        left: list[ReadItem] = []
         for name, of_file in groupby(items, lambda item: self._stored(item).relative_path):
             wanted = list(of_file)
             with StoredFile((self.path, name), self.fs.way) as file:
                 for number, item in enumerate(wanted):
+                    if stop.is_set():
+                        return left
                     # Tensors are described at the end of their archives.
                     for following in wanted[number + 1 : number + 2]:
                         prefetch_end(file, self._stored(following))

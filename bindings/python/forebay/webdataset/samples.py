@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from forebay import _paths
+from forebay import _native, _paths
 from forebay._epoch import Empty
 from forebay.errors import BadSample, Corrupt, ForebayError, Full, Invalid
 from forebay.loader import DataLoader
@@ -104,6 +104,8 @@ class _Part:
     def __init__(self, urls: list[str], reading: Reading) -> None:
         self._urls = urls
         self._named = shards.named(urls, reading.allow_pipe, reading.folder)
+        # Errors name shards without signatures and words of commands.
+        self._shown = [_native.shown(url) for url in self._named]
         self._reading = reading
         self.stopped = False
         # The current shard, the positions since its start, and the first shard not to read for now.
@@ -174,19 +176,19 @@ class _Part:
         del batch["__valid__"]
         fields = list(batch.items())
         if not len(keys) and self._bad is not None:
-            self._passed(self._bad.places.get("url", ""))
+            self._passed(self._bad.places.get("url", ""), self._shown)
         for row, key in enumerate(keys):
-            self._passed(urls[row])
+            self._passed(urls[row], self._named)
             sample = {"__key__": key, "__url__": self._urls[self._at]}
             if self._path is not None:
                 sample["__local_path__"] = self._path
             sample.update((name, rows[row]) for name, rows in fields if rows[row] is not None)
             yield sample
 
-    def _passed(self, named: str) -> None:
-        """Count one position of the shard `named`."""
-        if named != self._named[self._at]:
-            self._turn_to(self._named.index(named, self._at))
+    def _passed(self, name: str, names: list[str]) -> None:
+        """Count one position of the shard that has this name among `names`."""
+        if name != names[self._at]:
+            self._turn_to(names.index(name, self._at))
         self._behind += 1
 
     def _turn_to(self, shard: int) -> None:
