@@ -32,6 +32,7 @@ ALONE = {
     "clairvoyance",
     "costs",
     "devices",
+    "loader",
     "starvation",
     "stress",
     "trace",

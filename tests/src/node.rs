@@ -26,6 +26,11 @@ use crate::process::actor;
 pub const FRAMES: usize =
     forebay_store::FRAME_BYTES + forebay_node::connection::RequestMemory::BYTES;
 
+/// Attempts to lock a cache directory, and the pause between two: a process that another test forks
+/// holds the locks of daemons that have ended until it executes its program.
+const LOCK_TRIES: u32 = 50;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
 /// Slab memory of [`Daemon::start`].
 const SLABS: usize = 128 << 20;
 
@@ -137,7 +142,15 @@ impl Daemon {
             .enable_all()
             .build()
             .doing("start a runtime")?;
-        let node = runtime.block_on(Node::start(config))?;
+        let started =
+            (0..LOCK_TRIES).find_map(|_| match runtime.block_on(Node::start(config.clone())) {
+                Err(error) if error.place("pid").is_some() => {
+                    std::thread::park_timeout(LOCK_PAUSE);
+                    None
+                }
+                started => Some(started),
+            });
+        let node = started.unwrap_or_else(|| runtime.block_on(Node::start(config)))?;
         if let Some(check) = check {
             runtime.block_on(node.store().scanned())?;
             check(node.store());

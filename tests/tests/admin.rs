@@ -88,6 +88,9 @@ fn parts_of_the_status_equal_the_whole() {
     let loader = loader(bench.daemon.address(), job(&bench.origin, Origin::urls(2))).unwrap();
     play(&loader, 0, 0).unwrap().assert_whole(2, SAMPLES, &SIZES);
     bench.daemon.settle();
+    eventually("the trainer has told all", || {
+        bench.get("/api/v1/jobs").unwrap()[0]["progress"]["samples"] == 2 * SAMPLES
+    });
     let status = bench.get("/api/v1/status").unwrap();
     assert_eq!(bench.get("/api/v1/tiers").unwrap()[0]["name"], "nvme");
     assert_eq!(bench.get("/api/v1/tiers/nvme").unwrap()["shards"], 2);

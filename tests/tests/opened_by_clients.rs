@@ -518,7 +518,7 @@ fn a_client_leaves() -> bool {
 #[test]
 fn hanging_descriptor_fails_only_its_own_job() {
     let Some(hanging) = HangingFile::new("0.tar", &shard(SAMPLES, 0, &SIZES)) else { return };
-    let inside = Inside::new(Some(Duration::from_millis(500)));
+    let inside = Inside::new(Some(Duration::from_secs(5)));
     let socket = inside.daemon.socket().to_owned();
     hanging.freeze();
     std::thread::scope(|scope| {

@@ -74,7 +74,7 @@ fn next_daemon_resumes_a_killed_daemons_fill() {
         }
     }
     epoch.assert_whole(1, SAMPLES, &SIZES);
-    eventually("it is whole", || cached_file(&home.shards(), ".idx").is_some());
+    eventually("it is whole", || home.status().is_some_and(|status| status["cache"]["fills"] == 1));
     assert!(cached_file(&home.shards(), ".part").is_none());
     assert!(
         fs::read(cached_file(&home.shards(), "-0.tar").unwrap()).unwrap() == origin.bytes("0.tar")

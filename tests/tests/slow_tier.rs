@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_error::ErrorKind;
 use forebay_source::Options;
@@ -112,10 +112,17 @@ fn samples_are_served_while_the_tier_writes_them() {
     assert_eq!(bare.store.counters().corruptions, 0);
 }
 
+/// Until this is dropped, no other test counts the frames that all stores of this process share.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A record's first frames may be given back while its last is still being written: then the read
 /// waits for that, rather than reading what is not there.
 #[test]
 fn record_reaching_an_unwritten_part_waits_for_it() {
+    let _alone = alone();
     // Two parts and a half each.
     const SIZES: Range<usize> = 10 << 20..(10 << 20) + 1;
     const SAMPLES: u64 = 3;
@@ -139,6 +146,7 @@ fn record_reaching_an_unwritten_part_waits_for_it() {
 /// and then from the file, once it is written.
 #[test]
 fn served_parts_of_a_failed_fill_are_written() {
+    let _alone = alone();
     const SIZES: Range<usize> = 100_000..110_000;
     const SAMPLES: u64 = 200;
     let held = Held::on(0..PART);

@@ -24,7 +24,7 @@ use rustix::process::{Pid, Signal, kill_process};
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 
 /// The time limit of those that are to reach it.
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_secs(1);
 
 fn open(address: Address, timeout: Duration) -> Result<Loader> {
     open_with(address, timeout, None)

@@ -195,8 +195,12 @@ async fn killed_readers_are_replaced() {
         kill_process(Pid::from_raw(*pid as i32).unwrap(), Signal::KILL).unwrap();
     }
     futures::future::join_all((0..8).map(read)).await;
+    // A killed one is listed until it was waited for.
+    while bench.pids().iter().any(|pid| before.contains(pid)) {
+        tokio::task::yield_now().await;
+    }
     let after = bench.pids();
-    assert!(after.len() <= 4 && before.iter().all(|pid| !after.contains(pid)), "{after:?}");
+    assert!((1..=4).contains(&after.len()), "{after:?}");
 }
 
 /// A killed daemon closes its end of the socket and does nothing else.

@@ -278,7 +278,7 @@ async fn broken_body_is_resumed_until_retries_end() {
 async fn silent_connection_times_out() {
     let limits = Limits {
         retries: 1,
-        read_timeout: Duration::from_millis(200),
+        read_timeout: Duration::from_secs(1),
         // No second request beside a late one: attempts are counted.
         late: Duration::from_secs(600),
         ..Limits::default()

@@ -287,7 +287,8 @@ async fn expired_key_pair_is_not_retried() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_reply_is_hedged_without_wrong_bytes() {
-    let bench = Bench::with(LATE, NEVER);
+    // Far above the time in which the bytes before a stall come.
+    let bench = Bench::with(5 * LATE, NEVER);
     for url in bench.ways() {
         let stat = bench.stat(&url).await;
         bench.get_used_to(&url, &stat).await;

@@ -38,7 +38,7 @@ fn limits() -> Limits {
         retries: 3,
         retry_time: Duration::from_secs(20),
         // Far above what a loopback takes, and soon over where a test waits for it.
-        read_timeout: Duration::from_millis(500),
+        read_timeout: Duration::from_millis(1500),
         ..Limits::default()
     }
 }

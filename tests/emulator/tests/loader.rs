@@ -173,10 +173,13 @@ fn late_copies_are_charged_to_h2d() {
         let booked: BTreeMap<_, _> = gpu.stats().wait.by_cause.into_iter().collect();
         (measured, booked)
     };
+    // Other work on the machine only adds time.
+    let quickest =
+        || (0..3).map(|_| epoch()).min_by(|one, other| one.0.total_cmp(&other.0)).unwrap();
     epoch();
-    let (without, before) = epoch();
+    let (without, before) = quickest();
     slow(50);
-    let (with, booked) = epoch();
+    let (with, booked) = quickest();
     slow(0);
     let added = with - without;
     // Of each batch but the last a copy at least is waited for.
