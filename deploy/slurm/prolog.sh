@@ -7,6 +7,8 @@
 set -u
 
 # slurmd clears the environment.
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
 FOREBAY=/usr/bin/forebay
 CONFIG=/etc/forebay/forebay.toml
 # slurmd waits for the Prolog without an end of its own; doctor takes a second or two, and longer
@@ -25,7 +27,9 @@ status=$(timeout "$LIMIT" "$FOREBAY" status --json 2>/dev/null) ||
 
 # Key files belong to the daemon's user, and to root they are another user's.
 pid=$(printf '%s' "$status" | grep -o '"pid": *[0-9]*' | head -n 1 | tr -dc 0-9)
-user=$(stat -c %U "/proc/$pid" 2>/dev/null) || user=root
+user=$(stat -c %U "/proc/$pid" 2>/dev/null)
+# One of a container has no name here.
+id "$user" >/dev/null 2>&1 || user=root
 
 # Warnings let jobs through: they cost speed.
 found=$(timeout "$LIMIT" runuser -u "$user" -- "$FOREBAY" doctor --config "$CONFIG" 2>&1) ||
