@@ -69,7 +69,7 @@ pub(super) struct Arguments {
     /// [default: half of the free space, 500 GB at most] [env: FOREBAY_CAPACITY].
     // Not read by clap: it would refuse the variable, which is for the embedded daemon, beside a
     // node daemon's --config.
-    #[arg(long, value_name = "SIZE", requires = "embedded", value_parser = size)]
+    #[arg(long, value_name = "SIZE", requires = "embedded", value_parser = forebay_client::capacity)]
     capacity: Option<ByteSize>,
     /// Seconds without a job after which an embedded daemon ends.
     #[arg(long, value_name = "SECONDS", env = "FOREBAY_IDLE", default_value_t = 300)]
@@ -388,13 +388,6 @@ fn announce() -> Result<()> {
     let _ = writeln!(stdout, "ready").and_then(|()| stdout.flush());
     let null = OpenOptions::new().write(true).open("/dev/null").doing("open /dev/null")?;
     rustix::stdio::dup2_stdout(&null).doing("close standard output")
-}
-
-fn size(text: &str) -> Result<ByteSize, String> {
-    match text.parse::<ByteSize>()? {
-        ByteSize(0) => Err("a cache needs room".to_owned()),
-        size => Ok(size),
-    }
 }
 
 fn bytes(size: ByteSize) -> u64 {

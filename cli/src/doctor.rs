@@ -55,9 +55,8 @@ use super::{Done, Launcher, Output, print, print_json};
 /// Tell whether this machine is ready for the daemon, and what mends it if not.
 ///
 /// One line a check: `ok`; `warn`, which works, but slower or not for long; `wrong`, with which the
-/// daemon does not start, fails later or is of no use; `skipped`, with the reason. Below
-/// each `warn` and `wrong`, `fix:` names the command, or the file and line to change (`mend` in
-/// --json).
+/// daemon does not start, fails later or is of no use; `skipped`, with the reason. Below each
+/// `warn` and `wrong`, `fix:` names the command, or the file and line to change (`mend` in --json).
 ///
 /// Limits (memlock, open files, control group) are those of the daemon if one answers, else those
 /// that one started from here would have: run it as the daemon's user, in its container. Nothing is

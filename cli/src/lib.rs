@@ -299,10 +299,10 @@ impl Target {
             // A node's daemon that hangs or rejects this user is the answer, unless the user has
             // another one.
             Address::Auto(launch) => open(forebay_client::NODE_SOCKET.as_ref()).or_else(|node| {
-                open(&launch.directory?.socket()).map_err(|own| match (own.kind(), node.kind()) {
-                    (ErrorKind::NotFound, ErrorKind::NotFound) => own,
-                    (ErrorKind::NotFound, _) => node,
-                    _ => own,
+                open(&launch.directory?.socket()).map_err(|own| {
+                    let only_node =
+                        own.kind() == ErrorKind::NotFound && node.kind() != ErrorKind::NotFound;
+                    if only_node { node } else { own }
                 })
             }),
         };

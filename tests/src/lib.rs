@@ -3,6 +3,7 @@
 //! Nothing here depends on the inside of a layer. Tests see what an operator or a trainer
 //! sees: batches, errors, the status document, files on the disk.
 
+mod alone;
 mod bare_store;
 mod cache_contents;
 mod catalog;
@@ -30,6 +31,7 @@ mod test_source;
 mod trainer;
 mod user_home;
 
+pub use alone::alone;
 pub use bare_store::{BareStore, BareStoreConfig, BareStoreTier};
 pub use cache_contents::{
     CacheContents, FORMAT, cached_file, flip, format_of, to_format_without_tenants,

@@ -14,7 +14,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -23,8 +23,8 @@ use forebay_decode::{FieldKind, FieldSpec, ImageSpec};
 use forebay_source::Rules;
 use forebay_testkit::{Fault, FaultProxy, When, shard};
 use forebay_tests::{
-    ClusterFiles, Daemon, FRAMES, Origin, config, eventually, job, job_with, loader, next, play,
-    png,
+    ClusterFiles, Daemon, FRAMES, Origin, alone, config, eventually, job, job_with, loader, next,
+    play, png,
 };
 use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
 use forebay_wire::message::Begin;
@@ -41,12 +41,6 @@ const BOOKED: f64 = 0.95;
 
 /// Largest relative difference between charged and measured waits.
 const SUM: f64 = 0.01;
-
-/// Until this is dropped no other test of this file runs.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Waits of an epoch's batches.
 #[derive(Debug)]

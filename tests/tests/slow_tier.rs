@@ -4,14 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_error::ErrorKind;
 use forebay_source::Options;
 use forebay_store::{PART_BYTES, Shard, ShardHandle, Urgency};
 use forebay_testkit::{Fault, FaultProxy, When, image, shard};
-use forebay_tests::{BareStore, BareStoreConfig, Daemon, Origin, eventually};
+use forebay_tests::{BareStore, BareStoreConfig, Daemon, Origin, alone, eventually};
 use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
 use futures::{FutureExt, poll};
 use hyper::header::{ETAG, LAST_MODIFIED};
@@ -110,12 +110,6 @@ fn samples_are_served_while_the_tier_writes_them() {
     eventually("the shard is whole", || bare.store.counters().fills == 1);
     assert_eq!(bare.read_all(&url).unwrap().len() as u64, SAMPLES * 2);
     assert_eq!(bare.store.counters().corruptions, 0);
-}
-
-/// Until this is dropped, no other test counts the frames that all stores of this process share.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A record's first frames may be given back while its last is still being written: then the read

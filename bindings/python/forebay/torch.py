@@ -21,7 +21,6 @@ from torch.utils import data
 from forebay import _foreign, _lookahead
 from forebay._values import whole
 from forebay.errors import Invalid
-from forebay.fields import Bytes, Field
 from forebay.loader import DataLoader
 
 __all__ = ["IterableDataset"]
@@ -76,7 +75,7 @@ class IterableDataset(data.IterableDataset[Any]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
         self._loader = DataLoader(*args, **kwargs)
-        if any(isinstance(field, Bytes) and not field.copy for field in self._fields()):
+        if self._loader._options.views():
             raise Invalid(
                 "torch's loader turns the views of Bytes(copy=False) into lists of numbers; use "
                 "copy=True, or forebay.DataLoader without torch's around it",
@@ -174,9 +173,6 @@ class IterableDataset(data.IterableDataset[Any]):
         counters: torch.Tensor = self._shared[self._loader._resolved().rank % _RANKS]
         return counters
 
-    def _fields(self) -> list[Field]:
-        return list((self._loader._options.fields or {}).values())
-
     def _stripe(self) -> torch.Tensor:
         """Take this worker's batches, with the epochs it has begun since one was chosen."""
         worker, workers = _place()
@@ -208,8 +204,8 @@ class IterableDataset(data.IterableDataset[Any]):
 class _Iteration(Iterator[Any]):
     """The batches of one epoch in one worker.
 
-    Its state, beside that of the data set, tells if they were all taken: ``StatefulDataLoader``
-    makes another iterator at once behind one that was saved at its end.
+    The state tells, beside that of the data set, if all of them were taken: behind an iterator that
+    was saved at its end, ``StatefulDataLoader`` makes another at once.
     """
 
     def __init__(self, batches: Iterator[Any], begun: torch.Tensor) -> None:

@@ -166,7 +166,7 @@ def test_function_that_takes_batches_is_rejected(make: Callable[..., Any], worke
 def test_change_by_a_function_in_a_worker_is_rejected(
     make: Callable[..., Any], change: str
 ) -> None:
-    """Whoever takes the batch waits for the function, which would wait for that turn's end."""
+    """The loop waits for the function, and the function would wait for the loop: for ever."""
 
     def changing(batch: Any) -> Any:
         if change == "iter":

@@ -141,7 +141,7 @@ impl Admin {
         self.runtime.block_on(async {
             let answered = async {
                 let answer = self.send(method, path, body, deadline).await?;
-                whole(answer.into_body()).await.map_err(|error| self.at(error))
+                self.whole(answer).await
             };
             tokio::time::timeout(deadline.left(), answered).await.map_err(|_| self.at(silent()))?
         })
@@ -180,23 +180,25 @@ impl Admin {
             return Ok(answer);
         }
         let status = answer.status();
-        let said = whole(answer.into_body()).await.map_err(|error| self.at(error))?;
+        let said = self.whole(answer).await?;
         match serde_json::from_slice::<Problem>(&said) {
             Ok(problem) => Err(problem.into_error()),
             Err(_) => Err(self.at(unreadable(status.as_str()))),
         }
     }
 
+    async fn whole(&self, answer: Response<Incoming>) -> Result<Bytes> {
+        match Limited::new(answer.into_body(), ANSWER_MAX).collect().await {
+            Ok(whole) => Ok(whole.to_bytes()),
+            Err(error) if error.is::<LengthLimitError>() => {
+                Err(self.at(unreadable("more than the limit")))
+            }
+            Err(error) => Err(self.at(gone(&*error))),
+        }
+    }
+
     fn at(&self, error: Error) -> Error {
         error.at("socket", self.connection.path().display()).at("pid", self.connection.daemon_pid)
-    }
-}
-
-async fn whole(body: Incoming) -> Result<Bytes> {
-    match Limited::new(body, ANSWER_MAX).collect().await {
-        Ok(whole) => Ok(whole.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(unreadable("more than the limit")),
-        Err(error) => Err(gone(&*error)),
     }
 }
 

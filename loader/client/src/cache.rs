@@ -66,16 +66,23 @@ pub fn wanted_capacity() -> Result<Option<u64>> {
         return Ok(None);
     };
     let text = text.to_string_lossy();
-    let size = match text.parse::<ByteSize>() {
-        Ok(ByteSize(0)) => Err("a cache needs room".to_owned()),
-        parsed => parsed,
-    };
-    let size = size.map_err(|why| {
+    let size = capacity(&text).map_err(|why| {
         Error::new(ErrorKind::Invalid, format!("invalid size: {why}"))
             .at(CAPACITY, &text)
             .advise("write it like '200GB'")
     })?;
     Ok(Some(size.as_u64()))
+}
+
+/// The capacity of a cache, as people write it.
+///
+/// # Errors
+/// The reason, if it is no size above 0.
+pub fn capacity(text: &str) -> std::result::Result<ByteSize, String> {
+    match text.parse()? {
+        ByteSize(0) => Err("a cache needs room".to_owned()),
+        size => Ok(size),
+    }
 }
 
 fn network(directory: &Path) -> Result<Option<&'static str>> {

@@ -47,7 +47,7 @@ pub use forebay_wire::message::RunEnd;
 
 pub use address::{Address, NODE_SOCKET};
 pub use admin::Admin;
-pub use cache::{CACHE, CAPACITY, cache_directory, existing, wanted_capacity};
+pub use cache::{CACHE, CAPACITY, cache_directory, capacity, existing, wanted_capacity};
 pub use checkpoint::{
     CheckpointPlace, CheckpointReader, CheckpointWriter, Commit, FileId, Push, SaveConfig, Watch,
 };

@@ -276,13 +276,15 @@ class Reader(FileSystemReader):
         stop = threading.Event()
         with ThreadPoolExecutor(self._threads) as threads:
             restoring = [threads.submit(self._restore, part, planner, stop) for part in others]
+            # After an error all threads end with the tensor that they read.
+            for part in restoring:
+                part.add_done_callback(lambda part: stop.set() if part.exception() else None)
             try:
                 # Ctrl-C reaches this thread alone.
                 left = self._restore(first, planner, stop)
                 for part in restoring:
                     left += part.result()
             finally:
-                # After an error the others end with the tensor that they read.
                 stop.set()
         return super().read_data(replace(plan, items=left), planner)
 
@@ -290,15 +292,6 @@ class Reader(FileSystemReader):
         self, items: list[ReadItem], planner: LoadPlanner, stop: threading.Event
     ) -> list[ReadItem]:
         """Restore tensors until `stop` is set; return the items that torch has to read."""
-        try:
-            return self._restored(items, planner, stop)
-        except BaseException:
-            stop.set()
-            raise
-
-    def _restored(
-        self, items: list[ReadItem], planner: LoadPlanner, stop: threading.Event
-    ) -> list[ReadItem]:
         left: list[ReadItem] = []
         for name, of_file in groupby(items, lambda item: self._stored(item).relative_path):
             wanted = list(of_file)
