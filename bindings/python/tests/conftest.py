@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 # Seconds that a process has to end after SIGTERM; then the session fails.
 GONE_WITHIN = 30
 
+# Last statement of a script with a process group, once the work is done. Gloo's threads outlive
+# `destroy_process_group`, and a tensor that one of them frees while the interpreter ends aborts the
+# process (pytorch/pytorch#179291), whatever else it runs.
+END_BEFORE_GLOO = "import os, sys; sys.stdout.flush(); os._exit(0)"
+
 Sample = dict[str, bytes]
 
 

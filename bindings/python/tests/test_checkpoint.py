@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
+from conftest import END_BEFORE_GLOO
 from forebay import Invalid, NotFound, checkpoint
 from forebay.checkpoint import _distributed
 from forebay.checkpoint._archives import without_checksums
@@ -397,7 +398,7 @@ dist.destroy_process_group()
 
 def ranks(verb: str, url: str, meet: Path, world: int) -> str:
     """Run a group of processes, and return what rank 0 says."""
-    command = [sys.executable, "-W", "ignore", "-c", RANKS, verb, url, str(meet)]
+    command = [sys.executable, "-W", "ignore", "-c", RANKS + END_BEFORE_GLOO, verb, url, str(meet)]
     processes = [
         subprocess.Popen([*command, str(rank), str(world)], stdout=subprocess.PIPE, text=True)
         for rank in range(world)

@@ -19,7 +19,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import forebay
-from conftest import wait_gone, write_manifest, write_shard
+from conftest import END_BEFORE_GLOO, wait_gone, write_manifest, write_shard
 from forebay.torch import IterableDataset
 
 COUNTS = (17, 5, 23, 1, 11, 19, 8, 14, 3, 12, 9, 10)
@@ -406,6 +406,7 @@ with forebay.DataLoader(**given, job="torch", uneven=True) as loader:
     pairs = [pair for batch in loader for pair in zip(batch["__url__"], batch["__key__"])]
 print(json.dumps(pairs))
 """
+    code += END_BEFORE_GLOO
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", code, json.dumps(data), str(rank), str(tmp_path / "meet")],

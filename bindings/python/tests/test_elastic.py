@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import forebay
-from conftest import wait_gone, write_manifest, write_shard
+from conftest import END_BEFORE_GLOO, wait_gone, write_manifest, write_shard
 
 # Uneven shards, one of them with a single sample; 20 positions to resume at.
 COUNTS = (17, 5, 23, 1, 11, 19, 8, 14, 3)
@@ -176,11 +176,11 @@ dist.destroy_process_group()
 def torchrun(ranks: int, *arguments: object) -> int:
     """Run a job of `ranks` ranks on this machine, and return its exit status."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={ranks}", "--no-python", sys.executable, "-c", TRAINER]
+    command += [f"--nproc-per-node={ranks}", "--no-python", sys.executable, "-c"]
     # The ranks compute nothing, so one thread each is enough.
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
-        [*command, json.dumps(arguments)],
+        [*command, TRAINER + END_BEFORE_GLOO, json.dumps(arguments)],
         env=environment,
         stderr=subprocess.PIPE,
         text=True,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Bucket, Home, assert_each_sample_once, s3_server, steps
+from conftest import END_BEFORE_GLOO, Bucket, Home, assert_each_sample_once, s3_server, steps
 from forebay import Invalid, NotFound, Unavailable, checkpoint
 
 torch = pytest.importorskip("torch")
@@ -163,7 +163,7 @@ def test_killed_ranks_resume_with_their_loader(
     shards: list[str], manifest: str, bucket: Bucket, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT + END_BEFORE_GLOO)
     told, seen = {}, {}
     # A rank alone trains on the batches of two.
     for name, ranks, fatals in (("calm", 1, [None]), ("killed", 2, [14, None])):
@@ -238,10 +238,10 @@ distributed.destroy_process_group()
 
 @pytest.mark.parametrize("case", ["shared", "own", "spread"])
 def test_ranks_on_two_nodes_save_once(case: str, bucket: Bucket, tmp_path: Path) -> None:
-    arguments = [case, bucket.url, str(tmp_path / "nodes")]
+    code, arguments = NODES + END_BEFORE_GLOO, [case, bucket.url, str(tmp_path / "nodes")]
     nodes = [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", NODES, *arguments, str(rank), tmp_path / "meet"],
+            [sys.executable, "-W", "ignore", "-c", code, *arguments, str(rank), tmp_path / "meet"],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -24,7 +24,7 @@ import webdataset
 from torch.utils.data import DataLoader, IterableDataset
 
 import forebay
-from conftest import Home, node_daemon, wait_gone, write_shard
+from conftest import END_BEFORE_GLOO, Home, node_daemon, wait_gone, write_shard
 from forebay import BadSample, Invalid, NotFound, WebDataset, WebLoader
 from forebay import webdataset as ours
 from forebay.webdataset import samples as samples_module
@@ -208,7 +208,7 @@ if __name__ == "__main__":
 def test_spawned_workers_know_the_rank_of_a_process_group(urls: list[str], tmp_path: Path) -> None:
     # The environment names no rank, and spawned workers have no process group.
     script = tmp_path / "rank.py"
-    script.write_text(RANKS)
+    script.write_text(RANKS + f"    {END_BEFORE_GLOO}")
     ranks = [
         subprocess.Popen(
             [sys.executable, str(script), str(rank), str(tmp_path / "store"), *urls],
