@@ -93,6 +93,17 @@ def test_random_crops_depend_on_seed_and_epoch_alone(make):
     assert any((a != b).any() for a, b in zip(one, other, strict=True))
 
 
+def test_crops_of_an_epoch_begun_ahead_are_its_own(make):
+    # Two batches an epoch: all of the next one is decoded while the last is taken.
+    fields = {"image": forebay.Image("png", size=4, crop="random", flip=True)}
+    going = make(fields=fields, seed=1)
+    for epoch in range(5):
+        alone = make(fields=fields, seed=1)
+        alone.set_epoch(epoch)
+        for one, two in zip(going, alone, strict=True):
+            assert (one["image"] == two["image"]).all(), epoch
+
+
 def test_an_optional_field_may_be_absent(make, shard_of):
     full, bare = sample(1)[1], {"cls": b"2"}
     url = shard_of([("a", full), ("b", bare), ("c", full)])

@@ -11,15 +11,16 @@ mod order;
 mod picking;
 mod retiring;
 mod rows;
+mod runs;
 mod slowest;
 mod stages;
+mod tally;
 mod telling;
 
-use std::collections::BTreeMap;
+use std::cmp;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, MutexGuard, Weak};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver as Queue, RecvTimeoutError, bounded};
 use forebay_decode::{BufferPool, Decoder, Device, FieldSpec};
@@ -27,21 +28,20 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::clock::now_ns;
 use forebay_wire::fork::Generation;
 use forebay_wire::leases::{LogPosition, Sharing};
-use forebay_wire::message::{
-    self, Bad, Begin, Bytes, Cause, Decoded, Opened, Progress, RunEnd, SlowSample, Stage,
-};
-use serde::Serialize;
+use forebay_wire::message::{self, Bad, Begin, Cause, Opened, Progress, RunEnd, SlowSample, Stage};
 
 use crate::deadline::Deadline;
 use crate::lease::Lease;
 use crate::session::{RawBatch, Rest, Session, SessionConfig};
 use crate::trace::{Followed, Handed, Trace};
-use crate::waits::{WaitReport, Waits};
 use lending::Lending;
 use order::{InOrder, Threads};
 use retiring::{Busy, Retiring};
 pub use rows::{Batch, Extent, Rows, View};
+use runs::Runs;
 use stages::decoding;
+use tally::Counts;
+pub use tally::{Stats, Tally};
 use telling::Telling;
 
 /// Interval at which a waiting consumer checks for an interrupt (Ctrl-C).
@@ -91,33 +91,6 @@ pub enum Next {
     End(RunEnd),
 }
 
-/// Counters of a loader since it was opened.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Stats {
-    /// Batches handed out.
-    pub batches: u64,
-    /// Samples handed out.
-    pub samples: u64,
-    /// Samples that could not be decoded or read.
-    pub bad_samples: u64,
-    /// Payload bytes read from a tier.
-    pub tier_bytes: u64,
-    /// Payload bytes copied from a shard still arriving.
-    pub origin_bytes: u64,
-    /// Batches copied out of the slab because the consumer holds too many views.
-    pub private_copies: u64,
-    /// Times a lost daemon was replaced.
-    pub reconnects: u64,
-    /// The daemon's process id, while one is connected.
-    pub daemon_pid: Option<u32>,
-    /// Rows of images and arrays by who made them, and of those by why.
-    pub decoders: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
-    /// Samples that took longest to decode or in user code, the slowest first.
-    pub slowest: Vec<SlowSample>,
-    /// Waits of the consumer.
-    pub wait: WaitReport,
-}
-
 enum Ready {
     Batch { run: u64, batch: Box<Batch>, stages: Vec<Stage>, followed: Option<Box<Followed>> },
     End(RunEnd),
@@ -137,8 +110,7 @@ impl Ready {
 pub struct Loader {
     session: Session,
     ready: Queue<Ready>,
-    run: Arc<AtomicU64>,
-    epoch: Arc<AtomicU64>,
+    runs: Arc<Runs>,
     lending: Arc<Lending>,
     /// Busy times of the decoding GPU.
     device_busy: Option<Arc<Busy>>,
@@ -150,52 +122,6 @@ pub struct Loader {
     work: Weak<Work>,
     decoding: Option<Vec<std::thread::JoinHandle<()>>>,
     made_in: Generation,
-}
-
-/// Counters of a job's loaders, one after the other.
-#[derive(Clone, Default)]
-pub struct Tally(Arc<Mutex<Counts>>);
-
-#[derive(Default)]
-struct Counts {
-    /// Copies and reconnects of closed loaders.
-    stats: Stats,
-    waits: Waits,
-    /// Progress before the last reset.
-    before: Progress,
-}
-
-impl Counts {
-    /// All that was taken and waited for; of rows those since the counts were last forgotten.
-    fn progress(&self) -> Progress {
-        let Self { stats, waits, before } = self;
-        let (mut waited_ns, more) = (before.waited_ns, waits.by_cause());
-        waited_ns.iter_mut().zip(more).for_each(|(ns, more)| *ns += more);
-        let mut each = before.waits.clone();
-        each.add(waits.times());
-        let ways = stats.decoders.iter().flat_map(|(by, reasons)| {
-            reasons.iter().map(move |(why, rows)| ((*by).to_owned(), (*why).to_owned(), *rows))
-        });
-        Progress {
-            batches: before.batches + stats.batches,
-            samples: before.samples + stats.samples,
-            bytes: Bytes {
-                tier: before.bytes.tier + stats.tier_bytes,
-                origin: before.bytes.origin + stats.origin_bytes,
-            },
-            waited_ns,
-            waiting_ns: 0,
-            decoded: ways.map(|(by, why, rows)| Decoded { by, why, rows }).collect(),
-            waits: each,
-            slowest: stats.slowest.clone(),
-        }
-    }
-}
-
-impl Tally {
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Loader {
@@ -254,8 +180,7 @@ impl Loader {
             telling.at_once();
         }
         let (sender, ready) = bounded(prefetch);
-        let epoch = Arc::new(AtomicU64::new(0));
-        let run = Arc::new(AtomicU64::new(0));
+        let runs = Arc::new(Runs::new());
         let on_cpu = decoder.is_some().then_some((config.threads, batch as usize));
         let Threads { threads, held } = Threads::new(prefetch, on_cpu, device.is_some());
         let work = Work {
@@ -265,8 +190,7 @@ impl Loader {
             urls,
             streams,
             seed,
-            run: run.clone(),
-            epoch: epoch.clone(),
+            runs: runs.clone(),
             follows: config.trace.is_some(),
             order: InOrder::new(raw, sender, held),
         };
@@ -281,8 +205,7 @@ impl Loader {
         Ok(Self {
             session,
             ready,
-            run,
-            epoch,
+            runs,
             lending: Arc::new(Lending::new(prefetch)),
             device_busy,
             tally,
@@ -308,12 +231,16 @@ impl Loader {
         self.session.learnt()
     }
 
-    /// Starts a run; whatever an earlier one had ready is dropped.
+    /// Starts a run; whatever an earlier one had ready is dropped. A run that was begun ahead, as
+    /// the epoch after one that was played to its end, goes on.
     ///
     /// # Errors
     /// `Invalid` if the daemon's release knows no such run.
     pub fn start(&self, begin: Begin) -> Result<()> {
-        self.begin(begin.epoch, Rest::Play(begin))
+        match self.runs.adopt(begin, Instant::now(), |run| self.session.stands(run)) {
+            true => Ok(()),
+            false => self.begin(begin.epoch, Rest::Play(begin)),
+        }
     }
 
     /// Starts a run of leased shards; whatever an earlier one had ready is dropped. One that begins
@@ -322,7 +249,7 @@ impl Loader {
     /// # Errors
     /// `Invalid` if the daemon's release leases no shards.
     pub fn share(&self, sharing: Sharing) -> Result<()> {
-        let run = self.new_run(sharing.epoch);
+        let run = self.new_run(sharing.epoch, None);
         self.session.share(run, sharing)
     }
 
@@ -362,18 +289,32 @@ impl Loader {
     }
 
     fn begin(&self, epoch: u64, rest: Rest) -> Result<()> {
-        let run = self.new_run(epoch);
+        let begin = match &rest {
+            Rest::Play(begin) => Some(*begin),
+            Rest::Pick(..) | Rest::Share => None,
+        };
+        let run = self.new_run(epoch, begin);
         self.session.start(run, rest)
     }
 
-    fn new_run(&self, epoch: u64) -> u64 {
-        let run = self.run.fetch_add(1, Ordering::Relaxed) + 1;
-        self.epoch.store(epoch, Ordering::Relaxed);
+    fn new_run(&self, epoch: u64, begin: Option<Begin>) -> u64 {
+        let run = self.runs.begin(epoch, begin, Instant::now());
         // Gives slots of the old run back. Before the new run starts: its batches may come at once.
         while self.ready.try_recv().is_ok() {
             self.got();
         }
         run
+    }
+
+    /// Begins the next epoch, if that is expected and the rest of this one is here.
+    fn look_ahead(&self) {
+        let ahead = self.runs.look_ahead(|run| self.session.has_arrived(run));
+        if let Some((run, begin)) = ahead
+            && self.session.start(run, Rest::Play(begin)).is_err()
+        {
+            // Its consumer gets the error, if that is still there when it comes.
+            self.runs.forget_ahead();
+        }
     }
 
     /// The next batch, or the end; `interrupted` is asked now and then while waiting.
@@ -403,6 +344,7 @@ impl Loader {
         if let Some(trace) = &self.trace {
             trace.asked(start_ns);
         }
+        self.look_ahead();
         let deadline = Deadline::after(self.timeout);
         let mut asks_at = self.timeout / PARTS * ASKS_FROM;
         loop {
@@ -411,8 +353,15 @@ impl Loader {
                 self.got();
             }
             let ready = match ready {
-                Ok(ready) if ready.run() == self.run.load(Ordering::Relaxed) => ready,
-                Ok(_) => continue,
+                Ok(ready) => match ready.run().cmp(&self.runs.current()) {
+                    cmp::Ordering::Less => continue,
+                    cmp::Ordering::Equal => ready,
+                    // Asked for a batch behind the end: the next epoch is begun anew.
+                    cmp::Ordering::Greater => {
+                        self.runs.forget_ahead();
+                        continue;
+                    }
+                },
                 Err(RecvTimeoutError::Disconnected) => return Err(self.ended().into()),
                 Err(RecvTimeoutError::Timeout) => {
                     interrupted()?;
@@ -450,6 +399,7 @@ impl Loader {
                     Ok(Next::Batch(batch))
                 }
                 Ready::End(end) => {
+                    self.runs.end(Instant::now());
                     self.telling.at_once();
                     Ok(Next::End(end))
                 }
@@ -589,7 +539,7 @@ impl Drop for Loader {
         }
         // The receiving thread ends first and lets go of the queue that decode threads read; these
         // may be blocked on a full queue, which draining frees.
-        self.run.fetch_add(1, Ordering::Relaxed);
+        self.runs.begin(0, None, Instant::now());
         let stats = self.stats();
         self.counts().stats = stats;
         self.session.close();
@@ -617,8 +567,7 @@ struct Work {
     /// The first shard of each data set of a mixture.
     streams: Vec<u32>,
     seed: u64,
-    run: Arc<AtomicU64>,
-    epoch: Arc<AtomicU64>,
+    runs: Arc<Runs>,
     /// True if batches are traced.
     follows: bool,
     order: InOrder<RawBatch, Ready>,
@@ -629,12 +578,10 @@ impl Work {
     fn run(&self) {
         while let Some((raw, turn)) = self.order.take() {
             let item = match raw {
-                // Nobody waits for batches of an older run.
-                RawBatch::Batch { batch, .. } if batch.run != self.run.load(Ordering::Relaxed) => {
-                    None
-                }
                 RawBatch::Batch { batch, offsets, lease, arrived_ns } => {
-                    Some(self.decoded(*batch, &offsets, &lease, arrived_ns))
+                    // Nobody waits for batches of an older run.
+                    let epoch = self.runs.epoch_of(batch.run);
+                    epoch.map(|epoch| self.decoded(*batch, epoch, &offsets, &lease, arrived_ns))
                 }
                 RawBatch::End(end) => Some(Ready::End(end)),
                 RawBatch::Failed { run, error } => Some(Ready::Failed { run, error }),
@@ -648,15 +595,16 @@ impl Work {
     fn decoded(
         &self,
         batch: message::Batch,
+        epoch: u64,
         offsets: &[u64],
         lease: &Arc<Lease>,
         arrived_ns: u64,
     ) -> Ready {
         let run = batch.run;
         let mut stages = batch.stages.clone();
-        let mut followed = self.follows.then(|| self.follow(&batch, offsets, arrived_ns));
+        let mut followed = self.follows.then(|| self.follow(&batch, epoch, offsets, arrived_ns));
         let start_ns = now_ns();
-        match self.decode(batch, offsets, lease) {
+        match self.decode(batch, epoch, offsets, lease) {
             Ok((batch, brought)) => {
                 let end_ns = now_ns();
                 if let Some(followed) = &mut followed {
@@ -673,7 +621,13 @@ impl Work {
 
 impl Work {
     /// Collects a trace's facts about a batch, before it is decoded.
-    fn follow(&self, batch: &message::Batch, offsets: &[u64], arrived_ns: u64) -> Box<Followed> {
+    fn follow(
+        &self,
+        batch: &message::Batch,
+        epoch: u64,
+        offsets: &[u64],
+        arrived_ns: u64,
+    ) -> Box<Followed> {
         let mut shards: Vec<(u32, u64, u64)> = Vec::new();
         for (sample, offset) in batch.samples.iter().zip(offsets) {
             match shards.iter_mut().find(|(shard, ..)| *shard == sample.url) {
@@ -684,7 +638,7 @@ impl Work {
             }
         }
         Box::new(Followed {
-            epoch: self.epoch.load(Ordering::Relaxed),
+            epoch,
             run: batch.run,
             index: batch.index,
             samples: batch.samples.len(),
@@ -752,8 +706,7 @@ mod tests {
             urls: Arc::new([]),
             streams: Vec::new(),
             seed: 0,
-            run: Arc::default(),
-            epoch: Arc::default(),
+            runs: Arc::new(Runs::new()),
             follows: false,
             order: InOrder::new(raw, decoded, 1),
         });

@@ -67,6 +67,8 @@ struct Wanted {
     run: u64,
     /// Part that has not arrived; none once it is over.
     rest: Option<Rest>,
+    /// True if it ended early.
+    has_failed: bool,
     /// State of a run that leases its shards; kept after its end, for late acknowledgements.
     leased: Option<Leased>,
     connection: Option<Arc<Connection>>,
@@ -216,7 +218,7 @@ impl Session {
     /// `Invalid` if the daemon's release knows no such run.
     pub(crate) fn start(&self, run: u64, rest: Rest) -> Result<()> {
         let mut wanted = self.shared.wanted();
-        (wanted.run, wanted.rest) = (run, Some(rest));
+        (wanted.run, wanted.rest, wanted.has_failed) = (run, Some(rest), false);
         wanted.question = Question::None;
         let asked = wanted.connection.as_ref().map(|connection| wanted.ask(connection));
         match asked {
@@ -224,6 +226,18 @@ impl Session {
             // If the daemon is gone, the receiving thread starts the run on the next one.
             _ => Ok(()),
         }
+    }
+
+    /// Returns true if all of the latest run has arrived, and that is `run`.
+    pub(crate) fn has_arrived(&self, run: u64) -> bool {
+        let wanted = self.shared.wanted();
+        wanted.run == run && wanted.rest.is_none() && !wanted.has_failed
+    }
+
+    /// Returns true if all of the latest run has arrived or is to come, and that is `run`.
+    pub(crate) fn stands(&self, run: u64) -> bool {
+        let wanted = self.shared.wanted();
+        wanted.run == run && !wanted.has_failed
     }
 
     /// Tells the daemon what of the job could not be used so far; the one after it hears of it,
@@ -403,10 +417,10 @@ impl Shared {
     }
 
     /// Notes that `run` is over, unless another is wanted by now.
-    fn ended(&self, run: u64) {
+    fn ended(&self, run: u64, has_failed: bool) {
         let mut wanted = self.wanted();
         if wanted.run == run {
-            wanted.rest = None;
+            (wanted.rest, wanted.has_failed) = (None, has_failed);
         }
     }
 }
@@ -488,6 +502,7 @@ fn receive(shared: &Shared, first: Arc<Connection>, batches: &Sender<RawBatch>) 
                 let _ = shared.lost.set(error.clone());
                 shared.noted.notify_all();
                 let run = shared.wanted().run;
+                shared.ended(run, true);
                 // Nobody listens any more: the session is being dropped.
                 let _ = batches.send(RawBatch::Failed { run, error });
                 return;
@@ -569,11 +584,11 @@ fn receive_from(
                 RawBatch::Batch { batch, offsets, lease: Arc::new(lease), arrived_ns: now_ns() }
             }
             Reply::End(end) => {
-                shared.ended(end.run);
+                shared.ended(end.run, false);
                 RawBatch::End(end)
             }
             Reply::Failed { run: Some(run), error } => {
-                shared.ended(run);
+                shared.ended(run, true);
                 RawBatch::Failed { run, error }
             }
             Reply::Locate { shard } => {

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use forebay_decode::{BadSample, Column, Decoded, Decoder, Output, Record, Routes};
 use forebay_error::{Error, ErrorKind, Result};
@@ -308,6 +307,7 @@ impl Work {
         decoder: &Decoder,
         records: &[Record<'_>],
         around: &[u8],
+        epoch: u64,
         lease: &Arc<Lease>,
     ) -> Result<Made> {
         let mut brought = Vec::new();
@@ -316,7 +316,6 @@ impl Work {
             device.copy_from(lease.slab());
             brought.push(start_ns..now_ns());
         }
-        let epoch = self.epoch.load(Ordering::Relaxed);
         let mut decoded = decoder.decode(records, around, self.seed, epoch)?;
         if let (Some(done), Some((_, retiring))) = (decoded.done.take(), &self.device) {
             retiring.keep(done, lease.clone());
@@ -332,6 +331,7 @@ impl Work {
     pub(super) fn decode(
         &self,
         batch: message::Batch,
+        epoch: u64,
         offsets: &[u64],
         lease: &Arc<Lease>,
     ) -> Result<(Batch, Vec<Range<u64>>)> {
@@ -371,7 +371,7 @@ impl Work {
                     None => &[],
                 };
                 let records = self.records(&good, &fields, &good_offsets);
-                let mut made = self.decode_fields(decoder, &records, around, lease)?;
+                let mut made = self.decode_fields(decoder, &records, around, epoch, lease)?;
                 brought = made.brought;
                 routes = std::mem::take(&mut made.decoded.routes);
                 slowest = slowest::named(std::mem::take(&mut made.decoded.slowest), &records);
