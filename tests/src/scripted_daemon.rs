@@ -190,6 +190,25 @@ impl TrainerConnection {
         }
     }
 
+    /// Receives a start ahead of its consumer, skipping returned slots; returns run and epoch.
+    pub fn started_ahead(&mut self) -> (u64, u64) {
+        loop {
+            if let Request::PlayAhead { run, begin } = self.request() {
+                return (run, begin.epoch);
+            }
+        }
+    }
+
+    /// Receives the word that the consumer of a run has come, skipping returned slots; returns the
+    /// run.
+    pub fn asked_to_confirm(&mut self) -> u64 {
+        loop {
+            if let Request::Confirm { run } = self.request() {
+                return run;
+            }
+        }
+    }
+
     /// Sends a slab of `len` bytes, all zero.
     ///
     /// # Panics

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use forebay_client::{Deadline, Loader, Next};
+use forebay_client::{Deadline, Loader, LoaderConfig, Next};
 use forebay_error::ErrorKind;
 use forebay_testkit::{image, shard};
 use forebay_tests::{
@@ -111,6 +111,26 @@ fn next_epoch_reads_files_replaced_before_it() {
     for generation in 0..3 {
         (0..SHARDS).for_each(|n| bench.write(n, generation));
         assert_generation(&play(&loader, generation, 0).unwrap(), generation);
+    }
+}
+
+/// Also if that epoch was begun, and its first batches read, before the files were replaced.
+#[test]
+fn epoch_begun_ahead_reads_files_replaced_before_it() {
+    let bench = Bench::new();
+    let config = config(bench.daemon.address(), bench.job());
+    let loader = Loader::open(LoaderConfig { looks_ahead: true, ..config }).unwrap();
+    for generation in 0..6 {
+        // Some are replaced while the epoch is being begun.
+        if generation > 1 && generation % 2 == 0 {
+            eventually("the epoch was begun", || loader.ready() > 0);
+        }
+        (0..SHARDS).for_each(|n| bench.write(n, generation));
+        assert_generation(&play(&loader, generation, 0).unwrap(), generation);
+    }
+    // Files that stay are served from what was read ahead.
+    for epoch in 6..9 {
+        assert_generation(&play(&loader, epoch, 0).unwrap(), 5);
     }
 }
 

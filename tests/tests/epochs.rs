@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
-use forebay_client::{Loader, Next};
+use std::thread;
+
+use forebay_client::{Address, Loader, LoaderConfig, Next};
 use forebay_error::{Error, ErrorKind};
 use forebay_tests::{
     Daemon, Origin, ScriptedDaemon, TrainerConnection, config, eventually, job, loader, next, play,
@@ -46,16 +48,33 @@ fn take(loader: &Loader, run: u64) {
     assert!(matches!(next(loader).unwrap(), Next::End(_)));
 }
 
+/// A loader that begins epochs ahead.
+fn going(address: Address, open: Open) -> Loader {
+    Loader::open(LoaderConfig { looks_ahead: true, ..config(address, open) }).unwrap()
+}
+
 fn scripted(daemon: &ScriptedDaemon) -> (Loader, TrainerConnection) {
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let open = job(&Origin::new(), Origin::urls(1));
-        let opened = scope.spawn(|| Loader::open(config(daemon.address(), open)).unwrap());
+        let opened = scope.spawn(|| going(daemon.address(), open));
         let mut peer = daemon.accept();
         peer.register();
         let loader = opened.join().unwrap();
         peer.slab(1, 1 << 16, 4);
         (loader, peer)
     })
+}
+
+/// Comes for an epoch that was begun ahead, and has the daemon answer if its shards are the same.
+fn come(loader: &Loader, peer: &mut TrainerConnection, (run, epoch): (u64, u64), holds: bool) {
+    thread::scope(|scope| {
+        let coming = scope.spawn(|| loader.start(Begin::at(epoch, 0)).unwrap());
+        assert_eq!(peer.asked_to_confirm(), run);
+        // What is said of another run is not of this one.
+        peer.say(&Reply::Confirmed { run: run - 1, holds: !holds });
+        peer.say(&Reply::Confirmed { run, holds });
+        coming.join().unwrap();
+    });
 }
 
 #[test]
@@ -65,19 +84,65 @@ fn epoch_is_asked_for_once_before_its_consumer_comes() {
     play_one(&loader, &mut peer, 0);
     play_one(&loader, &mut peer, 1);
     // Epoch 1 followed epoch 0 at once, so epoch 2 is asked for by now.
-    let (ahead, epoch, _) = peer.started();
+    let (ahead, epoch) = peer.started_ahead();
     assert_eq!(epoch, 2);
     give(&mut peer, ahead);
     eventually("it is ready", || loader.ready() == 2);
-    loader.start(Begin::at(2, 0)).unwrap();
+    come(&loader, &mut peer, (ahead, 2), true);
     take(&loader, ahead);
-    assert_eq!(peer.started().1, 3);
+    assert_eq!(peer.started_ahead().1, 3);
     // What was begun ahead is dropped for what the consumer begins.
     loader.start(Begin::at(9, 0)).unwrap();
     let (run, epoch, _) = peer.started();
     assert_eq!(epoch, 9);
     give(&mut peer, run);
     take(&loader, run);
+}
+
+#[test]
+fn epoch_whose_shards_were_replaced_is_begun_again() {
+    let daemon = ScriptedDaemon::new();
+    let (loader, mut peer) = scripted(&daemon);
+    play_one(&loader, &mut peer, 0);
+    play_one(&loader, &mut peer, 1);
+    let (ahead, _) = peer.started_ahead();
+    give(&mut peer, ahead);
+    eventually("it is ready", || loader.ready() == 2);
+    come(&loader, &mut peer, (ahead, 2), false);
+    let (run, epoch, _) = peer.started();
+    assert_eq!(epoch, 2);
+    give(&mut peer, run);
+    take(&loader, run);
+}
+
+/// No other daemon knows which versions of its shards an epoch has.
+#[test]
+fn epoch_ahead_is_begun_again_at_another_daemon() {
+    for asks in [true, false] {
+        let daemon = ScriptedDaemon::new();
+        let (loader, mut peer) = scripted(&daemon);
+        play_one(&loader, &mut peer, 0);
+        play_one(&loader, &mut peer, 1);
+        let (ahead, _) = peer.started_ahead();
+        peer.batch(ahead, 0, 1);
+        eventually("its batch is ready", || loader.ready() == 1);
+        thread::scope(|scope| {
+            let coming = asks.then(|| scope.spawn(|| loader.start(Begin::at(2, 0)).unwrap()));
+            if asks {
+                assert_eq!(peer.asked_to_confirm(), ahead);
+            }
+            drop(peer);
+            let mut peer = daemon.accept();
+            peer.register();
+            coming.map(|coming| coming.join().unwrap());
+            if !asks {
+                loader.start(Begin::at(2, 0)).unwrap();
+            }
+            let (run, epoch, batch) = peer.started();
+            assert_eq!((epoch, batch), (2, 0));
+            assert!(run > ahead);
+        });
+    }
 }
 
 /// An error from before the consumer came may be over when it comes.
@@ -87,7 +152,7 @@ fn epoch_that_failed_ahead_is_begun_again() {
     let (loader, mut peer) = scripted(&daemon);
     play_one(&loader, &mut peer, 0);
     play_one(&loader, &mut peer, 1);
-    let (ahead, ..) = peer.started();
+    let (ahead, _) = peer.started_ahead();
     peer.batch(ahead, 0, 1);
     let error = Error::new(ErrorKind::Unavailable, "the store is down");
     peer.say(&Reply::Failed { run: Some(ahead), error });
@@ -102,7 +167,7 @@ fn nothing_follows_the_end_by_itself() {
     let (loader, mut peer) = scripted(&daemon);
     play_one(&loader, &mut peer, 0);
     play_one(&loader, &mut peer, 1);
-    let (ahead, ..) = peer.started();
+    let (ahead, _) = peer.started_ahead();
     give(&mut peer, ahead);
     let mut asked = 0;
     let stop = || match loader.ready() {
@@ -130,7 +195,7 @@ fn epochs_begun_ahead_are_what_they_are_alone() {
         play(&loader(daemon.address(), short_epochs(&origin)).unwrap(), epoch, 0).unwrap()
     };
     let expected: Vec<_> = (0..6).map(alone).collect();
-    let going = loader(daemon.address(), short_epochs(&origin)).unwrap();
+    let going = going(daemon.address(), short_epochs(&origin));
     let check = |epoch: u64| {
         let played = play(&going, epoch, 0).unwrap();
         let of_one = &expected[usize::try_from(epoch).unwrap()];

@@ -11,12 +11,14 @@ one checkpoint, ``url/checkpoint-N``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import re
 import secrets
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 from torch import distributed
@@ -211,7 +213,7 @@ def restore(
     """Bring the newest published checkpoint of a run to this node: ``output_dir/checkpoint-N``.
 
     A folder of that name is replaced as a whole. Call it on all ranks, once ``TrainingArguments``
-    are made: rank 0 restores first, then one rank of each node that does not see its folder.
+    are made: of the ranks that share a folder, the first restores it.
 
     Parameters
     ----------
@@ -251,7 +253,7 @@ def restore(
         return None
     folder = os.path.join(os.path.abspath(output_dir), newest.rpartition("/")[2])
     if is_group:
-        _bring_to_all(newest, folder, ranks.here(place)[0], daemon, timeout)
+        _bring_to_all(newest, folder, daemon, timeout)
     else:
         _bring(newest, folder, daemon, timeout)
     if loader is not None:
@@ -283,15 +285,8 @@ def _bring(url: str, folder: str, daemon: str | None, timeout: float) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _bring_to_all(
-    url: str, folder: str, first_here: int, daemon: str | None, timeout: float
-) -> None:
-    """Restore a checkpoint on all nodes, once where they share the folder.
-
-    Parameters
-    ----------
-    first_here
-        First rank of this node.
+def _bring_to_all(url: str, folder: str, daemon: str | None, timeout: float) -> None:
+    """Restore a checkpoint on all nodes, once where ranks share the folder.
 
     Raises
     ------
@@ -299,18 +294,25 @@ def _bring_to_all(
         On all ranks, if one fails.
     """
     rank = distributed.get_rank()
-    # Ranks that see this file see the folder of rank 0.
     drawn = [secrets.token_hex(8)]
     distributed.broadcast_object_list(drawn, src=0)
-    mark = os.path.join(os.path.dirname(folder), f".{drawn[0]}.restored")
 
-    def together(is_mine: bool) -> None:
+    def sign(of: int) -> str:
+        return os.path.join(os.path.dirname(folder), f".{drawn[0]}.{of}")
+
+    def place_sign() -> None:
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        open(sign(rank), "x").close()
+
+    def restore_if_first() -> None:
+        # Ranks that see a sign see the folder of the rank that placed it.
+        if not any(os.path.exists(sign(other)) for other in range(rank)):
+            _bring(url, folder, daemon, timeout)
+
+    def together(step: Callable[[], None]) -> None:
         failed: Exception | None = None
         try:
-            if is_mine:
-                _bring(url, folder, daemon, timeout)
-                if rank == 0:
-                    open(mark, "x").close()
+            step()
         except (ForebayError, OSError) as error:
             failed = error
         outcomes: list[Exception | None] = [None] * distributed.get_world_size()
@@ -319,11 +321,11 @@ def _bring_to_all(
             raise outcome
 
     try:
-        together(rank == 0)
-        together(rank == first_here and rank != 0 and not os.path.exists(mark))
+        together(place_sign)
+        together(restore_if_first)
     finally:
-        if rank == 0 and os.path.exists(mark):
-            os.remove(mark)
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(sign(rank))
 
 
 def _names(folder: str) -> set[str]:

@@ -111,6 +111,7 @@ impl Settings {
             threads: self.threads,
             device,
             trace,
+            looks_ahead: true,
         })
     }
 }
@@ -400,7 +401,11 @@ impl Loader {
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        self.forget_or_drop();
+        // Ending its threads takes as long as a batch is decoded; other threads of Python go on.
+        let dropped = Python::try_attach(|py| py.detach(|| self.forget_or_drop()));
+        if dropped.is_none() {
+            self.forget_or_drop();
+        }
     }
 }
 

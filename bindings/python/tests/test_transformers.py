@@ -258,6 +258,50 @@ def test_ranks_on_two_nodes_save_once(case: str, bucket: Bucket, tmp_path: Path)
     assert bucket.names() == [f"checkpoint-5/{name}" for name in names or []]
 
 
+RESTORES = """
+import sys
+from torch import distributed
+from forebay import checkpoint
+from forebay.transformers import restore
+
+url, folder, rank, meet = sys.argv[1:]
+distributed.init_process_group("gloo", f"file://{meet}", rank=int(rank), world_size=4)
+bring = checkpoint.restore
+def counted(*arguments, **options):
+    print("restored")
+    return bring(*arguments, **options)
+checkpoint.restore = counted
+restore(url, folder)
+distributed.barrier()
+distributed.destroy_process_group()
+"""
+
+
+def test_one_rank_restores_each_folder(bucket: Bucket, tmp_path: Path) -> None:
+    saved = tmp_path / "checkpoint-7"
+    saved.mkdir()
+    (saved / "model.bin").write_bytes(b"model")
+    checkpoint.push(saved, f"{bucket.url}/checkpoint-7")
+    checkpoint.wait(f"{bucket.url}/checkpoint-7", "published", PATIENCE)
+    # Two nodes with two ranks each, and a launcher that tells nothing of nodes.
+    folders = [tmp_path / f"node-{rank // 2}" for rank in range(4)]
+    command = [sys.executable, "-W", "ignore", "-c", RESTORES + END_BEFORE_GLOO, bucket.url]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(folder), str(rank), str(tmp_path / "meet")],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank, folder in enumerate(folders)
+    ]
+    told = [rank.communicate()[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * 4
+    assert told == ["restored\n", "", "restored\n", ""]
+    for folder in folders[::2]:
+        assert [path.name for path in folder.iterdir()] == ["checkpoint-7"]
+        assert (folder / "checkpoint-7" / "model.bin").read_bytes() == b"model"
+
+
 def test_failed_push_ends_no_training(tmp_path: Path, caplog: Any) -> None:
     # Nobody writes to web servers.
     url = "http://127.0.0.1:1/run"

@@ -17,6 +17,7 @@
 
 mod attempts;
 pub(crate) mod azure;
+mod bounded_body;
 mod bucket;
 mod bucket_sink;
 mod error_document;

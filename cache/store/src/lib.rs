@@ -80,8 +80,8 @@ pub use shares::check_promises;
 pub use sizes::{FILLS, FILLS_MAX, FRAME_BYTES, PART_BYTES, SMALL_BYTES, SMALL_FILLS, frame_bytes};
 pub use store::{
     AnnouncedReads, Announcement, Checked, Claim, ExcerptPlaces, Explained, FoundStagedFile,
-    ObjectRange, OnChange, OriginAnswer, PeerShard, Places, Prefetched, Quota, StagedFile, Store,
-    StoreConfig, StoreRules, TierRoom, rules_digest,
+    ObjectRange, OnChange, OriginAnswer, PeerShard, Places, Prefetched, Quota, RunStart,
+    StagedFile, Store, StoreConfig, StoreRules, TierRoom, rules_digest,
 };
 pub use tenant::Tenant;
 pub use tier::{

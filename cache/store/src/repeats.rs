@@ -1,4 +1,4 @@
-//! Log lines that would repeat for each shard: one a minute, with a count.
+//! Log lines that would repeat for each shard or attempt: one a minute, with a count.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -72,8 +72,8 @@ use opening::{Asker, Opened};
 pub use placement::rules_digest;
 pub use prefetch::Prefetched;
 pub use reconfigure::StoreRules;
-pub use snapshot::OnChange;
 use snapshot::Snapshot;
+pub use snapshot::{OnChange, RunStart};
 pub use staged::{FoundStagedFile, StagedFile};
 
 /// Configuration of a store.

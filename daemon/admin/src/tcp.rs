@@ -7,7 +7,7 @@ mod connections;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Extension;
 use axum::extract::{Request, State};
@@ -20,6 +20,7 @@ use forebay_config::settings::HttpConfig;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_node::Node;
 use forebay_node::audit::Entry;
+use forebay_store::Repeats;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::Api;
@@ -68,7 +69,7 @@ impl HttpListener {
     /// Serves whoever connects, until it is dropped.
     pub async fn serve(self, node: Arc<Node>) {
         let api = Api::new(&node).behind(&self.gate, &node);
-        let mut connections = Connections::default();
+        let (mut connections, failed) = (Connections::default(), Repeats::default());
         loop {
             connections.room().await;
             match self.listener.accept().await {
@@ -82,7 +83,9 @@ impl HttpListener {
                     });
                 }
                 Err(error) => {
-                    tracing::error!(%error, "failed to accept an HTTP connection");
+                    if let Some(times) = failed.note(Instant::now()) {
+                        tracing::error!(times, %error, "failed to accept an HTTP connection");
+                    }
                     // One that ends gives some back.
                     let _ = tokio::time::timeout(ACCEPT_PAUSE, connections.ended()).await;
                 }

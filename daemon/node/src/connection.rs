@@ -11,7 +11,7 @@ mod ranges;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -239,13 +239,11 @@ impl Connection {
                 }
                 Request::Open(open) => self.open(*open).await?,
                 Request::Start { run, epoch, batch } => {
-                    self.begins()?;
-                    self.session()?.lock().start(run, Begin::at(epoch, batch));
+                    self.begins()?.start(run, Begin::at(epoch, batch));
                 }
-                Request::Play { run, begin } => {
-                    self.begins()?;
-                    self.session()?.lock().start(run, begin);
-                }
+                Request::Play { run, begin } => self.begins()?.start(run, begin),
+                Request::PlayAhead { run, begin } => self.begins()?.start_ahead(run, begin),
+                Request::Confirm { run } => self.confirm(run).await?,
                 Request::Mix(mixture) => self.preface.mixture = mixture,
                 Request::Extent(extent) => self.preface.extent = Some(extent),
                 Request::Choose { shards } => self.preface.chosen = Some(shards),
@@ -260,16 +258,12 @@ impl Connection {
                 }
                 Request::Locate { shards } => self.located = shards,
                 Request::Pick { run, samples } => {
-                    self.begins()?;
                     let located = std::mem::take(&mut self.located);
-                    self.session()?.lock().pick(run, samples, located);
+                    self.begins()?.pick(run, samples, located);
                 }
                 Request::Bad(bad) => self.session()?.told().bad_samples = BadSamples::told(bad),
                 Request::Progress(progress) => self.progress(*progress)?,
-                Request::Share { run, sharing } => {
-                    self.begins()?;
-                    self.share(run, *sharing).await?;
-                }
+                Request::Share { run, sharing } => self.share(run, *sharing).await?,
                 Request::Acknowledge { run, number, batch, marks } => {
                     self.session()?.lock().acknowledge(run, number, batch, &marks)?;
                 }
@@ -308,10 +302,11 @@ impl Connection {
         }
     }
 
-    /// A run of the job's begins.
-    fn begins(&self) -> Result<()> {
-        self.session()?.pace().begins();
-        Ok(())
+    /// Returns the job, of which a run begins.
+    fn begins(&self) -> Result<MutexGuard<'_, Session>> {
+        let session = self.session()?;
+        session.pace().begins();
+        Ok(session.lock())
     }
 
     /// Notes the trainer's waits, the decoders of its rows, and its slowest samples.
@@ -401,10 +396,22 @@ impl Connection {
     async fn share(&mut self, run: u64, sharing: Sharing) -> Result<()> {
         let owner = self.rights.last().owner;
         match self.node.leases.of(sharing.keeper.as_deref(), sharing.is_spread) {
-            Ok(leases) => self.session()?.lock().share(run, sharing, leases, owner),
+            Ok(leases) => self.begins()?.share(run, sharing, leases, owner),
             Err(error) => self.reply(&Reply::Failed { run: Some(run), error }).await?,
         }
         Ok(())
+    }
+
+    /// Compares the shards of a run that began ahead, once its consumer has come.
+    async fn confirm(&mut self, run: u64) -> Result<()> {
+        let confirmed = self.session()?.lock().confirm(run);
+        let outgoing = self.outgoing.clone();
+        self.beside(async move {
+            let holds = confirmed.await;
+            // A client that left does not want it any more.
+            let _ = send(&outgoing, &Reply::Confirmed { run, holds }).await;
+        })
+        .await
     }
 
     /// Does work beside everything else; at the limit, requests wait.

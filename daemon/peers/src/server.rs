@@ -4,13 +4,13 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_peers::message::Greeting;
 use forebay_peers::{PeerTls, Peers, ServingReport};
 use forebay_source::Rate;
-use forebay_store::Store;
+use forebay_store::{Repeats, Store};
 use forebay_uring::Arena;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -153,14 +153,16 @@ async fn accept(
     answers: Arc<Answers>,
     peers: Arc<Peers>,
 ) {
-    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    let (connections, failed) = (Arc::new(Semaphore::new(CONNECTIONS)), Repeats::default());
     loop {
         // Further connections wait in the kernel.
         let Ok(permit) = connections.clone().acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept another node's connection");
+                if let Some(times) = failed.note(Instant::now()) {
+                    tracing::warn!(times, %error, "cannot accept another node's connection");
+                }
                 pause(ACCEPT_PAUSE).await;
                 continue;
             }

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_admin as admin;
 use forebay_admin::Api;
@@ -21,6 +21,7 @@ use forebay_node::access::Rights;
 use forebay_node::audit;
 use forebay_node::audit::{Outcome, Whom};
 use forebay_node::connection;
+use forebay_store::Repeats;
 use forebay_wire::credentials::Credentials;
 use forebay_wire::frame;
 use forebay_wire::message::Reply;
@@ -195,7 +196,7 @@ pub async fn serve(
     policy.mark_changed();
     node.audit.note(audit::Entry::new("start", Outcome::Done));
     let (users, greetings, mut next) = (Users::default(), Greetings::default(), 0);
-    let api = Api::new(&node);
+    let (api, failed) = (Api::new(&node), Repeats::default());
     tokio::pin!(stop);
     loop {
         while clients.try_join_next().is_some() {}
@@ -228,7 +229,9 @@ pub async fn serve(
                     }
                     // One client's connection: the jobs that run are not to suffer for it.
                     Err(error) => {
-                        tracing::error!(%error, "failed to accept a connection");
+                        if let Some(times) = failed.note(Instant::now()) {
+                            tracing::error!(times, %error, "failed to accept a connection");
+                        }
                         // A client that leaves gives some back.
                         let mut left = node.sessions.watch_users();
                         let _ = tokio::time::timeout(ACCEPT_PAUSE, left.changed()).await;

@@ -145,6 +145,25 @@ impl Connection {
         }
     }
 
+    /// Starts a run whose consumer has not come yet.
+    ///
+    /// # Errors
+    /// `Invalid` if the daemon's release knows no such run, else as [`Connection::send`].
+    pub(crate) fn play_ahead(&self, run: u64, begin: Begin) -> Result<()> {
+        if self.protocol < PROTOCOL_POSITIONS {
+            return Err(self.is_older("begins no epoch ahead"));
+        }
+        self.send(&Request::PlayAhead { run, begin })
+    }
+
+    /// Says that the consumer of a run that was started ahead has come.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn confirm(&self, run: u64) -> Result<()> {
+        self.send(&Request::Confirm { run })
+    }
+
     /// Asks for samples by their places.
     ///
     /// # Errors

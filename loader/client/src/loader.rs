@@ -72,13 +72,17 @@ pub struct LoaderConfig {
     pub device: Option<Arc<Device>>,
     /// Trace of its batches, if any.
     pub trace: Option<Trace>,
+    /// True if the next epoch is begun while the last batches of one are taken. What it reads and
+    /// fetches then is not told apart from what this epoch did.
+    pub looks_ahead: bool,
 }
 
 impl LoaderConfig {
     /// Returns a loader of every field's bytes, on one thread.
     #[must_use]
     pub fn new(session: SessionConfig) -> Self {
-        Self { session, fields: None, views: Vec::new(), threads: 1, device: None, trace: None }
+        let (fields, views, threads, device, trace) = (None, Vec::new(), 1, None, None);
+        Self { session, fields, views, threads, device, trace, looks_ahead: false }
     }
 }
 
@@ -111,6 +115,7 @@ pub struct Loader {
     session: Session,
     ready: Queue<Ready>,
     runs: Arc<Runs>,
+    looks_ahead: bool,
     lending: Arc<Lending>,
     /// Busy times of the decoding GPU.
     device_busy: Option<Arc<Busy>>,
@@ -206,6 +211,7 @@ impl Loader {
             session,
             ready,
             runs,
+            looks_ahead: config.looks_ahead,
             lending: Arc::new(Lending::new(prefetch)),
             device_busy,
             tally,
@@ -237,7 +243,7 @@ impl Loader {
     /// # Errors
     /// `Invalid` if the daemon's release knows no such run.
     pub fn start(&self, begin: Begin) -> Result<()> {
-        match self.runs.adopt(begin, Instant::now(), |run| self.session.stands(run)) {
+        match self.runs.adopt(begin, Instant::now(), |run| self.session.confirm(run)) {
             true => Ok(()),
             false => self.begin(begin.epoch, Rest::Play(begin)),
         }
@@ -308,11 +314,14 @@ impl Loader {
 
     /// Begins the next epoch, if that is expected and the rest of this one is here.
     fn look_ahead(&self) {
+        if !self.looks_ahead {
+            return;
+        }
         let ahead = self.runs.look_ahead(|run| self.session.has_arrived(run));
         if let Some((run, begin)) = ahead
-            && self.session.start(run, Rest::Play(begin)).is_err()
+            && self.session.start_ahead(run, begin).is_err()
         {
-            // Its consumer gets the error, if that is still there when it comes.
+            // An older daemon, or the error is its consumer's when it comes.
             self.runs.forget_ahead();
         }
     }

@@ -6,17 +6,16 @@
 
 mod config;
 mod maps;
+mod receiving;
 mod teller;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver as Queue, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver as Queue, bounded, unbounded};
 use forebay_error::{Doing, Error, ErrorKind, Result, shown};
-use forebay_wire::clock::now_ns;
 use forebay_wire::fork::Generation;
-use forebay_wire::frame::Receiver;
 use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{
     self, Bad, Begin, Located, Opened, Picked, Progress, Reply, Request, RunEnd,
@@ -26,12 +25,15 @@ use crate::connection::{Connection, SILENT};
 use crate::deadline::{Closing, Deadline, TIMEOUT_MAX};
 use crate::lease::Lease;
 use crate::leased::Leased;
-use crate::outage::Outage;
 use crate::placing::Placing;
 use crate::trace::Trace;
 pub use config::SessionConfig;
-use maps::Maps;
+use receiving::receive;
 pub(crate) use teller::Teller;
+
+/// Time in which a daemon confirms a run: it waits for a silent file system or store for two
+/// seconds. After that the run is started anew, which waits no longer.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(3);
 
 /// Daemons tried when a job is opened and each goes away before it answers.
 const OPENINGS: usize = 5;
@@ -67,8 +69,11 @@ struct Wanted {
     run: u64,
     /// Part that has not arrived; none once it is over.
     rest: Option<Rest>,
-    /// True if it ended early.
+    /// True if it ended early, or cannot be confirmed any more.
     has_failed: bool,
+    /// True while it is ahead of its consumer, until the daemon confirms that its shards are still
+    /// the ones.
+    is_ahead: bool,
     /// State of a run that leases its shards; kept after its end, for late acknowledgements.
     leased: Option<Leased>,
     connection: Option<Arc<Connection>>,
@@ -105,7 +110,7 @@ pub(crate) enum Rest {
 
 impl Wanted {
     /// Asks for what is left, if anything is.
-    fn ask(&self, connection: &Connection) -> Result<()> {
+    fn ask(&mut self, connection: &Connection) -> Result<()> {
         match &self.rest {
             None => Ok(()),
             Some(Rest::Play(begin)) => connection.play(self.run, *begin),
@@ -217,11 +222,32 @@ impl Session {
     /// # Errors
     /// `Invalid` if the daemon's release knows no such run.
     pub(crate) fn start(&self, run: u64, rest: Rest) -> Result<()> {
+        self.begin(run, rest, Wanted::ask)
+    }
+
+    /// Starts a run whose consumer has not come yet.
+    ///
+    /// # Errors
+    /// As [`Session::start`].
+    pub(crate) fn start_ahead(&self, run: u64, begin: Begin) -> Result<()> {
+        self.begin(run, Rest::Play(begin), |wanted, connection| {
+            wanted.is_ahead = true;
+            connection.play_ahead(run, begin)
+        })
+    }
+
+    fn begin(
+        &self,
+        run: u64,
+        rest: Rest,
+        ask: impl FnOnce(&mut Wanted, &Connection) -> Result<()>,
+    ) -> Result<()> {
         let mut wanted = self.shared.wanted();
-        (wanted.run, wanted.rest, wanted.has_failed) = (run, Some(rest), false);
+        (wanted.run, wanted.rest) = (run, Some(rest));
+        (wanted.has_failed, wanted.is_ahead) = (false, false);
         wanted.question = Question::None;
-        let asked = wanted.connection.as_ref().map(|connection| wanted.ask(connection));
-        match asked {
+        let connection = wanted.connection.clone();
+        match connection.map(|connection| ask(&mut wanted, &connection)) {
             Some(Err(error)) if error.kind() == ErrorKind::Invalid => Err(error),
             // If the daemon is gone, the receiving thread starts the run on the next one.
             _ => Ok(()),
@@ -234,10 +260,23 @@ impl Session {
         wanted.run == run && wanted.rest.is_none() && !wanted.has_failed
     }
 
-    /// Returns true if all of the latest run has arrived or is to come, and that is `run`.
-    pub(crate) fn stands(&self, run: u64) -> bool {
-        let wanted = self.shared.wanted();
-        wanted.run == run && !wanted.has_failed
+    /// Takes over a run that was started ahead, for its consumer that has come. Returns false if it
+    /// is to be started: it failed, its daemon was lost, or shards were replaced since.
+    pub(crate) fn confirm(&self, run: u64) -> bool {
+        let mut wanted = self.shared.wanted();
+        let Some(connection) = wanted.connection.clone().filter(|_| wanted.run == run) else {
+            return false;
+        };
+        if wanted.has_failed || connection.confirm(run).is_err() {
+            return false;
+        }
+        // Everything that lasts ends it: an answer, a failure of the run, or the daemon's loss.
+        let waits = |wanted: &mut Wanted| {
+            wanted.run == run && wanted.is_ahead && !wanted.has_failed && self.lost().is_none()
+        };
+        let waited = self.shared.noted.wait_timeout_while(wanted, CONFIRMED_WITHIN, waits);
+        (wanted, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        wanted.run == run && !wanted.is_ahead && !wanted.has_failed
     }
 
     /// Tells the daemon what of the job could not be used so far; the one after it hears of it,
@@ -379,6 +418,15 @@ impl Shared {
         self.noted.notify_all();
     }
 
+    /// Notes the daemon's answer that a run goes on with its consumer, or not.
+    fn confirmed(&self, run: u64, holds: bool) {
+        let mut wanted = self.wanted();
+        if run == wanted.run {
+            (wanted.is_ahead, wanted.has_failed) = (false, wanted.has_failed || !holds);
+        }
+        self.noted.notify_all();
+    }
+
     /// Notes the daemon's answer what the next batch waits for.
     fn explained(&self, run: u64, wait: Option<Error>) {
         let mut wanted = self.wanted();
@@ -400,6 +448,7 @@ impl Shared {
             Reply::Awaited { run, wait } => {
                 self.explained(run, wait);
             }
+            Reply::Confirmed { run, holds } => self.confirmed(run, holds),
             Reply::Came(came) => {
                 if let Some(trace) = &self.trace {
                     let url = self.config.open.urls.get(came.shard as usize);
@@ -422,6 +471,7 @@ impl Shared {
         if wanted.run == run {
             (wanted.rest, wanted.has_failed) = (None, has_failed);
         }
+        self.noted.notify_all();
     }
 }
 
@@ -469,206 +519,4 @@ fn register(
         }
         _ => Err(Error::new(ErrorKind::Invalid, "the daemon did not answer a job")),
     }
-}
-
-/// The receiving thread: daemon after daemon until the session closes or none is to be had.
-fn receive(shared: &Shared, first: Arc<Connection>, batches: &Sender<RawBatch>) {
-    let (mut connection, mut outage) = (first, Outage::default());
-    loop {
-        let connected = Instant::now();
-        let Some(loss) = receive_from(shared, &connection, batches) else { return };
-        let Loss { error: lost, is_told, has_delivered } = loss;
-        connection.shut();
-        {
-            let mut wanted = shared.wanted();
-            wanted.connection = None;
-            wanted.question = Question::None;
-            wanted.lost = Some(lost.clone());
-        }
-        tracing::warn!(error = %lost, "lost the daemon; looking for another");
-        let (closing, timeout) = (&shared.closing, shared.config.timeout);
-        let limit = outage.begin(connected, has_delivered, closing, timeout);
-        let next = match limit {
-            // The loader closes.
-            Err(_) => return,
-            Ok(_) if is_told && is_lasting(&lost) => Err(lost),
-            Ok(limit) => reconnect(shared, &limit, &lost),
-        };
-        match next {
-            Ok(Some(next)) => connection = next,
-            Ok(None) => return,
-            Err(error) => {
-                // Set once: this thread ends here.
-                let _ = shared.lost.set(error.clone());
-                shared.noted.notify_all();
-                let run = shared.wanted().run;
-                shared.ended(run, true);
-                // Nobody listens any more: the session is being dropped.
-                let _ = batches.send(RawBatch::Failed { run, error });
-                return;
-            }
-        }
-    }
-}
-
-impl Wanted {
-    /// Records the arrival of a batch; returns false if it belongs to an earlier run.
-    fn receive(&mut self, batch: &message::Batch) -> bool {
-        if batch.run != self.run {
-            return false;
-        }
-        self.question = Question::None;
-        match &mut self.rest {
-            Some(Rest::Play(begin)) => begin.batch = batch.index.saturating_add(begin.step),
-            Some(Rest::Share) => self.leased.as_mut().expect("set with the run").receive(batch),
-            rest => *rest = None,
-        }
-        true
-    }
-}
-
-/// Loss of a daemon.
-struct Loss {
-    error: Error,
-    /// True if the error is the last word of the daemon.
-    is_told: bool,
-    /// True if something came from it before.
-    has_delivered: bool,
-}
-
-/// Receives until the daemon is lost or nobody wants batches (`None`).
-fn receive_from(
-    shared: &Shared,
-    connection: &Arc<Connection>,
-    batches: &Sender<RawBatch>,
-) -> Option<Loss> {
-    let mut receiver = Receiver::default();
-    let mut maps = Maps::default();
-    let (mut told, mut has_delivered) = (None, false);
-    loop {
-        let reply = match connection.receive(&mut receiver) {
-            Ok(reply) => reply,
-            Err(_) if shared.closing.is_closed() => return None,
-            Err(error) => {
-                let is_told = told.is_some();
-                return Some(Loss { error: told.unwrap_or(error), is_told, has_delivered });
-            }
-        };
-        // The last word of a daemon that ends the connection.
-        told = match &reply {
-            Reply::Failed { run: None, error } => Some(error.clone()),
-            _ => None,
-        };
-        let is_memory = matches!(reply, Reply::Slab { .. } | Reply::Memory { .. });
-        has_delivered |= told.is_none() && !is_memory;
-        let raw = match reply {
-            reply @ (Reply::Slab { .. } | Reply::Memory { .. }) => {
-                match maps.add(&reply, &mut receiver, shared.config.open.prefetch) {
-                    Ok(()) => continue,
-                    Err(error) => {
-                        if matches!(reply, Reply::Memory { .. }) {
-                            shared.borrow_no_more(&error);
-                        }
-                        return Some(Loss { error, is_told: false, has_delivered });
-                    }
-                }
-            }
-            reply @ (Reply::Batch(_) | Reply::Placed { .. } | Reply::Lent { .. }) => {
-                let (batch, offsets, lease) = match maps.lease(reply, connection) {
-                    Ok(leased) => leased,
-                    Err(error) => return Some(Loss { error, is_told: false, has_delivered }),
-                };
-                if !shared.wanted().receive(&batch) {
-                    continue;
-                }
-                RawBatch::Batch { batch, offsets, lease: Arc::new(lease), arrived_ns: now_ns() }
-            }
-            Reply::End(end) => {
-                shared.ended(end.run, false);
-                RawBatch::End(end)
-            }
-            Reply::Failed { run: Some(run), error } => {
-                shared.ended(run, true);
-                RawBatch::Failed { run, error }
-            }
-            Reply::Locate { shard } => {
-                shared.placing.iter().for_each(|placing| placing.ask(connection, shard));
-                continue;
-            }
-            other => {
-                shared.told(other);
-                continue;
-            }
-        };
-        if batches.send(raw).is_err() {
-            return None;
-        }
-    }
-}
-
-/// Finds another daemon within the limit of the outage and resumes the run there; `None` if the
-/// session closes meanwhile.
-fn reconnect(
-    shared: &Shared,
-    deadline: &Deadline,
-    lost: &Error,
-) -> Result<Option<Arc<Connection>>> {
-    if deadline.has_passed() {
-        // Others took the job, and were gone again.
-        return Err(gone(shared, ErrorKind::Unavailable, Some(lost)));
-    }
-    let mut last = None;
-    let asks = (shared.trace.is_some(), shared.borrows.load(Ordering::Relaxed));
-    let found = deadline.retry(|| match register(&shared.config, asks, deadline) {
-        Ok((connection, _)) => Ok(Some(connection)),
-        Err(error) if is_lasting(&error) => Err(error),
-        Err(error) => {
-            shared.wanted().lost = Some(error.clone());
-            last = Some(error);
-            Ok(None)
-        }
-    });
-    let error = match found {
-        _ if shared.closing.is_closed() => return Ok(None),
-        Ok(Some(connection)) => return Ok(resume(shared, connection)),
-        Ok(None) => last,
-        Err(error) => Some(error),
-    };
-    let kind = error.as_ref().map_or(ErrorKind::Unavailable, Error::kind);
-    Err(gone(shared, kind, error.as_ref()))
-}
-
-/// Returns the error of an outage that lasts too long.
-fn gone(shared: &Shared, kind: ErrorKind, last: Option<&Error>) -> Error {
-    let gone = Error::new(kind, "the daemon has ended and no other replaced it")
-        .at("waited_for", "daemon")
-        .at("reason", "lost");
-    last.into_iter()
-        .fold(gone, |gone, error| gone.at("last", error))
-        .at("timeout_s", shared.config.timeout.as_secs())
-        .advise("read its log, start it again, and resume from the last state_dict()")
-}
-
-/// Returns true if another daemon would give the same error.
-fn is_lasting(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Invalid | ErrorKind::PermissionDenied | ErrorKind::Full)
-}
-
-fn resume(shared: &Shared, connection: Arc<Connection>) -> Option<Arc<Connection>> {
-    let mut wanted = shared.wanted();
-    if shared.closing.is_closed() {
-        return None;
-    }
-    wanted.reconnects += 1;
-    wanted.connection = Some(connection.clone());
-    wanted.lost = None;
-    // If this daemon is gone too, the next receive says so.
-    if !wanted.bad.counts.is_empty() {
-        let _ = connection.tell(&wanted.bad);
-    }
-    if wanted.progress != Progress::default() {
-        let _ = connection.tell_progress(&wanted.progress);
-    }
-    let _ = wanted.ask(&connection);
-    Some(connection)
 }

@@ -6,6 +6,7 @@
 mod ahead;
 mod assembly;
 mod awaited;
+mod delivery;
 mod excerpts;
 mod foresee;
 mod gather;
@@ -35,28 +36,26 @@ use forebay_wire::message::{
     self, Batch, Begin, Binning, Chosen, Extent, Joined, Mixture, Open, Opened, PartsEstimate,
     Picked, RunEnd,
 };
-use futures::stream::BoxStream;
-use futures::{FutureExt, StreamExt, TryStreamExt};
+use futures::FutureExt;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::filter::{Choice, Choices};
 use crate::lease::Leases;
 use crate::plan::{self, Bins, Epoch, Lengths, Share};
-use assembly::{Assembly, SamplePlace};
 use awaited::Waits;
+use delivery::{pick, play, share};
 use excerpts::{Excerpts, Reading};
 use foresee::Outlook;
-use gather::{Gatherer, Stages};
 use joined::Joins;
 use leased::{Acknowledgements, Leased, Trainer};
 use located::Located;
 use patience::Patience;
-use producer::{Outcome, Producer};
+use producer::Outcome;
 use room::Holding;
 pub use slab_memory::{Grant, SlabMemory};
 pub use slots::Memory;
-use slots::{Hold, Slots};
+use slots::Slots;
 use verdicts::Verdicts;
 
 /// Events a connection may lag behind; slots bound the batches, so this only smooths.
@@ -255,11 +254,29 @@ pub struct Session {
     /// Samples of an epoch, if known beforehand.
     samples: Option<u64>,
     events: mpsc::Sender<Event>,
-    run: Option<JoinHandle<()>>,
+    current: CurrentRun,
     /// Set when an admin stops the job: no run delivers anything from then on.
     stopped: watch::Sender<bool>,
+}
+
+/// The latest run of a job; it ends when this is dropped.
+#[derive(Default)]
+struct CurrentRun {
+    task: Option<JoinHandle<()>>,
+    /// Number of the run, if it is ahead of its consumer.
+    ahead: Option<u64>,
+    /// Looks at the job's shards, once the consumer of a run that was ahead has come.
+    _looking: JoinSet<()>,
     /// The trainer's side of a run with a shared queue.
     leasing: Option<Trainer>,
+}
+
+impl Drop for CurrentRun {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
 }
 
 /// Makes the order of a job's epoch over so many shards.
@@ -377,7 +394,10 @@ impl Session {
             joins: Arc::new(joins),
         };
         let (job, stopped) = (Arc::new(job), watch::Sender::new(false));
-        Ok((Self { number, job, samples, events, run: None, stopped, leasing: None }, receiver))
+        Ok((
+            Self { number, job, samples, events, current: CurrentRun::default(), stopped },
+            receiver,
+        ))
     }
 
     /// Returns the job as its trainer sees it.
@@ -456,8 +476,31 @@ impl Session {
         let (job, events) = (self.job.clone(), self.events.clone());
         self.run(run, async move {
             job.located.clear();
+            let _looking = look::begin_run(&job);
             play(job, run, begin, &events).await
         });
+    }
+
+    /// Plays an epoch ahead of its consumer, ending the current run. Its shards may still change.
+    pub fn start_ahead(&mut self, run: u64, begin: Begin) {
+        let (job, events) = (self.job.clone(), self.events.clone());
+        self.run(run, async move {
+            job.located.clear();
+            job.store.begin_run(true);
+            play(job, run, begin, &events).await
+        });
+        self.current.ahead = Some(run);
+    }
+
+    /// Takes over a run whose consumer has come; the result is true if it goes on, false if
+    /// another is to be started, since shards were replaced that it opened.
+    pub fn confirm(&mut self, run: u64) -> impl Future<Output = bool> + Send + use<> {
+        let is_ahead = self.current.ahead.take_if(|ahead| *ahead == run).is_some();
+        if is_ahead {
+            self.current._looking = look::look(&self.job);
+        }
+        let job = self.job.clone();
+        async move { is_ahead && job.store.confirm_run(&job.origin).await }
     }
 
     /// Delivers these samples as one batch, ending the current run; `located` has their places by
@@ -481,7 +524,7 @@ impl Session {
             let leased = Leased::begin(job.clone(), run, sharing, queue, theirs, &events).await?;
             share(job, leased, &events).await
         });
-        self.leasing = Some(Trainer { run, acknowledgements });
+        self.current.leasing = Some(Trainer { run, acknowledgements });
     }
 
     /// Records the consumer's progress in a run with a shared queue; `batch` is the first it has
@@ -490,7 +533,7 @@ impl Session {
     /// # Errors
     /// `Invalid` for more marks than a trainer can have.
     pub fn acknowledge(&self, run: u64, number: u64, batch: u64, marks: &[Mark]) -> Result<()> {
-        match &self.leasing {
+        match &self.current.leasing {
             Some(trainer) if trainer.run == run => {
                 trainer.acknowledgements.add(number, batch, marks)
             }
@@ -504,10 +547,7 @@ impl Session {
         run: u64,
         delivering: impl Future<Output = Result<Outcome>> + Send + 'static,
     ) {
-        if let Some(before) = self.run.take() {
-            before.abort();
-        }
-        self.leasing = None;
+        self.current = CurrentRun::default();
         let events = self.events.clone();
         let mut stopped = self.stopped.subscribe();
         let delivering = async move {
@@ -518,7 +558,7 @@ impl Session {
                 delivered = delivering => delivered,
             }
         };
-        self.run = Some(tokio::spawn(async move {
+        self.current.task = Some(tokio::spawn(async move {
             let last = match Box::pin(AssertUnwindSafe(delivering).catch_unwind()).await {
                 Ok(Ok(Outcome { batches, samples, errors, counts })) => {
                     if let Some(counts) = counts.filter(|_| errors.is_empty()) {
@@ -552,145 +592,8 @@ impl Session {
     }
 }
 
-impl Drop for Session {
-    fn drop(&mut self) {
-        if let Some(run) = self.run.take() {
-            run.abort();
-        }
-    }
-}
-
 fn stopped_by_admin() -> Error {
     Error::new(ErrorKind::Closed, "an admin stopped this job")
         .at("reason", "stopped")
         .advise("ask an admin for the reason; a state saved before resumes the job")
-}
-
-/// Delivers batches in order; several are read while the next one is located.
-async fn play(
-    job: Arc<JobData>,
-    run: u64,
-    begin: Begin,
-    events: &mpsc::Sender<Event>,
-) -> Result<Outcome> {
-    if begin.step == 0 {
-        return Err(Error::new(ErrorKind::Invalid, "the stride of a run's batches is 0")
-            .advise("give at least 1"));
-    }
-    let depth = job.spec.prefetch as usize;
-    job.verdicts.begin();
-    let _looking = look::begin_run(&job);
-    if begin.base > 0 || begin.batch > 0 {
-        job.patience.begun();
-    }
-    let producer = Producer::new(job.clone(), run, begin)?;
-    let (outcome, after) = (producer.outcome(), producer.after());
-    let located = futures::stream::try_unfold(producer, |mut producer| async move {
-        let next = producer.next().await?;
-        Ok::<_, Error>(next.map(|assembly| (assembly, producer)))
-    });
-    let handed = |index| job.outlook.handed(&job, begin.epoch, after(index));
-    deliver(&job, located.boxed(), depth, events, handed).await?;
-    let outcome = outcome.get().expect("a finished producer has an outcome").clone();
-    Ok(settled(&job, outcome).await)
-}
-
-/// Delivers batches of shards from a shared queue.
-async fn share(job: Arc<JobData>, leased: Leased, events: &mpsc::Sender<Event>) -> Result<Outcome> {
-    let depth = job.spec.prefetch as usize;
-    job.verdicts.begin();
-    let _looking = look::begin_run(&job);
-    let outcome = leased.outcome();
-    let located = futures::stream::try_unfold(leased, |mut leased| async move {
-        let next = leased.next().await?;
-        Ok::<_, Error>(next.map(|assembly| (assembly, leased)))
-    });
-    deliver(&job, located.boxed(), depth, events, |_| {}).await?;
-    let outcome = outcome.get().expect("a finished run has an outcome").clone();
-    Ok(settled(&job, outcome).await)
-}
-
-/// Delivers chosen samples as one batch.
-async fn pick(
-    job: Arc<JobData>,
-    run: u64,
-    samples: &[Picked],
-    events: &mpsc::Sender<Event>,
-) -> Result<Outcome> {
-    let invalid = |what: &str| Err(Error::new(ErrorKind::Invalid, what));
-    if samples.is_empty() || samples.len() > plan::BATCH_MAX as usize {
-        return invalid("a batch needs 1 to 1048576 samples");
-    }
-    if samples.iter().any(|sample| sample.shard >= job.joins.planned()) {
-        return invalid("the job does not have this shard");
-    }
-    job.verdicts.begin();
-    let place = |sample: &Picked| SamplePlace {
-        position: sample.position,
-        valid: true,
-        shard: sample.shard,
-        ordinal: sample.ordinal,
-    };
-    let places: Vec<_> = samples.iter().map(place).collect();
-    let mut gatherer = Gatherer::new(job.clone(), run);
-    let gathered = async { gatherer.gather(0, &places, Vec::new(), Stages::begin()).await };
-    deliver(&job, futures::stream::once(gathered).boxed(), 1, events, |_| {}).await?;
-    let outcome =
-        Outcome { batches: 1, samples: samples.len() as u64, errors: Vec::new(), counts: None };
-    Ok(settled(&job, outcome).await)
-}
-
-/// Reads several batches at once and delivers them in order; `handed` is called with the number of
-/// each delivered batch.
-async fn deliver(
-    job: &Arc<JobData>,
-    gathered: BoxStream<'_, Result<Assembly>>,
-    depth: usize,
-    events: &mpsc::Sender<Event>,
-    handed: impl Fn(u64),
-) -> Result<()> {
-    let mut ready = gathered.map_ok(read_aside).try_buffered(depth).boxed();
-    while let Some((mut batch, offsets, hold)) = ready.try_next().await? {
-        let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
-        // No await between lending and sending: a run that ended in between would leave a slot that
-        // nobody returns.
-        let place = events.reserve().await.map_err(gone)?;
-        batch.errors.extend(job.wrong_shards(batch.index));
-        job.slots.lend(&batch, hold);
-        job.patience.begun();
-        let index = batch.index;
-        place.send(Event::Batch { batch: Box::new(batch), offsets });
-        handed(index);
-    }
-    Ok(())
-}
-
-/// Reads a batch in a task of its own, so that copies and checksums of several use as many cores.
-fn read_aside(assembly: Assembly) -> impl Future<Output = Result<(Batch, Vec<u64>, Hold)>> {
-    // The task ends when its future is dropped.
-    let mut reading = JoinSet::new();
-    reading.spawn(assembly.read());
-    async move {
-        match reading.join_next().await {
-            Some(Ok(read)) => read,
-            Some(Err(ended)) if ended.is_panic() => std::panic::resume_unwind(ended.into_panic()),
-            _ => Err(Error::new(ErrorKind::Closed, "the daemon is stopping")),
-        }
-    }
-}
-
-/// Waits, after all samples are delivered, until it is known that they are right.
-async fn settled(job: &Arc<JobData>, mut outcome: Outcome) -> Outcome {
-    if job.patience.bound(job.verdicts.settled()).await.is_none() {
-        let (name, shards) = (&job.spec.job, job.verdicts.pending());
-        tracing::warn!(
-            session = job.store.session(),
-            job = name,
-            tenant = job.store.tenant(),
-            shards,
-            "a run ends before all of its samples are verified"
-        );
-    }
-    outcome.errors.extend(job.wrong_shards(u64::MAX));
-    outcome
 }

@@ -42,5 +42,5 @@ pub const PROTOCOL_OLDEST: u32 = 3;
 /// [`message::Request::Mix`], [`message::Request::Share`], [`message::Request::Checkpoint`],
 /// [`message::Request::Bad`], [`message::Request::Progress`], [`message::Request::Choose`],
 /// [`message::Request::Members`], [`message::Request::Join`], [`message::Request::Bin`],
-/// [`message::Request::Borrow`], [`message::Reply::Placed`]).
+/// [`message::Request::Borrow`], [`message::Request::PlayAhead`], [`message::Reply::Placed`]).
 pub const PROTOCOL_POSITIONS: u32 = 4;

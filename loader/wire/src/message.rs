@@ -182,6 +182,19 @@ pub enum Request {
     /// Declares that the trainer of the next [`Request::Open`]'s job reads members where they lie
     /// in memory of a tier, unchecked since they came there ([`Reply::Lent`]).
     Borrow,
+    /// Starts a run as [`Request::Play`] does, whose consumer has not come yet.
+    PlayAhead {
+        /// Chosen by the trainer; names the run in every answer.
+        run: u64,
+        /// Start of the run.
+        begin: Begin,
+    },
+    /// Declares that the consumer of a [`Request::PlayAhead`] has come; answered by
+    /// [`Reply::Confirmed`].
+    Confirm {
+        /// The run.
+        run: u64,
+    },
 }
 
 /// A piece of work on one of a job's shards, reported to a job that traces its batches.
@@ -416,6 +429,13 @@ pub enum Reply {
         offsets: Vec<u64>,
         /// Memory of each member, of all samples that have members, in order.
         memories: Vec<u32>,
+    },
+    /// Answers [`Request::Confirm`].
+    Confirmed {
+        /// The run.
+        run: u64,
+        /// True if every shard that the run opened so far is the one that its URL stands for now.
+        holds: bool,
     },
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
+use hyper::Method;
 use lru::LruCache;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
@@ -16,6 +17,7 @@ use object_store::client::{
 use object_store::{ClientConfigKey, ClientOptions, HeaderValue, RetryConfig};
 use url::Url;
 
+use super::bounded_body;
 use super::error_document::element;
 use super::head::{Head, range_of};
 use super::link::{Link, LinkReport};
@@ -347,10 +349,9 @@ fn cannot_start(error: &reqwest::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("the HTTP client cannot start: {cause}"))
 }
 
-/// Takes out of a listing's page what object_store would refuse the page for. The request bounds
-/// the page at a thousand keys.
+/// Takes out of a listing's page what object_store would refuse the page for.
 async fn without_odd_keys(page: HttpResponse) -> Result<HttpResponse, HttpError> {
-    let (head, body) = page.into_parts();
+    let (head, body) = bounded_body::whole(page).into_parts();
     let bytes = body.bytes().await?;
     let text = String::from_utf8_lossy(&bytes);
     let (kept, odd) = listing_page::without_odd(&text);
@@ -419,6 +420,7 @@ impl HttpService for Counted {
         }
         self.tally.requests.fetch_add(1, Ordering::Relaxed);
         let asked = request.headers().get("range").and_then(range_of);
+        let reads = request.method() == Method::GET;
         let lists = request.uri().query().is_some_and(listing_page::is_asked_for);
         let mut response = self.client.execute(request).await;
         let failed = match &mut response {
@@ -435,8 +437,11 @@ impl HttpService for Counted {
         match response {
             Ok(page) if lists && page.status().is_success() => without_odd_keys(page).await,
             Ok(refused) if matches!(refused.status().as_u16(), 301 | 307 | 400) => {
-                with_region_noted(refused).await
+                with_region_noted(bounded_body::cut(refused)).await
             }
+            Ok(refused) if !refused.status().is_success() => Ok(bounded_body::cut(refused)),
+            // Only objects are read as a stream.
+            Ok(answer) if !reads => Ok(bounded_body::whole(answer)),
             response => response,
         }
     }

@@ -1,8 +1,8 @@
 //! Moves of shards between tiers.
 //!
-//! A move waits for nobody, and nobody waits for a move. One shard moves at a time, as a fill
-//! whose origin is another tier: its blocks are compared with their recorded checksums, and it is
-//! committed like any other.
+//! A move waits for nobody but a request that opens its shard, and nobody waits for a move. One
+//! shard moves at a time, as a fill whose origin is another tier: its blocks are compared with
+//! their recorded checksums, and it is committed like any other.
 //!
 //! A shard moves *up* if it was used at least twice, and more often than the least used shard
 //! there. Its slower copy stays until its room is needed. A shard moves *down* if its tier is above
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
@@ -40,6 +40,10 @@ const USES: u32 = 2;
 /// Uses by which it must exceed the least used shard there. With less, shards of similar use would
 /// swap places forever.
 const MARGIN: u32 = 2;
+
+/// Time that a request may take to open a shard that is about to move: it reads the index, and then
+/// the shard is in use, which no move ends. Behind a disk that hangs, other shards are to move.
+const OPENS: Duration = Duration::from_secs(1);
 
 /// Maximum number of noted promotions; a shard that found no place is noted again on its next use.
 const NOTED: usize = 64;
@@ -238,6 +242,11 @@ impl Store {
         let wanted = Wanted { name: to.name_for(&logical), ..wanted };
         let (since, from, unpacked) = (source.since, source.clone(), source.unpacked);
         let arrival = Arrival::Move { uses, since, from, unpacked };
+        let opened = self.opening().get(&logical).map(|(_, opened)| opened.clone());
+        if let Some(opened) = opened {
+            // Of its outcome only the end matters.
+            let _ = tokio::time::timeout(OPENS, opened).await;
+        }
         let moving = {
             let mut opening = self.opening();
             if opening.contains_key(&logical) {
@@ -373,3 +382,6 @@ impl RangeRead for Blocks<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,9 @@
 //! A job does not depend on the questions of jobs before it. A run looks at each of its files
 //! anew, and accepts an answer of a remote store that was at most a minute old when the run began.
 //! The version found first is the version of the whole run.
+//!
+//! A run may begin ahead of its consumer, which may replace shards before it comes. When it has
+//! come, the shards that the run opened are looked at once more.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,6 +15,7 @@ use std::time::{Duration, Instant};
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_shard::Origin;
 use forebay_source::{Options, Source};
+use futures::StreamExt;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Store;
@@ -30,6 +34,10 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// Reason of the errors of a shard that changed, as sources give it, too.
 const CHANGED: &str = "changed";
 
+/// Shards looked at concurrently when a run is confirmed: its consumer waits, and a run that is
+/// ahead has opened a few dozen.
+const LOOKS: usize = 32;
+
 /// Treatment of a shard that changes during a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnChange {
@@ -45,15 +53,32 @@ pub(super) struct Snapshot(Mutex<SnapshotState>);
 
 struct SnapshotState {
     since: Instant,
+    /// Number of that start.
+    start: RunStart,
+    /// URLs and hashes of the versions that were opened, while the run is ahead of its consumer.
+    ahead: Option<Vec<(String, u64)>>,
     on_change: OnChange,
     /// Hash of the version of each shard; as many as the job names.
     versions: HashMap<ObjectKey, u64>,
+}
+
+/// Names the moment from which on a run accepts the answers of origins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RunStart(u64);
+
+impl SnapshotState {
+    fn start_now(&mut self) {
+        self.since = Instant::now();
+        self.start.0 += 1;
+    }
 }
 
 impl Snapshot {
     pub(super) fn begin() -> Self {
         Self(Mutex::new(SnapshotState {
             since: Instant::now(),
+            start: RunStart::default(),
+            ahead: None,
             on_change: OnChange::default(),
             versions: HashMap::new(),
         }))
@@ -76,10 +101,29 @@ impl Snapshot {
 
     /// Records the version of a shard. Returns the treatment if the run saw another one before.
     fn note(&self, origin: &Origin) -> Option<OnChange> {
-        let (key, version) = (key_of(origin), hash_of(origin));
+        self.state().note(origin)
+    }
+
+    /// Records the version of a shard that was asked for after this start of the run; returns false
+    /// if the run has another start by now.
+    fn note_opened(&self, origin: &Origin, url: &str, start: RunStart) -> Option<Option<OnChange>> {
         let mut state = self.state();
-        let on_change = state.on_change;
-        match state.versions.entry(key) {
+        if state.start != start {
+            return None;
+        }
+        let is_new = !state.versions.contains_key(&key_of(origin));
+        if let Some(opened) = state.ahead.as_mut().filter(|_| is_new) {
+            opened.push((url.to_owned(), hash_of(origin)));
+        }
+        Some(state.note(origin))
+    }
+}
+
+impl SnapshotState {
+    fn note(&mut self, origin: &Origin) -> Option<OnChange> {
+        let (key, version) = (key_of(origin), hash_of(origin));
+        let on_change = self.on_change;
+        match self.versions.entry(key) {
             Entry::Vacant(entry) => {
                 entry.insert(version);
                 None
@@ -106,13 +150,38 @@ fn hash_of(origin: &Origin) -> u64 {
 }
 
 impl Store {
-    /// Begins a run: shards are looked at anew, and versions of the run before no longer bind.
-    pub fn begin_run(&self) {
+    /// Begins a run: shards are looked at anew, and versions of the run before no longer bind. A
+    /// run that `is_ahead` of its consumer is confirmed later.
+    pub fn begin_run(&self, is_ahead: bool) {
         if let Some(snapshot) = &self.snapshot {
             let mut state = snapshot.state();
-            state.since = Instant::now();
+            state.start_now();
             state.versions.clear();
+            state.ahead = is_ahead.then(Vec::new);
         }
+    }
+
+    /// Lets a run that was ahead begin now; returns true if the shards that it opened are the ones
+    /// that their URLs stand for now.
+    pub async fn confirm_run(&self, options: &Options) -> bool {
+        let Some(snapshot) = &self.snapshot else { return true };
+        let opened = {
+            let mut state = snapshot.state();
+            state.start_now();
+            state.ahead.take().unwrap_or_default()
+        };
+        let same = futures::stream::iter(opened).map(|(url, version)| async move {
+            let source = self.inner.sources.open_for(&url, options, self.client.as_ref()).ok()?;
+            let begun = self.look(&source, &url).await.ok()?;
+            (xxh3_64(begun.stat.version.as_bytes()) == version).then_some(())
+        });
+        same.buffer_unordered(LOOKS).all(|same| async move { same.is_some() }).await
+    }
+
+    /// Names the present start of the job's run.
+    #[must_use]
+    pub fn run_start(&self) -> RunStart {
+        self.snapshot.as_ref().map(|snapshot| snapshot.state().start).unwrap_or_default()
     }
 
     /// Sets the treatment of shards that change during a run of this job.
@@ -122,25 +191,28 @@ impl Store {
         }
     }
 
-    /// Compares an open shard's version with the one that this run saw first.
+    /// Compares the version of a shard, opened as `url` after this start of the run, with the one
+    /// that the run saw first. Returns false if the run has another start by now: the shard is to
+    /// be opened again.
     ///
     /// # Errors
     /// `Unavailable` with the reason `changed` if it is another, unless changes are served.
-    pub fn check_version(&self, shard: &ShardHandle) -> Result<()> {
-        let Some(snapshot) = &self.snapshot else { return Ok(()) };
+    pub fn check_version(&self, shard: &ShardHandle, url: &str, start: RunStart) -> Result<bool> {
+        let Some(snapshot) = &self.snapshot else { return Ok(true) };
         let origin = shard.origin();
-        match snapshot.note(&origin) {
-            None => {
+        match snapshot.note_opened(&origin, url, start) {
+            None => Ok(false),
+            Some(None) => {
                 self.note_excerpt(shard);
-                Ok(())
+                Ok(true)
             }
-            Some(OnChange::Serve) => {
+            Some(Some(OnChange::Serve)) => {
                 let (session, job) = (self.session(), self.job.as_deref());
                 let (url, version) = (shown(&origin.url), &origin.version);
                 tracing::warn!(session, job, url, version, "serves a shard that changed in a run");
-                Ok(())
+                Ok(true)
             }
-            Some(OnChange::Raise) => {
+            Some(Some(OnChange::Raise)) => {
                 let what = "the shard changed during the epoch";
                 Err(Error::new(ErrorKind::Unavailable, what)
                     .at("url", &origin.url)
@@ -252,6 +324,23 @@ mod tests {
             assert_eq!(snapshot.note(&origin("/0.tar", "b")), Some(OnChange::Raise));
         }
         assert_eq!(snapshot.note(&origin("/0.tar", "a")), None, "the first version went");
+    }
+
+    #[test]
+    fn shards_opened_for_an_earlier_start_are_not_of_the_run() {
+        let snapshot = Snapshot::begin();
+        let early = snapshot.state().start;
+        snapshot.state().ahead = Some(Vec::new());
+        for _ in 0..2 {
+            assert_eq!(snapshot.note_opened(&origin("/0.tar", "a"), "0.tar", early), Some(None));
+        }
+        let opened = snapshot.state().ahead.take();
+        assert_eq!(opened, Some(vec![("0.tar".to_owned(), xxh3_64(b"a"))]));
+        snapshot.state().start_now();
+        assert_eq!(snapshot.note_opened(&origin("/1.tar", "a"), "1.tar", early), None);
+        let now = snapshot.state().start;
+        assert_eq!(snapshot.note_opened(&origin("/1.tar", "b"), "1.tar", now), Some(None));
+        assert_eq!(snapshot.state().ahead, None, "nobody is to confirm it");
     }
 
     #[test]

@@ -67,17 +67,19 @@ impl Runs {
         runs.into_iter().flatten().find(|one| one.number == run).map(|one| one.epoch)
     }
 
-    /// Makes the run that was begun ahead at `begin` the consumer's, if there is one and it
-    /// `stands`; returns false if the run is to be begun.
+    /// Makes the run that was begun ahead at `begin` the consumer's, if there is one and `confirm`
+    /// does; returns false if the run is to be begun.
     pub(super) fn adopt(
         &self,
         begin: Begin,
         now: Instant,
-        stands: impl FnOnce(u64) -> bool,
+        confirm: impl FnOnce(u64) -> bool,
     ) -> bool {
+        // Decode threads go on meanwhile: it waits for an answer of the daemon.
+        let ahead = self.lock().ahead.filter(|run| run.begin == Some(begin));
+        let Some(run) = ahead.filter(|run| confirm(run.number)) else { return false };
         let mut state = self.lock();
-        let is_wanted = |run: &Run| run.begin == Some(begin) && stands(run.number);
-        let Some(run) = state.ahead.take().filter(is_wanted) else { return false };
+        state.ahead = None;
         state.turn_to(run, now);
         true
     }

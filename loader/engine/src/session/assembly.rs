@@ -536,6 +536,7 @@ impl Assembly {
         let (mut others, mut replaced) = (0, 0);
         loop {
             let start_ns = now_ns();
+            let run_start = self.job.store.run_start();
             let open = self.job.open_shard(shard).await;
             stages.extend(opening(start_ns, &open));
             let (start_ns, start) = (now_ns(), Instant::now());
@@ -543,7 +544,9 @@ impl Assembly {
                 Ok(open) => match open.wait(samples).await {
                     Ok(_) => {
                         stages.extend(arrival(start_ns, open.waited_since(start)));
-                        self.job.store.check_version(&open)?;
+                        if !self.job.store.check_version(&open, url, run_start)? {
+                            continue;
+                        }
                         // This may be another copy than the one the batch's facts are from.
                         self.job.verdicts.note(shard, &open, self.index);
                         return Ok(self.job.store.by_own_files(open));

@@ -311,6 +311,7 @@ impl Gatherer {
         let waiting = job.patience.waiting(listed);
         let mut replaced = 0;
         loop {
+            let start = job.store.run_start();
             let attempt = self.try_open(shard, samples, stages);
             match waiting.within(job.url(shard), &job.origin, attempt).await {
                 Err(error) if is_changed(&error) && job.reads_excerpts() => {
@@ -330,8 +331,9 @@ impl Gatherer {
                     stages.add(Cause::Origin, start_ns..now_ns());
                 }
                 Ok((open, progress)) => {
-                    job.store.check_version(&open)?;
-                    return Ok((open, progress));
+                    if job.store.check_version(&open, job.url(shard), start)? {
+                        return Ok((open, progress));
+                    }
                 }
             }
         }

@@ -18,7 +18,12 @@ const LOOKED_AT_MAX: usize = 4096;
 
 /// Begins a run, and looks at the job's shards until the result is dropped.
 pub(super) fn begin_run(job: &Arc<JobData>) -> JoinSet<()> {
-    job.store.begin_run();
+    job.store.begin_run(false);
+    look(job)
+}
+
+/// Looks at the job's shards until the result is dropped.
+pub(super) fn look(job: &Arc<JobData>) -> JoinSet<()> {
     let mut looking = JoinSet::new();
     if job.spec.urls.len() <= LOOKED_AT_MAX {
         let job = job.clone();
