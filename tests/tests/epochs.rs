@@ -134,9 +134,9 @@ fn epoch_ahead_is_begun_again_at_another_daemon() {
             drop(peer);
             let mut peer = daemon.accept();
             peer.register();
-            coming.map(|coming| coming.join().unwrap());
-            if !asks {
-                loader.start(Begin::at(2, 0)).unwrap();
+            match coming {
+                Some(coming) => coming.join().unwrap(),
+                None => loader.start(Begin::at(2, 0)).unwrap(),
             }
             let (run, epoch, batch) = peer.started();
             assert_eq!((epoch, batch), (2, 0));
