@@ -85,7 +85,7 @@ impl Identity {
             Self::of(
                 async move { Ok(Begun { stat: source.stat(&url).await?, head: Head::default() }) },
             );
-        Self { peer_times, ..begun }
+        Self { peer_times, ..begun }.driven()
     }
 
     /// An answer that is here.
@@ -111,7 +111,23 @@ impl Identity {
             let head = Head(Arc::new(Mutex::new(begun.head.map(first))));
             Ok(Begun { stat: begun.stat, head })
         });
-        Self { rank: Some(rank.clone()), peer_times, ..begun }
+        Self { rank: Some(rank.clone()), peer_times, ..begun }.driven()
+    }
+
+    /// Has the question answered though all who asked leave: until then it keeps a reader of its
+    /// mount, or a request to its store, from others.
+    fn driven(self) -> Self {
+        let (answer, waiting) = (self.begun.clone(), self.begun.clone());
+        tokio::spawn(async move {
+            let Ok(Begun { head, .. }) = answer.await else { return };
+            // The list of identities and this task alone: whoever else asked holds one or the other
+            // until the first bytes are taken.
+            let is_left = waiting.strong_count().is_none_or(|have| have <= 2);
+            if is_left && Arc::strong_count(&head.0) <= 2 {
+                drop(head.take());
+            }
+        });
+        self
     }
 
     /// The same question, with its answer passed through `then`.
@@ -124,5 +140,91 @@ impl Identity {
 
     fn of(begun: impl Future<Output = Result<Begun>> + Send + 'static) -> Self {
         Self { begun: begun.boxed().shared(), asked: Instant::now(), rank: None, peer_times: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use forebay_error::ErrorKind;
+    use forebay_source::Binding;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    /// A source whose answers wait, as if for a reader, and take its only seat meanwhile.
+    struct Seated(Arc<Semaphore>);
+
+    #[async_trait]
+    impl Source for Seated {
+        async fn stat(&self, _url: &str) -> Result<Stat> {
+            let _seat = self.0.acquire().await.unwrap();
+            tokio::task::yield_now().await;
+            Ok(Stat::new(1, "v".to_owned(), Binding::Weak))
+        }
+
+        async fn begin(&self, url: &str, _rank: &Rank) -> Result<forebay_source::Begun> {
+            let stat = self.stat(url).await?;
+            Ok(forebay_source::Begun { stat, head: Some(Box::new(FirstBytes)) })
+        }
+
+        async fn range_read<'a>(
+            &'a self,
+            _url: &'a str,
+            _stat: &'a Stat,
+            _range: Range<u64>,
+            _rank: &'a Rank,
+        ) -> Result<Box<dyn RangeRead + 'a>> {
+            Err(Error::new(ErrorKind::Invalid, "no test reads"))
+        }
+
+        fn endpoint(&self) -> &str {
+            "seated://"
+        }
+    }
+
+    struct FirstBytes;
+
+    #[async_trait]
+    impl RangeRead for FirstBytes {
+        async fn fill(&mut self, into: Span) -> Result<Span> {
+            Ok(into)
+        }
+    }
+
+    fn source() -> Arc<dyn Source> {
+        Arc::new(Seated(Arc::new(Semaphore::new(1))))
+    }
+
+    /// A look that is dropped in the middle, as those of a run that ends.
+    #[tokio::test]
+    async fn abandoned_question_keeps_no_reader() {
+        let source = source();
+        let identity = Identity::ask(&source, "a", &Bill::default());
+        let mut asking = identity.begun.clone();
+        assert!(futures::poll!(&mut asking).is_pending());
+        drop(asking);
+        let other = Identity::ask(&source, "b", &Bill::default());
+        assert!(other.begun.await.is_ok());
+        assert!(identity.said().is_some_and(|said| said.is_ok()));
+    }
+
+    #[tokio::test]
+    async fn first_bytes_that_nobody_takes_are_released() {
+        let (source, rights) = (source(), Arc::new(Semaphore::new(1)));
+        let begin = || {
+            let right = rights.clone().try_acquire_owned().unwrap();
+            Identity::begin(&source, "a", &Rank::now(0), right)
+        };
+        // Whoever waits gets them.
+        let identity = begin();
+        let begun = identity.begun.clone().await.unwrap();
+        tokio::task::yield_now().await;
+        assert!(begun.head.take().is_some());
+        drop((identity, begun));
+        let abandoned = begin();
+        let _right = rights.acquire().await.unwrap();
+        assert!(abandoned.said().is_some_and(|said| said.is_ok()));
     }
 }

@@ -408,6 +408,8 @@ impl Loader {
                     Ok(Next::Batch(batch))
                 }
                 Ready::End(end) => {
+                    // It may have come just now.
+                    self.look_ahead();
                     self.runs.end(Instant::now());
                     self.telling.at_once();
                     Ok(Next::End(end))

@@ -496,11 +496,16 @@ impl Session {
     /// another is to be started, since shards were replaced that it opened.
     pub fn confirm(&mut self, run: u64) -> impl Future<Output = bool> + Send + use<> {
         let is_ahead = self.current.ahead.take_if(|ahead| *ahead == run).is_some();
+        let confirmed = is_ahead.then(|| self.job.store.confirm_run(&self.job.origin));
         if is_ahead {
             self.current._looking = look::look(&self.job);
         }
-        let job = self.job.clone();
-        async move { is_ahead && job.store.confirm_run(&job.origin).await }
+        async move {
+            match confirmed {
+                Some(confirmed) => confirmed.await,
+                None => false,
+            }
+        }
     }
 
     /// Delivers these samples as one batch, ending the current run; `located` has their places by

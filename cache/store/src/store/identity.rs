@@ -80,7 +80,10 @@ impl Store {
         let mut identities = self.inner.shared.identities();
         let known = identities.get_or_insert_mut(key.clone(), ask);
         if let Some(before) = self.outdated(&**source, url, known) {
-            *known = self.renewed(source, url, before);
+            *known = match before {
+                Some(before) => self.renewed(source, url, before),
+                None => Identity::ask(source, url, &self.bill(url)),
+            };
         }
         let part = part(known);
         (key, part)

@@ -161,21 +161,26 @@ impl Store {
         }
     }
 
-    /// Lets a run that was ahead begin now; returns true if the shards that it opened are the ones
-    /// that their URLs stand for now.
-    pub async fn confirm_run(&self, options: &Options) -> bool {
-        let Some(snapshot) = &self.snapshot else { return true };
-        let opened = {
+    /// Lets a run that was ahead begin now; the result is true if the shards that it opened are the
+    /// ones that their URLs stand for now.
+    pub fn confirm_run(&self, options: &Options) -> impl Future<Output = bool> + Send + use<> {
+        let opened = self.snapshot.as_ref().and_then(|snapshot| {
             let mut state = snapshot.state();
             state.start_now();
-            state.ahead.take().unwrap_or_default()
-        };
-        let same = futures::stream::iter(opened).map(|(url, version)| async move {
-            let source = self.inner.sources.open_for(&url, options, self.client.as_ref()).ok()?;
-            let begun = self.look(&source, &url).await.ok()?;
-            (xxh3_64(begun.stat.version.as_bytes()) == version).then_some(())
+            state.ahead.take()
         });
-        same.buffer_unordered(LOOKS).all(|same| async move { same.is_some() }).await
+        let (store, options) = (self.clone(), options.clone());
+        async move {
+            let (store, options) = (&store, &options);
+            let opened = futures::stream::iter(opened.unwrap_or_default());
+            let same = opened.map(|(url, version)| async move {
+                let client = store.client.as_ref();
+                let source = store.inner.sources.open_for(&url, options, client).ok()?;
+                let begun = store.look(&source, &url).await.ok()?;
+                (xxh3_64(begun.stat.version.as_bytes()) == version).then_some(())
+            });
+            same.buffer_unordered(LOOKS).all(|same| async move { same.is_some() }).await
+        }
     }
 
     /// Names the present start of the job's run.
@@ -266,17 +271,23 @@ impl Store {
         }
     }
 
-    /// Last answer about a shard, if it is too old for this run and another may be waited for.
+    /// Last answer about a shard, if the question is too old for this run and another answer may be
+    /// waited for. The inner option is `None` if the question is still open: whoever asked may have
+    /// left, and the answer may be waiting since before the run.
     pub(super) fn outdated(
         &self,
         source: &dyn Source,
         url: &str,
         known: &Identity,
-    ) -> Option<Begun> {
+    ) -> Option<Option<Begun>> {
         let oldest = self.snapshot.as_ref()?.oldest(source.is_remote())?;
-        // A question that is still open is answered after the run began.
-        let before = known.begun.peek()?.as_ref().ok()?;
-        (known.asked < oldest && !self.is_silent(source, url)).then(|| before.clone())
+        if known.asked >= oldest || self.is_silent(source, url) {
+            return None;
+        }
+        match known.begun.peek() {
+            None => Some(None),
+            Some(answer) => Some(Some(answer.as_ref().ok()?.clone())),
+        }
     }
 
     /// True if this origin gave no answer a moment ago.
