@@ -644,6 +644,8 @@ fn support_bundle_holds_its_files_and_no_secrets() {
         ]);
         command.args(more).env("XDG_RUNTIME_DIR", folder.path());
         command.env("PATH", folder.path());
+        // The machine may have a private daemon of its own.
+        command.env_remove("FOREBAY_CACHE").env("XDG_CACHE_HOME", folder.path());
         command.env("FOREBAY_DAEMON", format!("unix:{}", bench.daemon.socket().display()));
         command.output().unwrap()
     };

@@ -67,13 +67,21 @@ fn scripted(daemon: &ScriptedDaemon) -> (Loader, TrainerConnection) {
 
 /// Comes for an epoch that was begun ahead, and has the daemon answer if its shards are the same.
 fn come(loader: &Loader, peer: &mut TrainerConnection, (run, epoch): (u64, u64), holds: bool) {
+    loader.start(Begin::at(epoch, 0)).unwrap();
+    assert_eq!(peer.asked_to_confirm(), run);
+    // What is said of another run is not of this one.
+    peer.say(&Reply::Confirmed { run: run - 1, holds: !holds });
+    peer.say(&Reply::Confirmed { run, holds });
+}
+
+/// Takes an epoch that is begun anew in place of the run that was begun ahead.
+fn take_anew(loader: &Loader, peer: &mut TrainerConnection, ahead: u64) {
     thread::scope(|scope| {
-        let coming = scope.spawn(|| loader.start(Begin::at(epoch, 0)).unwrap());
-        assert_eq!(peer.asked_to_confirm(), run);
-        // What is said of another run is not of this one.
-        peer.say(&Reply::Confirmed { run: run - 1, holds: !holds });
-        peer.say(&Reply::Confirmed { run, holds });
-        coming.join().unwrap();
+        // Nobody knows that it is to be begun before its consumer asks for a batch.
+        let taking = scope.spawn(|| take(loader, ahead + 1));
+        assert_eq!(peer.started(), (ahead + 1, 2, 0));
+        give(peer, ahead + 1);
+        taking.join().unwrap();
     });
 }
 
@@ -109,10 +117,9 @@ fn epoch_whose_shards_were_replaced_is_begun_again() {
     give(&mut peer, ahead);
     eventually("it is ready", || loader.ready() == 2);
     come(&loader, &mut peer, (ahead, 2), false);
-    let (run, epoch, _) = peer.started();
-    assert_eq!(epoch, 2);
-    give(&mut peer, run);
-    take(&loader, run);
+    take_anew(&loader, &mut peer, ahead);
+    // The consumer went on all the same.
+    assert_eq!(peer.started_ahead().1, 3);
 }
 
 /// No other daemon knows which versions of its shards an epoch has.
@@ -126,22 +133,19 @@ fn epoch_ahead_is_begun_again_at_another_daemon() {
         let (ahead, _) = peer.started_ahead();
         peer.batch(ahead, 0, 1);
         eventually("its batch is ready", || loader.ready() == 1);
-        thread::scope(|scope| {
-            let coming = asks.then(|| scope.spawn(|| loader.start(Begin::at(2, 0)).unwrap()));
-            if asks {
-                assert_eq!(peer.asked_to_confirm(), ahead);
-            }
-            drop(peer);
-            let mut peer = daemon.accept();
-            peer.register();
-            match coming {
-                Some(coming) => coming.join().unwrap(),
-                None => loader.start(Begin::at(2, 0)).unwrap(),
-            }
-            let (run, epoch, batch) = peer.started();
-            assert_eq!((epoch, batch), (2, 0));
-            assert!(run > ahead);
-        });
+        if asks {
+            loader.start(Begin::at(2, 0)).unwrap();
+            assert_eq!(peer.asked_to_confirm(), ahead);
+        }
+        drop(peer);
+        let mut peer = daemon.accept();
+        peer.register();
+        eventually("the job goes on", || loader.stats().reconnects == 1);
+        peer.slab(1, 1 << 16, 4);
+        if !asks {
+            loader.start(Begin::at(2, 0)).unwrap();
+        }
+        take_anew(&loader, &mut peer, ahead);
     }
 }
 

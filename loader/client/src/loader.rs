@@ -53,6 +53,10 @@ const PARTS: u32 = 25;
 /// … from this one on, which is when a daemon gives a store up that does not answer.
 const ASKS_FROM: u32 = 20;
 
+/// Time in which a daemon confirms a run that was begun ahead: it waits for a silent file system or
+/// store for two seconds. After that the run is begun anew.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(3);
+
 /// Idle output buffers kept for reuse: six batches of 256 float32 images of 224 pixels, which is
 /// the default `prefetch` and one each being decoded and in use.
 const IDLE_BUFFERS: usize = 1 << 30;
@@ -305,11 +309,38 @@ impl Loader {
 
     fn new_run(&self, epoch: u64, begin: Option<Begin>) -> u64 {
         let run = self.runs.begin(epoch, begin, Instant::now());
-        // Gives slots of the old run back. Before the new run starts: its batches may come at once.
+        self.drop_ready();
+        run
+    }
+
+    /// Gives slots of an old run back. Before the new run starts: its batches may come at once.
+    fn drop_ready(&self) {
         while self.ready.try_recv().is_ok() {
             self.got();
         }
-        run
+    }
+
+    /// Waits until a run that was begun ahead is confirmed, or begins it anew.
+    fn confirm<E: From<Error>>(
+        &self,
+        mut interrupted: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some((run, begin)) = self.runs.unconfirmed() else { return Ok(()) };
+        let deadline = Deadline::after(CONFIRMED_WITHIN);
+        let holds = loop {
+            match self.session.confirmed(run, INTERRUPT_CHECK) {
+                Some(holds) => break holds,
+                None if deadline.has_passed() => break false,
+                None => interrupted()?,
+            }
+        };
+        if holds {
+            self.runs.confirm();
+            return Ok(());
+        }
+        let again = self.runs.begin_again();
+        self.drop_ready();
+        Ok(self.session.start(again, Rest::Play(begin))?)
     }
 
     /// Begins the next epoch, if that is expected and the rest of this one is here.
@@ -353,6 +384,7 @@ impl Loader {
         if let Some(trace) = &self.trace {
             trace.asked(start_ns);
         }
+        self.confirm(&mut interrupted)?;
         self.look_ahead();
         let deadline = Deadline::after(self.timeout);
         let mut asks_at = self.timeout / PARTS * ASKS_FROM;

@@ -31,10 +31,6 @@ pub use config::SessionConfig;
 use receiving::receive;
 pub(crate) use teller::Teller;
 
-/// Time in which a daemon confirms a run: it waits for a silent file system or store for two
-/// seconds. After that the run is started anew, which waits no longer.
-const CONFIRMED_WITHIN: Duration = Duration::from_secs(3);
-
 /// Daemons tried when a job is opened and each goes away before it answers.
 const OPENINGS: usize = 5;
 
@@ -260,23 +256,27 @@ impl Session {
         wanted.run == run && wanted.rest.is_none() && !wanted.has_failed
     }
 
-    /// Takes over a run that was started ahead, for its consumer that has come. Returns false if it
-    /// is to be started: it failed, its daemon was lost, or shards were replaced since.
+    /// Says that the consumer of a run that was started ahead has come. Returns false if the run is
+    /// to be started anew: it failed, or its daemon was lost.
     pub(crate) fn confirm(&self, run: u64) -> bool {
-        let mut wanted = self.shared.wanted();
-        let Some(connection) = wanted.connection.clone().filter(|_| wanted.run == run) else {
-            return false;
-        };
-        if wanted.has_failed || connection.confirm(run).is_err() {
-            return false;
-        }
+        let wanted = self.shared.wanted();
+        let stands = wanted.run == run && !wanted.has_failed;
+        let connection = wanted.connection.as_ref().filter(|_| stands);
+        connection.is_some_and(|connection| connection.confirm(run).is_ok())
+    }
+
+    /// Returns true once the daemon has confirmed a run, false if the run is to be started anew;
+    /// `None` after `limit`.
+    pub(crate) fn confirmed(&self, run: u64, limit: Duration) -> Option<bool> {
         // Everything that lasts ends it: an answer, a failure of the run, or the daemon's loss.
         let waits = |wanted: &mut Wanted| {
             wanted.run == run && wanted.is_ahead && !wanted.has_failed && self.lost().is_none()
         };
-        let waited = self.shared.noted.wait_timeout_while(wanted, CONFIRMED_WITHIN, waits);
-        (wanted, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        wanted.run == run && !wanted.is_ahead && !wanted.has_failed
+        let wanted = self.shared.wanted();
+        let waited = self.shared.noted.wait_timeout_while(wanted, limit, waits);
+        let (mut wanted, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let is_open = waits(&mut wanted);
+        (!is_open).then(|| wanted.run == run && !wanted.is_ahead && !wanted.has_failed)
     }
 
     /// Tells the daemon what of the job could not be used so far; the one after it hears of it,

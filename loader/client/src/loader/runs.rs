@@ -34,6 +34,8 @@ struct State {
     ended: Option<Instant>,
     /// True if the current run followed the one before it at once.
     goes_on: bool,
+    /// True if the current run was begun ahead, and the daemon has not confirmed it yet.
+    is_unconfirmed: bool,
     ahead: Option<Run>,
     /// The highest number so far.
     latest: u64,
@@ -46,8 +48,15 @@ pub(super) struct Runs(Mutex<State>);
 impl Runs {
     pub(super) fn new() -> Self {
         let current = Run { number: 0, epoch: 0, begin: None };
-        let (begun, ended, goes_on) = (Instant::now(), None, false);
-        Self(Mutex::new(State { current, begun, ended, goes_on, ahead: None, latest: 0 }))
+        Self(Mutex::new(State {
+            current,
+            begun: Instant::now(),
+            ended: None,
+            goes_on: false,
+            is_unconfirmed: false,
+            ahead: None,
+            latest: 0,
+        }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -67,21 +76,43 @@ impl Runs {
         runs.into_iter().flatten().find(|one| one.number == run).map(|one| one.epoch)
     }
 
-    /// Makes the run that was begun ahead at `begin` the consumer's, if there is one and `confirm`
-    /// does; returns false if the run is to be begun.
+    /// Makes the run that was begun ahead at `begin` the consumer's, if there is one and the daemon
+    /// is asked to `confirm` it; returns false if the run is to be begun.
     pub(super) fn adopt(
         &self,
         begin: Begin,
         now: Instant,
         confirm: impl FnOnce(u64) -> bool,
     ) -> bool {
-        // Decode threads go on meanwhile: it waits for an answer of the daemon.
-        let ahead = self.lock().ahead.filter(|run| run.begin == Some(begin));
-        let Some(run) = ahead.filter(|run| confirm(run.number)) else { return false };
         let mut state = self.lock();
-        state.ahead = None;
+        let is_wanted = |run: &Run| run.begin == Some(begin) && confirm(run.number);
+        let Some(run) = state.ahead.take().filter(is_wanted) else { return false };
         state.turn_to(run, now);
+        state.is_unconfirmed = true;
         true
+    }
+
+    /// Returns the consumer's run and its start, if the daemon has not confirmed it yet.
+    pub(super) fn unconfirmed(&self) -> Option<(u64, Begin)> {
+        let state = self.lock();
+        state
+            .current
+            .begin
+            .filter(|_| state.is_unconfirmed)
+            .map(|begin| (state.current.number, begin))
+    }
+
+    /// Notes that the daemon has confirmed the consumer's run.
+    pub(super) fn confirm(&self) {
+        self.lock().is_unconfirmed = false;
+    }
+
+    /// Begins the consumer's run once more, as it was not confirmed; returns its new number.
+    pub(super) fn begin_again(&self) -> u64 {
+        let mut state = self.lock();
+        state.current.number = state.next_number();
+        state.is_unconfirmed = false;
+        state.current.number
     }
 
     /// Makes a new run the consumer's, and all others stale; returns its number.
@@ -134,6 +165,7 @@ impl State {
                 now.saturating_duration_since(ended) <= took.max(PAUSE)
             });
         (self.current, self.begun, self.ended) = (run, now, None);
+        self.is_unconfirmed = false;
     }
 }
 
@@ -239,6 +271,33 @@ mod tests {
         let again = runs.begin(3, Some(at(3)), now);
         assert!(again > ahead);
         assert_eq!((runs.epoch_of(ahead), runs.epoch_of(again)), (None, Some(3)));
+    }
+
+    #[test]
+    fn run_that_is_not_confirmed_is_begun_again() {
+        let (runs, now) = (Runs::new(), Instant::now());
+        for epoch in 0..2 {
+            start(&runs, at(epoch), now);
+            assert_eq!(runs.unconfirmed(), None);
+            runs.look_ahead(|_| true);
+            runs.end(now);
+        }
+        for confirmed in [true, false] {
+            let epoch = if confirmed { 2 } else { 3 };
+            assert!(start(&runs, at(epoch), now));
+            let (run, begin) = runs.unconfirmed().unwrap();
+            assert_eq!((begin, run), (at(epoch), runs.current()));
+            match confirmed {
+                true => runs.confirm(),
+                false => assert!(runs.begin_again() > run),
+            }
+            assert_eq!(runs.unconfirmed(), None);
+            assert_eq!(runs.epoch_of(run).is_some(), confirmed);
+            assert_eq!(runs.epoch_of(runs.current()), Some(epoch));
+            // The consumer goes on, whatever became of its run.
+            assert!(runs.look_ahead(|_| true).is_some());
+            runs.end(now);
+        }
     }
 
     #[test]
