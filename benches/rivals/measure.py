@@ -20,6 +20,7 @@ import argparse
 import functools
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -53,6 +54,8 @@ LIMIT = {"memory": 8 << 30, "raw": 2 << 30}
 # Images' means over random crops of thousands of photos differ by less than this.
 MEAN_TOLERANCE = 0.03
 MIB = 1 << 20
+# Folder of a private daemon, as its status names it.
+OF_THIS_MACHINE = re.compile(r"/[^\s\"]*/forebay-run-\w+/")
 # Documented memory above slab, frames and batches.
 MEMORY_ALLOWANCE = 200 * MIB
 # Batches kept ready by default, and those being decoded and in use.
@@ -382,7 +385,9 @@ def main() -> None:
                 if target:
                     # A failure of a later round does not lose this one.
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    target.write_text(json.dumps(document, indent=1) + "\n")
+                    # No path of this machine is in what is published.
+                    text = OF_THIS_MACHINE.sub("", json.dumps(document, indent=1))
+                    target.write_text(text + "\n")
         show(document)
         if target:
             print(f"  written to {target}")

@@ -104,8 +104,8 @@ impl Snapshot {
         self.state().note(origin)
     }
 
-    /// Records the version of a shard that was asked for after this start of the run; returns false
-    /// if the run has another start by now.
+    /// Records the version of a shard that was asked for after this start of the run, as
+    /// [`Snapshot::note`] does; returns `None` if the run has another start by now.
     fn note_opened(&self, origin: &Origin, url: &str, start: RunStart) -> Option<Option<OnChange>> {
         let mut state = self.state();
         if state.start != start {
