@@ -153,6 +153,9 @@ mod tests {
 
     use super::*;
 
+    /// Limit of a wait that a failure would make endless.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
     /// A source whose answers wait, as if for a reader, and take its only seat meanwhile.
     struct Seated(Arc<Semaphore>);
 
@@ -206,7 +209,8 @@ mod tests {
         assert!(futures::poll!(&mut asking).is_pending());
         drop(asking);
         let other = Identity::ask(&source, "b", &Bill::default());
-        assert!(other.begun.await.is_ok());
+        let answer = tokio::time::timeout(PATIENCE, other.begun).await;
+        assert!(answer.is_ok_and(|answer| answer.is_ok()));
         assert!(identity.said().is_some_and(|said| said.is_ok()));
     }
 
@@ -224,7 +228,8 @@ mod tests {
         assert!(begun.head.take().is_some());
         drop((identity, begun));
         let abandoned = begin();
-        let _right = rights.acquire().await.unwrap();
+        let right = tokio::time::timeout(PATIENCE, rights.acquire()).await;
+        assert!(right.is_ok());
         assert!(abandoned.said().is_some_and(|said| said.is_ok()));
     }
 }
