@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use forebay_source::{Limits, Source, Sources};
 use forebay_store::{
-    Class, Dataset, DiskConfig, Files, KeepFree, LocalFiles, PART_BYTES, Store, StoreConfig,
-    TierConfig, frame_bytes,
+    Class, Dataset, DiskConfig, Files, LocalFiles, PART_BYTES, Store, StoreConfig, TierConfig,
+    frame_bytes,
 };
 use forebay_uring::{Arena, Engine, EngineConfig, Region};
 
@@ -35,15 +35,7 @@ async fn on_disk(cache: &Path, memory: Option<Arc<dyn Source>>, datasets: Vec<Da
     std::fs::create_dir_all(cache).unwrap();
     let capacity = LocalFiles.extent(cache).unwrap().total;
     let engine = engine();
-    let disk = DiskConfig {
-        path: cache.to_owned(),
-        keep_free: KeepFree::Bytes(0),
-        writes_per_day: None,
-        engine: engine.clone(),
-        files: Arc::new(LocalFiles),
-        require_mount: false,
-        encryption: None,
-    };
+    let disk = DiskConfig::at(cache.to_owned(), engine.clone());
     store(engine, Class::Nvme, capacity, Some(disk), memory, datasets).await
 }
 

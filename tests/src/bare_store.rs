@@ -103,16 +103,7 @@ impl BareStoreConfig {
                     Some(faults) => engine(&name).with_faults(faults.clone()),
                     None => engine(&name),
                 };
-                let (keep_free, files) = (KeepFree::Bytes(0), files.clone());
-                DiskConfig {
-                    path,
-                    keep_free,
-                    writes_per_day: None,
-                    engine,
-                    files,
-                    require_mount: false,
-                    encryption: None,
-                }
+                DiskConfig { files: files.clone(), ..DiskConfig::at(path, engine) }
             });
             TierConfig { name, class, capacity, watermarks, disk }
         };

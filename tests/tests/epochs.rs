@@ -65,6 +65,17 @@ fn scripted(daemon: &ScriptedDaemon) -> (Loader, TrainerConnection) {
     })
 }
 
+/// A loader that has played epochs 0 and 1, the second right behind the first, and the run of epoch
+/// 2 that it has begun ahead.
+fn ahead_of_two(daemon: &ScriptedDaemon) -> (Loader, TrainerConnection, u64) {
+    let (loader, mut peer) = scripted(daemon);
+    play_one(&loader, &mut peer, 0);
+    play_one(&loader, &mut peer, 1);
+    let (ahead, epoch) = peer.started_ahead();
+    assert_eq!(epoch, 2);
+    (loader, peer, ahead)
+}
+
 /// Comes for an epoch that was begun ahead, and has the daemon answer if its shards are the same.
 fn come(loader: &Loader, peer: &mut TrainerConnection, (run, epoch): (u64, u64), holds: bool) {
     loader.start(Begin::at(epoch, 0)).unwrap();
@@ -88,12 +99,7 @@ fn take_anew(loader: &Loader, peer: &mut TrainerConnection, ahead: u64) {
 #[test]
 fn epoch_is_asked_for_once_before_its_consumer_comes() {
     let daemon = ScriptedDaemon::new();
-    let (loader, mut peer) = scripted(&daemon);
-    play_one(&loader, &mut peer, 0);
-    play_one(&loader, &mut peer, 1);
-    // Epoch 1 followed epoch 0 at once, so epoch 2 is asked for by now.
-    let (ahead, epoch) = peer.started_ahead();
-    assert_eq!(epoch, 2);
+    let (loader, mut peer, ahead) = ahead_of_two(&daemon);
     give(&mut peer, ahead);
     eventually("it is ready", || loader.ready() == 2);
     come(&loader, &mut peer, (ahead, 2), true);
@@ -110,10 +116,7 @@ fn epoch_is_asked_for_once_before_its_consumer_comes() {
 #[test]
 fn epoch_whose_shards_were_replaced_is_begun_again() {
     let daemon = ScriptedDaemon::new();
-    let (loader, mut peer) = scripted(&daemon);
-    play_one(&loader, &mut peer, 0);
-    play_one(&loader, &mut peer, 1);
-    let (ahead, _) = peer.started_ahead();
+    let (loader, mut peer, ahead) = ahead_of_two(&daemon);
     give(&mut peer, ahead);
     eventually("it is ready", || loader.ready() == 2);
     come(&loader, &mut peer, (ahead, 2), false);
@@ -127,10 +130,7 @@ fn epoch_whose_shards_were_replaced_is_begun_again() {
 fn epoch_ahead_is_begun_again_at_another_daemon() {
     for asks in [true, false] {
         let daemon = ScriptedDaemon::new();
-        let (loader, mut peer) = scripted(&daemon);
-        play_one(&loader, &mut peer, 0);
-        play_one(&loader, &mut peer, 1);
-        let (ahead, _) = peer.started_ahead();
+        let (loader, mut peer, ahead) = ahead_of_two(&daemon);
         peer.batch(ahead, 0, 1);
         eventually("its batch is ready", || loader.ready() == 1);
         if asks {
@@ -149,14 +149,39 @@ fn epoch_ahead_is_begun_again_at_another_daemon() {
     }
 }
 
+/// It is asked of the next one, which then answers for it, too.
+#[test]
+fn epoch_is_begun_ahead_while_there_is_no_daemon() {
+    let daemon = ScriptedDaemon::new();
+    let (loader, mut peer) = scripted(&daemon);
+    play_one(&loader, &mut peer, 0);
+    loader.start(Begin::at(1, 0)).unwrap();
+    let (run, ..) = peer.started();
+    peer.batch(run, 0, 1);
+    let Next::Batch(batch) = next(&loader).unwrap() else { panic!("the epoch has no batch") };
+    drop(batch);
+    // Only now, or the next epoch would be asked of this daemon.
+    peer.say(&Reply::End(RunEnd { run, batches: 1, samples: 1, errors: Vec::new() }));
+    eventually("the end comes", || loader.ready() > 0);
+    drop(peer);
+    eventually("its daemon is lost", || loader.stats().daemon_pid.is_none());
+    assert!(matches!(next(&loader).unwrap(), Next::End(_)));
+    let mut peer = daemon.accept();
+    peer.register();
+    let (ahead, epoch) = peer.started_ahead();
+    assert_eq!(epoch, 2);
+    peer.slab(1, 1 << 16, 4);
+    give(&mut peer, ahead);
+    eventually("it is ready", || loader.ready() == 2);
+    come(&loader, &mut peer, (ahead, 2), true);
+    take(&loader, ahead);
+}
+
 /// An error from before the consumer came may be over when it comes.
 #[test]
 fn epoch_that_failed_ahead_is_begun_again() {
     let daemon = ScriptedDaemon::new();
-    let (loader, mut peer) = scripted(&daemon);
-    play_one(&loader, &mut peer, 0);
-    play_one(&loader, &mut peer, 1);
-    let (ahead, _) = peer.started_ahead();
+    let (loader, mut peer, ahead) = ahead_of_two(&daemon);
     peer.batch(ahead, 0, 1);
     let error = Error::new(ErrorKind::Unavailable, "the store is down");
     peer.say(&Reply::Failed { run: Some(ahead), error });
@@ -168,10 +193,7 @@ fn epoch_that_failed_ahead_is_begun_again() {
 #[test]
 fn nothing_follows_the_end_by_itself() {
     let daemon = ScriptedDaemon::new();
-    let (loader, mut peer) = scripted(&daemon);
-    play_one(&loader, &mut peer, 0);
-    play_one(&loader, &mut peer, 1);
-    let (ahead, _) = peer.started_ahead();
+    let (loader, mut peer, ahead) = ahead_of_two(&daemon);
     give(&mut peer, ahead);
     let mut asked = 0;
     let stop = || match loader.ready() {

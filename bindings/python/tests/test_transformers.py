@@ -236,19 +236,23 @@ distributed.destroy_process_group()
 """
 
 
+def told_by_ranks(code: str, arguments: list[list[str]]) -> list[str]:
+    """Run a process for each rank, and return what each prints."""
+    command = [sys.executable, "-W", "ignore", "-c", code + END_BEFORE_GLOO]
+    ranks = [
+        subprocess.Popen([*command, *of_rank], stdout=subprocess.PIPE, text=True)
+        for of_rank in arguments
+    ]
+    told = [rank.communicate()[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * len(ranks)
+    return told
+
+
 @pytest.mark.parametrize("case", ["shared", "own", "spread"])
 def test_ranks_on_two_nodes_save_once(case: str, bucket: Bucket, tmp_path: Path) -> None:
-    code, arguments = NODES + END_BEFORE_GLOO, [case, bucket.url, str(tmp_path / "nodes")]
-    nodes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", code, *arguments, str(rank), tmp_path / "meet"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    told = [json.loads(node.communicate()[0]) for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0]
+    given, meet = [case, bucket.url, str(tmp_path / "nodes")], str(tmp_path / "meet")
+    nodes = told_by_ranks(NODES, [[*given, str(rank), meet] for rank in range(2)])
+    told = [json.loads(node) for node in nodes]
     of_ranks = ["rng_state_0.pth", "rng_state_1.pth"][: 2 if case == "shared" else 1]
     names = None if case == "spread" else ["model.bin", *of_ranks]
     assert [brought for _, brought in told] == [names, names]
@@ -285,17 +289,9 @@ def test_one_rank_restores_each_folder(bucket: Bucket, tmp_path: Path) -> None:
     checkpoint.wait(f"{bucket.url}/checkpoint-7", "published", PATIENCE)
     # Two nodes with two ranks each, and a launcher that tells nothing of nodes.
     folders = [tmp_path / f"node-{rank // 2}" for rank in range(4)]
-    command = [sys.executable, "-W", "ignore", "-c", RESTORES + END_BEFORE_GLOO, bucket.url]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(folder), str(rank), str(tmp_path / "meet")],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank, folder in enumerate(folders)
-    ]
-    told = [rank.communicate()[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * 4
+    meet = str(tmp_path / "meet")
+    of_ranks = [[bucket.url, str(folder), str(rank), meet] for rank, folder in enumerate(folders)]
+    told = told_by_ranks(RESTORES, of_ranks)
     assert told == ["restored\n", "", "restored\n", ""]
     for folder in folders[::2]:
         assert [path.name for path in folder.iterdir()] == ["checkpoint-7"]

@@ -12,8 +12,8 @@ use std::time::Duration;
 use forebay_error::{ErrorKind, Result};
 use forebay_source::{Limits, Options, Sources};
 use forebay_store::{
-    Class, Condition, DiskConfig, Encryption, FRAME_BYTES, KeepFree, LocalFiles, Shard, Store,
-    StoreConfig, TierConfig, Urgency,
+    Class, Condition, DiskConfig, Encryption, FRAME_BYTES, Shard, Store, StoreConfig, TierConfig,
+    Urgency,
 };
 use forebay_testkit::InMemory;
 use forebay_uring::{Arena, Engine, EngineConfig, GRANULE, LentRegion, Region};
@@ -73,13 +73,8 @@ impl Bench {
             capacity: 1 << 28,
             watermarks: None,
             disk: Some(DiskConfig {
-                path,
-                keep_free: KeepFree::Bytes(0),
-                writes_per_day: None,
-                engine: engine.clone(),
-                files: Arc::new(LocalFiles),
-                require_mount: false,
                 encryption: encryption.cloned(),
+                ..DiskConfig::at(path, engine.clone())
             }),
         };
         // The second one is there so that the store opens without the first.

@@ -159,8 +159,11 @@ impl Connection {
     /// Says that the consumer of a run that was started ahead has come.
     ///
     /// # Errors
-    /// As [`Connection::send`].
+    /// As [`Connection::play_ahead`].
     pub(crate) fn confirm(&self, run: u64) -> Result<()> {
+        if self.protocol < PROTOCOL_POSITIONS {
+            return Err(self.is_older("confirms no run"));
+        }
         self.send(&Request::Confirm { run })
     }
 

@@ -106,9 +106,10 @@ pub(crate) enum Rest {
 
 impl Wanted {
     /// Asks for what is left, if anything is.
-    fn ask(&mut self, connection: &Connection) -> Result<()> {
+    fn ask(&self, connection: &Connection) -> Result<()> {
         match &self.rest {
             None => Ok(()),
+            Some(Rest::Play(begin)) if self.is_ahead => connection.play_ahead(self.run, *begin),
             Some(Rest::Play(begin)) => connection.play(self.run, *begin),
             Some(Rest::Pick(samples, located)) => {
                 connection.locate(located)?;
@@ -218,7 +219,7 @@ impl Session {
     /// # Errors
     /// `Invalid` if the daemon's release knows no such run.
     pub(crate) fn start(&self, run: u64, rest: Rest) -> Result<()> {
-        self.begin(run, rest, Wanted::ask)
+        self.begin(run, rest, false)
     }
 
     /// Starts a run whose consumer has not come yet.
@@ -226,24 +227,16 @@ impl Session {
     /// # Errors
     /// As [`Session::start`].
     pub(crate) fn start_ahead(&self, run: u64, begin: Begin) -> Result<()> {
-        self.begin(run, Rest::Play(begin), |wanted, connection| {
-            wanted.is_ahead = true;
-            connection.play_ahead(run, begin)
-        })
+        self.begin(run, Rest::Play(begin), true)
     }
 
-    fn begin(
-        &self,
-        run: u64,
-        rest: Rest,
-        ask: impl FnOnce(&mut Wanted, &Connection) -> Result<()>,
-    ) -> Result<()> {
+    fn begin(&self, run: u64, rest: Rest, is_ahead: bool) -> Result<()> {
         let mut wanted = self.shared.wanted();
         (wanted.run, wanted.rest) = (run, Some(rest));
-        (wanted.has_failed, wanted.is_ahead) = (false, false);
+        (wanted.has_failed, wanted.is_ahead) = (false, is_ahead);
         wanted.question = Question::None;
-        let connection = wanted.connection.clone();
-        match connection.map(|connection| ask(&mut wanted, &connection)) {
+        let asked = wanted.connection.as_ref().map(|connection| wanted.ask(connection));
+        match asked {
             Some(Err(error)) if error.kind() == ErrorKind::Invalid => Err(error),
             // If the daemon is gone, the receiving thread starts the run on the next one.
             _ => Ok(()),

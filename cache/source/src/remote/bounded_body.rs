@@ -13,13 +13,22 @@ use object_store::client::{HttpError, HttpErrorKind, HttpResponse, HttpResponseB
 /// Bytes of a whole reply, at most. The longest valid one is a page of a listing: a thousand keys
 /// of 1,024 bytes, each byte escaped to six characters at most, beside half a KiB of dates and tags
 /// for each.
-pub(super) const REPLY_BYTES: usize = 16 << 20;
+const REPLY_BYTES: usize = 16 << 20;
 
 /// Bytes of an error document that are read: stores send some hundreds, proxies a page.
 const ERROR_BYTES: usize = 256 << 10;
 
+/// Returns the reply with a limit on its body, unless that is an object, which is read as a stream.
+pub(super) fn bounded(reply: HttpResponse, is_object: bool) -> HttpResponse {
+    match reply.status().is_success() {
+        false => cut(reply),
+        true if is_object => reply,
+        true => whole(reply),
+    }
+}
+
 /// Returns the reply with an error in place of what exceeds [`REPLY_BYTES`].
-pub(super) fn whole(reply: HttpResponse) -> HttpResponse {
+fn whole(reply: HttpResponse) -> HttpResponse {
     let (head, body) = reply.into_parts();
     let body = Limited::new(body, REPLY_BYTES).map_err(|error| match error.downcast() {
         Ok(own) => *own,
@@ -34,7 +43,7 @@ pub(super) fn whole(reply: HttpResponse) -> HttpResponse {
 }
 
 /// Returns the reply with the first [`ERROR_BYTES`] of its body.
-pub(super) fn cut(reply: HttpResponse) -> HttpResponse {
+fn cut(reply: HttpResponse) -> HttpResponse {
     let (head, body) = reply.into_parts();
     HttpResponse::from_parts(head, HttpResponseBody::new(Cut { body, left: ERROR_BYTES }))
 }

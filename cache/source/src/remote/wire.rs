@@ -351,7 +351,7 @@ fn cannot_start(error: &reqwest::Error) -> Error {
 
 /// Takes out of a listing's page what object_store would refuse the page for.
 async fn without_odd_keys(page: HttpResponse) -> Result<HttpResponse, HttpError> {
-    let (head, body) = bounded_body::whole(page).into_parts();
+    let (head, body) = page.into_parts();
     let bytes = body.bytes().await?;
     let text = String::from_utf8_lossy(&bytes);
     let (kept, odd) = listing_page::without_odd(&text);
@@ -420,8 +420,9 @@ impl HttpService for Counted {
         }
         self.tally.requests.fetch_add(1, Ordering::Relaxed);
         let asked = request.headers().get("range").and_then(range_of);
-        let reads = request.method() == Method::GET;
         let lists = request.uri().query().is_some_and(listing_page::is_asked_for);
+        // Only objects are read as a stream.
+        let reads = request.method() == Method::GET && !lists;
         let mut response = self.client.execute(request).await;
         let failed = match &mut response {
             Ok(response) => {
@@ -434,15 +435,11 @@ impl HttpService for Counted {
             Err(_) => true,
         };
         self.tally.failed.fetch_add(u64::from(failed), Ordering::Relaxed);
-        match response {
-            Ok(page) if lists && page.status().is_success() => without_odd_keys(page).await,
-            Ok(refused) if matches!(refused.status().as_u16(), 301 | 307 | 400) => {
-                with_region_noted(bounded_body::cut(refused)).await
-            }
-            Ok(refused) if !refused.status().is_success() => Ok(bounded_body::cut(refused)),
-            // Only objects are read as a stream.
-            Ok(answer) if !reads => Ok(bounded_body::whole(answer)),
-            response => response,
+        let reply = bounded_body::bounded(response?, reads);
+        match reply.status().as_u16() {
+            200..=299 if lists => without_odd_keys(reply).await,
+            301 | 307 | 400 => with_region_noted(reply).await,
+            _ => Ok(reply),
         }
     }
 }

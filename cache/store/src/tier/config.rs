@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::encryption::Encryption;
-use crate::files::Files;
+use crate::files::{Files, LocalFiles};
 
 /// Class of storage, fastest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
@@ -66,6 +66,22 @@ pub struct DiskConfig {
     pub require_mount: bool,
     /// Encryption of the files; none: they lie there as they are.
     pub encryption: Option<Encryption>,
+}
+
+impl DiskConfig {
+    /// Returns a directory that may fill its disk, with nothing else asked of it.
+    #[must_use]
+    pub fn at(path: PathBuf, engine: Engine) -> Self {
+        Self {
+            path,
+            keep_free: KeepFree::Bytes(0),
+            writes_per_day: None,
+            engine,
+            files: Arc::new(LocalFiles),
+            require_mount: false,
+            encryption: None,
+        }
+    }
 }
 
 /// Part of a file system left to others.

@@ -5,15 +5,13 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::{Index, Origin, Sidecar};
 use forebay_source::{Limits, Sources};
 use forebay_store::{
-    Class, DiskConfig, FRAME_BYTES, Files, KeepFree, LocalFiles, ShardName, Store, StoreConfig,
-    TierConfig,
+    Class, DiskConfig, FRAME_BYTES, Files, LocalFiles, ShardName, Store, StoreConfig, TierConfig,
 };
 use forebay_uring::{Arena, Engine, EngineConfig, Region};
 use indicatif::ProgressBar;
@@ -80,15 +78,7 @@ async fn open(cache: &Path, reader: Vec<OsString>) -> Result<Store> {
     let engine = Engine::start(engine)?;
     let frames = Region::create("frames", FRAME_BYTES)?;
     engine.attach(&frames).await?;
-    let disk = DiskConfig {
-        path: cache.to_owned(),
-        keep_free: KeepFree::Bytes(0),
-        writes_per_day: None,
-        engine,
-        files: Arc::new(LocalFiles),
-        require_mount: false,
-        encryption: None,
-    };
+    let disk = DiskConfig::at(cache.to_owned(), engine);
     let (name, class) = ("scale".to_owned(), Class::Nvme);
     let tier = TierConfig { name, class, capacity, watermarks: None, disk: Some(disk) };
     let config = StoreConfig {

@@ -1,20 +1,19 @@
 use std::future::pending;
-use std::path::PathBuf;
+use std::path::Path;
 
 use forebay_source::{Limits, Options, Sources};
 use forebay_testkit::InMemory;
 use forebay_uring::{Arena, Engine, EngineConfig, Region};
 
 use super::*;
-use crate::files::LocalFiles;
 use crate::sizes::FRAME_BYTES;
 use crate::store::opening::Opened;
-use crate::{DiskConfig, KeepFree, StoreConfig, TierConfig};
+use crate::{DiskConfig, StoreConfig, TierConfig};
 
 const URL: &str = "memory://private/0.tar";
 
 /// A store of two disks with one shard, and the shard's names on each.
-async fn with_a_shard(folder: &std::path::Path) -> (Store, ShardName, [ShardName; 2]) {
+async fn with_a_shard(folder: &Path) -> (Store, ShardName, [ShardName; 2]) {
     let mut archive = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
     header.set_size(5);
@@ -26,15 +25,7 @@ async fn with_a_shard(folder: &std::path::Path) -> (Store, ShardName, [ShardName
         class: Class::Nvme,
         capacity: 1 << 28,
         watermarks: None,
-        disk: Some(DiskConfig {
-            path: PathBuf::from(folder).join(name),
-            keep_free: KeepFree::Bytes(0),
-            writes_per_day: None,
-            engine: engine.clone(),
-            files: Arc::new(LocalFiles),
-            require_mount: false,
-            encryption: None,
-        }),
+        disk: Some(DiskConfig::at(folder.join(name), engine.clone())),
     };
     let config = StoreConfig {
         tiers: vec![tier("a"), tier("b")],
