@@ -107,6 +107,13 @@ pub(super) struct Arguments {
     /// in a folder.
     #[arg(long)]
     sort: bool,
+    /// Add an index to each JPEG, by which Forebay decodes random crops with a fifth less work.
+    ///
+    /// Photos grow by about 3 %. Pixels stay the same, and other software skips the index. Photos
+    /// are the fields jpg, jpeg and jpe; progressive ones, those in CMYK and those with restart
+    /// intervals stay as they are.
+    #[arg(long)]
+    jpeg_index: bool,
     /// Path of the manifest. Unset: beside the shards, `out.json` for `out-{:06d}.tar`.
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
@@ -125,7 +132,7 @@ pub(super) struct Arguments {
 const EXAMPLES: &str = "\
 Examples:
   forebay pack photos/ -o 'train/photos-{:06d}.tar' --bytes 1GB
-  forebay pack imagenet/train/ -o 'train-{:06d}.tar' --classes --shuffle
+  forebay pack imagenet/train/ -o 'train-{:06d}.tar' --classes --shuffle --jpeg-index
   forebay pack 'food101/data/train-*.parquet' -o 'train-{:06d}.tar'
   forebay pack mds/train/ -o 'train-{:06d}.tar' --field image=jpg --field label=cls
   forebay pack train.csv --root photos/ -o 'train-{:06d}.tar' --shuffle
@@ -148,6 +155,9 @@ struct Document<'a> {
     bytes: u64,
     /// Shards that were there already.
     kept: usize,
+    /// Photos that get an index, and the bytes of the indexes.
+    indexed_photos: u64,
+    index_bytes: u64,
     shards: Vec<Shard<'a>>,
     /// The member index, if one was written.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -192,6 +202,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         limits: limits(arguments),
         shuffle: arguments.shuffle.then_some(arguments.seed),
         manifest: arguments.manifest.clone(),
+        jpeg_index: arguments.jpeg_index,
         threads: arguments.jobs.unwrap_or_else(cores),
     };
     let spinner = ProgressBar::new_spinner().with_message("reading the input");
@@ -320,6 +331,7 @@ fn tell(
 ) -> Result<()> {
     let (manifest, bytes) = (plan.manifest(), plan.bytes());
     let samples = manifest.samples();
+    let (indexed_photos, index_bytes) = plan.indexes();
     if arguments.answer.json {
         return print_json(&Document {
             dry_run: arguments.dry_run,
@@ -329,6 +341,8 @@ fn tell(
             samples,
             bytes,
             kept,
+            indexed_photos,
+            index_bytes,
             shards: plan.shards().map(Shard::from).collect(),
             members,
         });
@@ -343,6 +357,10 @@ fn tell(
     if let Some(path) = plan.classes_path() {
         let count: usize = plan.classes().values().map(Vec::len).sum();
         print(&format!("{}: the names of {count} classes", path.display()))?;
+    }
+    if arguments.jpeg_index {
+        let verb = if arguments.dry_run { "would get" } else { "have" };
+        print(&format!("{indexed_photos} photos {verb} an index: {}", size(index_bytes)))?;
     }
     let (path, shards) = (plan.manifest_path().display(), manifest.shards().len());
     print(&format!("{path}: {shards} shards, {samples} samples, {}{would}{kept}", size(bytes)))?;

@@ -15,6 +15,8 @@ import pytest
 
 import forebay
 from conftest import npy, pixels, png, sample
+from forebay import _native
+from forebay._launch import command
 
 
 def test_every_kind_of_field_has_its_type_shape_and_values(make):
@@ -233,6 +235,30 @@ def test_webp_and_rotated_photos_equal_those_of_pillow(make, shard_of):
             if exif:
                 shown = PIL.ImageOps.exif_transpose(shown)
             assert (numpy.asarray(shown.convert("RGB")) == found).all()
+
+
+PACKED = ("plain", "indexed")
+
+
+@pytest.mark.parametrize("quality", ["exact", "fast"])
+def test_index_of_photos_changes_no_pixel(make, tmp_path, quality):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number in range(12):
+        kind = {"progressive": True} if number == 5 else {"quality": 70 + number}
+        (photos / f"{number:02}.jpg").write_bytes(photo(format="JPEG", **kind))
+    plain, indexed = (str(tmp_path / name / "out-{:06d}.tar") for name in PACKED)
+    packed = ["pack", str(photos), "--samples", "6", "-o"]
+    for more in ([plain], [indexed, "--jpeg-index"]):
+        assert _native.main([*packed, *more], command()) == 0
+    image = forebay.Image("jpg", size=16, crop="random", flip=True, views=2, quality=quality)
+    options = {"fields": {"image": image}, "seed": 3}
+    shards = [sorted((tmp_path / name).glob("*.tar")) for name in PACKED]
+    one, two = (make([str(path) for path in paths], **options) for paths in shards)
+    for a, b in zip(one, two, strict=True):
+        assert (a["image"] == b["image"]).all()
+    counts = [sum(path.read_bytes().count(b"FOREBAY\0") for path in paths) for paths in shards]
+    assert counts == [0, 11]
 
 
 def test_fast_images_are_close_to_exact_ones(make, shard_of):

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `folder`, `list`, `mds`, `table`, `tars` | which samples are there, and where do their bytes lie? |
 //! | `columns` | which field does a column of a table become? |
+//! | `photos` | which photos get an index, and how long is it? |
 //! | `balance` | where does one shard end and the next begin? |
 //! | `plan` | which sample goes into which shard, and is it the plan of last time? |
 //! | `record` | whose are the shards that lie there? |
@@ -22,6 +23,7 @@ mod mds;
 mod origin;
 mod parallel;
 mod pattern;
+mod photos;
 mod plan;
 mod record;
 mod sample;

@@ -44,6 +44,7 @@ fn packing(input: Input, folder: &Path) -> Packing {
         limits: Limits { samples: 2, bytes: u64::MAX },
         shuffle: None,
         manifest: None,
+        jpeg_index: false,
         threads: NonZero::new(3).unwrap(),
     }
 }
@@ -118,6 +119,34 @@ fn parquet_rows_keep_values_and_names_of_classes() {
     let classes = fs::read(place.path().join("out/o.classes.json")).unwrap();
     let classes: Value = serde_json::from_slice(&classes).unwrap();
     assert_eq!(classes, json!({"cls": ["ant", "bee", "cat"]}));
+}
+
+/// Tables and MDS are packed with an index, and equal what is packed without and repacked with it.
+#[test]
+fn photos_of_tables_get_an_index() {
+    for input in [of_tables(Columns::default()), mds(&foreign("mds"))] {
+        let place = TempDir::new().unwrap();
+        let with = Packing { jpeg_index: true, ..packing(input.clone(), place.path()) };
+        let plan = with.plan().unwrap();
+        assert!(plan.indexes().0 > 0, "there are photos");
+        plan.pack(&|_| {}).unwrap();
+        let plain = TempDir::new().unwrap();
+        pack(input, plain.path());
+        let (with, plain) = (packed(place.path()), packed(plain.path()));
+        assert_eq!(with.len(), plain.len());
+        let mut count = 0;
+        for ((key, fields), (plain_key, plain_fields)) in with.iter().zip(&plain) {
+            assert_eq!(key, plain_key);
+            assert!(fields.keys().eq(plain_fields.keys()));
+            for (name, bytes) in fields {
+                let mut expected = Vec::new();
+                let added = forebay_jpeg::add_index(&plain_fields[name], &mut expected);
+                assert!(*bytes == expected, "{key}.{name}");
+                count += u64::from(added > 0);
+            }
+        }
+        assert_eq!(count, plan.indexes().0);
+    }
 }
 
 #[test]

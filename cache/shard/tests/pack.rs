@@ -62,6 +62,7 @@ impl Place {
             limits: Limits { samples: 3, bytes: u64::MAX },
             shuffle: None,
             manifest: None,
+            jpeg_index: false,
             threads: NonZero::<usize>::MIN,
         }
     }
@@ -845,4 +846,90 @@ fn small_compressed_tar_is_rejected_naming_its_format() {
     let small = place.put("small.tar.gz", b"\x1f\x8b\x08\0\0\0\0\0\0\x03");
     let error = refusal(&place.tars("o", &[&small], false));
     assert_eq!((error.kind(), error.place("format")), (ErrorKind::Invalid, Some("gzip")));
+}
+
+/// Returns a JPEG of the decoder's fixtures.
+fn photo(name: &str) -> Vec<u8> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../loader/decode/tests/data");
+    fs::read(folder.join(name)).unwrap()
+}
+
+#[test]
+fn photos_get_an_index_of_the_planned_length() {
+    let place = Place::new();
+    for (number, ending) in ["jpg", "JPEG", "seg.jpg"].into_iter().enumerate() {
+        place.put(&format!("{number}.{ending}"), photo("wide-420.jpg"));
+        place.put(&format!("{number}.cls"), number.to_string());
+    }
+    for (number, name) in ["wide-progressive.jpg", "wide-restarts.jpg"].into_iter().enumerate() {
+        place.put(&format!("other-{number}.jpg"), photo(name));
+    }
+    // A header longer than what is read at first, and files that are no photos.
+    let long = [&photo("tall-444.jpg")[..2], &[0xff, 0xe1, 0xff, 0xff], &vec![0; 65_533]].concat();
+    place.put("p-long.jpg", [&long, &photo("tall-444.jpg")[2..]].concat());
+    place.put("q.jpg", b"no photo");
+    place.put("r.bin", photo("wide-420.jpg"));
+
+    let plain = place.packing("plain");
+    let packing = Packing { jpeg_index: true, ..place.packing("o") };
+    pack(&plain);
+    let plan = packing.plan().unwrap();
+    let (count, bytes) = plan.indexes();
+    assert_eq!(count, 4);
+    assert_eq!(plan.pack(&|_| {}).unwrap(), 0);
+    for shard in plan.shards() {
+        assert_eq!(fs::metadata(&shard.path).unwrap().len(), shard.bytes);
+    }
+
+    let (mut indexed, mut added) = (0, 0);
+    let (with, without) = (place.samples("o"), place.samples("plain"));
+    assert_eq!(with.len(), without.len());
+    for ((key, fields), (plain_key, plain_fields)) in with.iter().zip(&without) {
+        assert_eq!(key, plain_key);
+        for ((name, bytes), (plain_name, plain)) in fields.iter().zip(plain_fields) {
+            assert_eq!(name, plain_name);
+            let mut expected = Vec::new();
+            match name.as_str() {
+                "bin" => expected.extend_from_slice(plain),
+                _ => added += forebay_jpeg::add_index(plain, &mut expected) as u64,
+            }
+            assert!(*bytes == expected, "{key}.{name}");
+            indexed += u64::from(forebay_jpeg::Indexed::open(bytes).is_some());
+        }
+    }
+    assert_eq!((indexed, added), (count, bytes));
+}
+
+#[test]
+fn repacking_adds_an_index_once_and_keeps_it() {
+    let place = Place::new();
+    for number in 0..5 {
+        place.put(&format!("{number}.jpg"), photo("wide-420.jpg"));
+    }
+    pack(&place.packing("plain"));
+    pack(&Packing { jpeg_index: true, ..place.packing("files") });
+    let shards = |out: &str| [0, 1].map(|n| place.path(&format!("{out}/o-{n:03}.tar")));
+    let again = |out: &str, from: &str, jpeg_index: bool| {
+        let [first, second] = shards(from);
+        let packing = Packing { jpeg_index, ..place.tars(out, &[&first, &second], false) };
+        let planned = packing.plan().unwrap().indexes().0;
+        pack(&packing);
+        planned
+    };
+    assert_eq!(again("tars", "plain", true), 5);
+    assert_eq!(again("twice", "tars", true), 0, "they have one");
+    assert_eq!(again("kept", "tars", false), 0);
+    for out in ["tars", "twice", "kept"] {
+        assert!(place.samples(out) == place.samples("files"), "{out}");
+    }
+}
+
+#[test]
+fn index_is_part_of_the_plan() {
+    let place = Place::new();
+    place.put("a.jpg", photo("wide-420.jpg"));
+    let packing = place.packing("o");
+    pack(&packing);
+    let with = Packing { jpeg_index: true, ..packing };
+    assert_eq!(refusal(&with).kind(), ErrorKind::Invalid, "shards without it lie there");
 }

@@ -99,6 +99,7 @@ pub(super) fn shards(
         shuffle: None,
         // It names them where they are now, which is not for long.
         manifest: Some(packed.with_extension("json")),
+        jpeg_index: true,
         threads: cores(),
     };
     let plan = packing.plan()?;

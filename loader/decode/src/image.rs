@@ -314,6 +314,7 @@ impl Scratch {
         if self.deep.values.capacity() * size_of::<u16>() > SCRATCH_KEPT_MAX {
             self.deep = Deep::default();
         }
+        self.jpeg.trim(SCRATCH_KEPT_MAX);
         self.resize.trim(SCRATCH_KEPT_MAX);
     }
 }

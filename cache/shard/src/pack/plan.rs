@@ -17,7 +17,7 @@ use super::columns::Columns;
 use super::origin::Origin;
 use super::pattern::Pattern;
 use super::sample::{Content, Sample};
-use super::{folder, list, mds, table, tars};
+use super::{folder, list, mds, photos, table, tars};
 use crate::expand::{Commands, expand_list};
 use crate::manifest::{Manifest, ManifestShard};
 
@@ -74,6 +74,8 @@ pub struct Packing {
     pub shuffle: Option<u64>,
     /// Path of the manifest; `None`: beside the shards, `out.json` for those above.
     pub manifest: Option<PathBuf>,
+    /// True if photos get an index of their scan, by which crops are decoded faster.
+    pub jpeg_index: bool,
     /// Number of threads.
     pub threads: NonZero<usize>,
 }
@@ -109,7 +111,8 @@ pub struct Plan {
 }
 
 impl Packing {
-    /// Looks at everything that is to be packed, and decides what goes where. Payload is not read.
+    /// Looks at everything that is to be packed, and decides what goes where. Of the payload, at
+    /// most the headers of photos are read.
     ///
     /// # Errors
     /// `Invalid` where a pattern, a name or a limit makes no sense, or a key comes twice;
@@ -122,6 +125,9 @@ impl Packing {
             return Err(Error::new(ErrorKind::NotFound, "there are no samples to pack"));
         }
         self.refuse_a_key_twice(&samples, &origins)?;
+        if self.jpeg_index {
+            photos::plan_indexes(&mut samples, &origins, self.threads)?;
+        }
         if let Some(seed) = self.shuffle {
             if !columns.is_empty() {
                 let what = "the rows of Parquet files are packed in their order";
@@ -175,7 +181,8 @@ impl Packing {
                 (gathered.origins, gathered.samples) = mds::samples(path, columns)?;
             }
             Input::Tables { paths, columns } => {
-                let (origins, samples, tables) = table::samples(paths, columns, self.threads)?;
+                let (origins, samples, tables) =
+                    table::samples(paths, columns, self.jpeg_index, self.threads)?;
                 gathered.classes = tables.classes;
                 (gathered.origins, gathered.samples) = (origins, samples);
                 gathered.columns = tables.columns;
@@ -270,6 +277,14 @@ impl Plan {
     #[must_use]
     pub fn classes_path(&self) -> Option<PathBuf> {
         (!self.classes.is_empty()).then(|| classes_path(&self.manifest_path))
+    }
+
+    /// Returns the number of photos that get an index, and the bytes of those.
+    #[must_use]
+    pub fn indexes(&self) -> (u64, u64) {
+        let fields = self.samples.iter().flat_map(Sample::fields);
+        let indexes = fields.map(|field| field.index_bytes).filter(|bytes| *bytes > 0);
+        indexes.fold((0, 0), |(count, all), bytes| (count + 1, all + bytes))
     }
 
     /// Bytes of all shards.
@@ -388,6 +403,9 @@ fn hash(
         for field in samples[held.clone()].iter().flat_map(Sample::fields) {
             put(field.name.as_bytes());
             put(&field.len.to_le_bytes());
+            if field.index_bytes > 0 {
+                put(&field.index_bytes.to_le_bytes());
+            }
             match &field.content {
                 Content::File(_, stamp) => put(&stamp.bytes()),
                 Content::Text(text) => put(text.as_bytes()),

@@ -51,8 +51,19 @@ impl Stamp {
 pub(super) struct Field {
     /// The member's name: key, dot, and the field's name.
     pub(super) name: Box<str>,
+    /// Bytes of the member, an index included.
     pub(super) len: u64,
     pub(super) content: Content,
+    /// Bytes of the index that a photo gets; 0 if it gets none.
+    pub(super) index_bytes: u64,
+}
+
+impl Field {
+    /// Plans an index of so many bytes.
+    pub(super) fn add_index(&mut self, bytes: u64) {
+        self.len += bytes;
+        self.index_bytes += bytes;
+    }
 }
 
 /// A future sample; it has at least one field.
@@ -92,7 +103,7 @@ impl Sample {
                     .advise("use keys without '..' and without a slash in front"));
             }
             names.push(field);
-            fields.push(Field { name: name.into(), len, content });
+            fields.push(Field { name: name.into(), len, content, index_bytes: 0 });
         }
         if fields.is_empty() {
             return Err(invalid("a sample has no field", key));
@@ -121,6 +132,10 @@ impl Sample {
 
     pub(super) fn fields(&self) -> &[Field] {
         &self.0
+    }
+
+    pub(super) fn fields_mut(&mut self) -> &mut [Field] {
+        &mut self.0
     }
 
     /// Returns its length in a tar, with headers and padding.

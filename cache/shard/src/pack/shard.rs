@@ -61,6 +61,7 @@ pub(super) fn write(
         stop,
         to,
         buffer: vec![0; BUFFER_BYTES],
+        photo: None,
         open: None,
         table: None,
     };
@@ -88,6 +89,8 @@ struct Writing<'a> {
     stop: &'a Stop,
     to: BufWriter<File>,
     buffer: Vec<u8>,
+    /// Photo that is read whole, as it gets an index.
+    photo: Option<Vec<u8>>,
     /// The file that was read last.
     open: Option<(u32, File)>,
     /// Place in the table that was read last.
@@ -96,27 +99,43 @@ struct Writing<'a> {
 
 impl Writing<'_> {
     fn field(&mut self, shard: &Path, field: &Field) -> Result<()> {
-        let Field { name, len, content } = field;
+        let Field { name, len, content, index_bytes } = field;
         let begun = archive::begin(&mut self.to, name, *len);
         begun.doing("write the shard").map_err(at(shard))?;
-        match content {
-            Content::Text(text) => self.copy(shard, *len, text.as_bytes())?,
-            Content::File(path, stamp) => {
-                let from = open_unchanged(path, *len, *stamp);
-                let copied = from.and_then(|file| self.copy(shard, *len, file));
-                copied.map_err(at(path))?;
+        if *index_bytes > 0 {
+            self.photo = Some(Vec::new());
+        }
+        self.content(shard, len - index_bytes, content)?;
+        if let Some(photo) = self.photo.take() {
+            let mut with = Vec::with_capacity(*len as usize);
+            forebay_jpeg::add_index(&photo, &mut with);
+            // The plan read the header of this very file.
+            if with.len() as u64 != *len {
+                return Err(changed().at("key", name));
             }
-            Content::Piece { file, offset } => self.section(shard, *len, *file, *offset)?,
-            Content::Headed { head, file, offset } => {
-                let head_len = head.len() as u64;
-                self.copy(shard, head_len, &head[..])?;
-                self.section(shard, len - head_len, *file, *offset)?;
-            }
-            Content::Cell { file, row, column } => self.cell(shard, *len, *file, *row, *column)?,
+            self.to.write_all(&with).doing("write the shard").map_err(at(shard))?;
+            (self.progress)(*index_bytes);
         }
         archive::pad(&mut self.to, *len).doing("write the shard").map_err(at(shard))?;
         (self.progress)(archive::member_bytes(name, *len) - len);
         Ok(())
+    }
+
+    fn content(&mut self, shard: &Path, len: u64, content: &Content) -> Result<()> {
+        match content {
+            Content::Text(text) => self.copy(shard, len, text.as_bytes()),
+            Content::File(path, stamp) => {
+                let from = open_unchanged(path, len, *stamp);
+                from.and_then(|file| self.copy(shard, len, file)).map_err(at(path))
+            }
+            Content::Piece { file, offset } => self.section(shard, len, *file, *offset),
+            Content::Headed { head, file, offset } => {
+                let head_len = head.len() as u64;
+                self.copy(shard, head_len, &head[..])?;
+                self.section(shard, len - head_len, *file, *offset)
+            }
+            Content::Cell { file, row, column } => self.cell(shard, len, *file, *row, *column),
+        }
     }
 
     /// Copies a part of an input.
@@ -163,8 +182,11 @@ impl Writing<'_> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 read => read.doing("read a file")?,
             };
-            let written = self.to.write_all(&self.buffer[..got]);
-            written.doing("write the shard").map_err(at(shard))?;
+            let piece = &self.buffer[..got];
+            match &mut self.photo {
+                Some(photo) => photo.extend_from_slice(piece),
+                None => self.to.write_all(piece).doing("write the shard").map_err(at(shard))?,
+            }
             missing -= got as u64;
             (self.progress)(got as u64);
         }

@@ -24,6 +24,7 @@ use self::cell::{Cell, class_of};
 use super::columns::{Class, Columns, Name, numbered_key};
 use super::origin::{Origin, numbered};
 use super::parallel::each;
+use super::photos::added_bytes;
 use super::sample::{Content, Sample};
 
 pub(super) use self::cursor::Cursor;
@@ -51,7 +52,7 @@ pub fn is_table(path: &Path) -> Result<bool> {
     Ok(features(&meta).is_some() || nested())
 }
 
-/// Every row of `paths`, in their order.
+/// Every row of `paths`, in their order; with `jpeg_index`, an index is planned for photos.
 ///
 /// # Errors
 /// `Invalid` for files that differ in their columns, and for cells that cannot become fields;
@@ -59,6 +60,7 @@ pub fn is_table(path: &Path) -> Result<bool> {
 pub(super) fn samples(
     paths: &[PathBuf],
     columns: &Columns,
+    jpeg_index: bool,
     threads: NonZero<usize>,
 ) -> Result<(Vec<Origin>, Vec<Sample>, Tables)> {
     let mut origins = Vec::new();
@@ -70,7 +72,7 @@ pub(super) fn samples(
         let meta = metadata(path).map_err(at)?;
         let rows = u64::try_from(meta.file_metadata().num_rows()).unwrap_or(0);
         starts.push(starts.last().copied().unwrap_or(0) + rows);
-        let own = Layout::of(&meta, columns).map_err(at)?;
+        let own = Layout::of(&meta, columns, jpeg_index).map_err(at)?;
         if *layout.get_or_insert_with(|| own.clone()) != own {
             let what = "a file has other columns than the first";
             return Err(at(Error::new(ErrorKind::Invalid, what)));
@@ -96,10 +98,12 @@ struct Layout {
     names: Vec<Option<Name>>,
     /// Names of classes by column.
     labels: HashMap<String, Vec<String>>,
+    /// True if photos get an index.
+    jpeg_index: bool,
 }
 
 impl Layout {
-    fn of(meta: &ParquetMetaData, options: &Columns) -> Result<Self> {
+    fn of(meta: &ParquetMetaData, options: &Columns, jpeg_index: bool) -> Result<Self> {
         let known: Vec<String> = fields(meta).iter().map(|field| field.name().to_owned()).collect();
         options.check(&known)?;
         let is_key = |name: &str| options.key.as_deref() == Some(name);
@@ -117,7 +121,7 @@ impl Layout {
         let mut chosen = Name::of(&classes, options).into_iter();
         let names =
             columns.iter().map(|name| if is_key(name) { None } else { chosen.next() }).collect();
-        Ok(Self { columns, names, labels: labels(meta) })
+        Ok(Self { columns, names, labels: labels(meta), jpeg_index })
     }
 
     /// The samples of one file.
@@ -146,6 +150,7 @@ impl Layout {
         let mut key = None;
         let mut names = Vec::with_capacity(self.columns.len());
         let mut contents = Vec::with_capacity(self.columns.len());
+        let mut indexes = Vec::with_capacity(self.columns.len());
         for (at, (column, name)) in self.columns.iter().zip(&self.names).enumerate() {
             let cell = cursor.cell(at).map_err(|error| error.at("column", column))?;
             match (name, cell) {
@@ -154,7 +159,9 @@ impl Layout {
                 }
                 (Some(_), None) => {}
                 (Some(name), Some(cell)) => {
-                    names.push(name.field(cell.ending).into_owned());
+                    let name = name.field(cell.ending).into_owned();
+                    indexes.push(if self.jpeg_index { added_bytes(&name, &cell.bytes) } else { 0 });
+                    names.push(name);
                     let content = Content::Cell { file, row, column: at as u32 };
                     contents.push((cell.bytes.len() as u64, content));
                 }
@@ -163,7 +170,10 @@ impl Layout {
         let key = key.unwrap_or_else(|| numbered_key(number));
         let parts = names.iter().zip(contents);
         let parts = parts.map(|(name, (len, content))| (name.as_str(), len, content));
-        Sample::new(&key, parts)
+        let mut sample = Sample::new(&key, parts)?;
+        let fields = sample.fields_mut().iter_mut().zip(indexes);
+        fields.for_each(|(field, bytes)| field.add_index(bytes));
+        Ok(sample)
     }
 
     /// Names of classes by field.

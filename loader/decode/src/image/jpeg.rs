@@ -2,6 +2,7 @@
 //! DCT, smooth chroma upsampling), as in Pillow and torchvision.
 
 use forebay_error::{Error, Result};
+use forebay_jpeg::Indexed;
 
 use super::turbo::{Decompressor, Format, Header};
 use super::{CHANNELS, Pixels, Wanted};
@@ -25,6 +26,8 @@ const NEIGHBOUR: u32 = 2;
 pub(super) struct Jpeg {
     decompressor: Option<Decompressor>,
     inks: Vec<u8>,
+    /// Part of a file that a crop needs.
+    cut: Vec<u8>,
 }
 
 /// A file with parsed header.
@@ -33,6 +36,7 @@ pub(super) struct Opened<'a> {
     header: Header,
     decompressor: &'a mut Decompressor,
     inks: &'a mut Vec<u8>,
+    cut: &'a mut Vec<u8>,
 }
 
 impl Jpeg {
@@ -42,7 +46,20 @@ impl Jpeg {
             empty => empty.insert(Decompressor::new(SCANS_MAX).map_err(|said| refused(&said))?),
         };
         let header = decompressor.header(bytes).map_err(|said| refused(&said))?;
-        Ok(Opened { bytes, header, decompressor, inks: &mut self.inks })
+        Ok(Opened { bytes, header, decompressor, inks: &mut self.inks, cut: &mut self.cut })
+    }
+
+    /// Returns the bytes of the last part that was cut out.
+    #[cfg(test)]
+    pub(super) fn cut_bytes(&self) -> usize {
+        self.cut.len()
+    }
+
+    /// Frees memory above `limit`.
+    pub(super) fn trim(&mut self, limit: usize) {
+        if self.cut.capacity() > limit {
+            self.cut = Vec::new();
+        }
     }
 }
 
@@ -53,29 +70,47 @@ impl Opened<'_> {
 
     /// Decodes at least the requested pixels.
     pub(super) fn decode(self, wanted: Wanted, into: &mut Pixels) -> Result<()> {
-        let Self { bytes, mut header, decompressor, inks } = self;
-        let mut shrunk = 1;
-        if wanted.shrink > 1 && header.step.is_some() {
-            header = decompressor.shrink(&header, wanted.shrink).map_err(|said| refused(&said))?;
-            shrunk = wanted.shrink;
-        }
+        let Self { bytes, header, decompressor, inks, cut } = self;
+        let by = if header.step.is_some() { wanted.shrink } else { 1 };
+        let region = region(wanted.part.shrunk(by), &header.shrunk(by), bytes);
+        let (file, header, corner) = match cut_out(bytes, region, by, cut) {
+            Some((left, top)) => {
+                let header = decompressor.header(cut).map_err(|said| refused(&said))?;
+                (cut.as_slice(), header, (left, top))
+            }
+            None => (bytes, header, (0, 0)),
+        };
+        let header = match by {
+            1 => header,
+            _ => decompressor.shrink(&header, by).map_err(|said| refused(&said))?,
+        };
         decompressor.be_quick(wanted.is_fast).map_err(|said| refused(&said))?;
-        let region = region(wanted.part.shrunk(shrunk), &header, bytes);
-        let pixels = into.make_room(region, shrunk);
+        let pixels = into.make_room(region, by);
+        let there = Part { left: region.left - corner.0, top: region.top - corner.1, ..region };
         let outcome = if header.is_inks {
             inks.resize(pixels.len() / CHANNELS * INKS, 0);
-            let outcome = decompressor.decode(bytes, &header, region, Format::Cmyk, inks);
+            let outcome = decompressor.decode(file, &header, there, Format::Cmyk, inks);
             to_rgb(inks, pixels);
             *inks = Vec::new();
             outcome
         } else {
-            decompressor.decode(bytes, &header, region, Format::Rgb, pixels)
+            decompressor.decode(file, &header, there, Format::Rgb, pixels)
         };
         match outcome {
-            Err(said) if !is_harmless(&said, bytes) => Err(refused(&said)),
+            Err(said) if !is_harmless(&said, file) => Err(refused(&said)),
             _ => Ok(()),
         }
     }
+}
+
+/// Writes a JPEG of the part of `bytes` that `region` depends on, shrunk by `by`, to `cut`, if an
+/// index makes that cheap; returns the left and top of the part, shrunk as well.
+fn cut_out(bytes: &[u8], region: Part, by: u32, cut: &mut Vec<u8>) -> Option<(u32, u32)> {
+    let Part { left, top, width, height } = region;
+    let x = left * by..(left + width) * by;
+    let y = top.saturating_sub(NEIGHBOUR) * by..(top + height + NEIGHBOUR) * by;
+    let corner = Indexed::open(bytes)?.cut(x, y, cut)?;
+    Some((corner.left / by, corner.top / by))
 }
 
 /// Returns the region to decode for `part`: blocks from the left on, and the pixels that `part`

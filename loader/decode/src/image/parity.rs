@@ -314,7 +314,12 @@ const DAMAGED: [&str; 8] = [
 ];
 
 fn jpegs() -> Vec<&'static str> {
-    [&PLAIN[..], &["wide-progressive.jpg", "cmyk.jpg"]].concat()
+    let others = ["wide-progressive.jpg", "wide-restarts.jpg", "cmyk.jpg"];
+    [&indexable()[..], &others].concat()
+}
+
+fn indexable() -> Vec<&'static str> {
+    [&PLAIN[..], &["wide-optimized.jpg", "ramp-optimized.jpg"]].concat()
 }
 
 proptest! {
@@ -337,6 +342,63 @@ proptest! {
     }
 }
 
+/// Returns a file with an index of its scan.
+fn indexed(photo: &[u8]) -> Vec<u8> {
+    let mut with = Vec::new();
+    forebay_jpeg::add_index(photo, &mut with);
+    with
+}
+
+/// Decodes `wanted` of a file, and returns it with the bytes of the part that was cut out for it.
+fn decoded_by_index(bytes: &[u8], wanted: Wanted) -> (Pixels, usize) {
+    let (mut jpeg, mut pixels) = (jpeg::Jpeg::default(), Pixels::default());
+    Opened::new(bytes, &mut jpeg, Form::Color).unwrap().decode(wanted, &mut pixels).unwrap();
+    (pixels, jpeg.cut_bytes())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// Whole files of random content and made ones; exact, and shrunk and quick.
+    #[test]
+    fn part_by_an_index_has_the_pixels_of_the_whole(
+        file in prop_oneof![
+            proptest::sample::select(indexable()).prop_map(data),
+            ((1..300_u32, 1..300_u32), 1..100_u8).prop_map(|(size, quality)| {
+                encode_jpeg(noise(size).as_bytes(), (size.1, size.0), quality).unwrap()
+            }),
+        ],
+        corners in (0.0..1.0, 0.0..1.0, 0.0..1.0, 0.0..1.0),
+        shrink in proptest::sample::select(&[1, 2, 4, 8][..]),
+        is_fast in any::<bool>(),
+    ) {
+        let (size, _) = decoded(&file, Part::whole);
+        let at = |share: f64, length: u32| (share * f64::from(length)) as u32;
+        let (a, b) = (at(corners.0, size.1), at(corners.1, size.1));
+        let (c, d) = (at(corners.2, size.0), at(corners.3, size.0));
+        let (left, top) = (a.min(b), c.min(d));
+        let part = Part { left, top, width: a.abs_diff(b) + 1, height: c.abs_diff(d) + 1 };
+        let wanted = Wanted { part, shrink, is_fast };
+        let (plain, none) = decoded_by_index(&file, wanted);
+        let (by_index, _) = decoded_by_index(&indexed(&file), wanted);
+        prop_assert_eq!(none, 0);
+        prop_assert_eq!(plain.part, by_index.part);
+        let part = part.shrunk(shrink);
+        prop_assert!(rows(&plain, part) == rows(&by_index, part), "{part:?} of {size:?}");
+    }
+}
+
+#[test]
+fn index_makes_less_to_decode() {
+    let names =
+        ["wide-420.jpg", "wide-optimized.jpg", "ramp-optimized.jpg", "tall-444.jpg", "gray.jpg"];
+    for name in names {
+        let (file, part) = (data(name), Part { left: 66, top: 50, width: 20, height: 40 });
+        let (_, cut) = decoded_by_index(&indexed(&file), exactly(part));
+        assert!(0 < cut && cut < file.len() * 2 / 3, "{name}: {cut} of {} bytes", file.len());
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
@@ -350,8 +412,9 @@ proptest! {
         quality in proptest::sample::select(&[Quality::Exact, Quality::Fast][..]),
         views in proptest::option::of(1..4_u32),
         exif in any::<bool>(),
+        with_index in any::<bool>(),
     ) {
-        let mut bytes = data(name);
+        let mut bytes = if with_index { indexed(&data(name)) } else { data(name) };
         let at = |share: f64, bytes: &[u8]| (share * bytes.len() as f64) as usize;
         for (share, value) in damage {
             let at = at(share, &bytes);

@@ -39,7 +39,7 @@ impl Header {
     }
 
     /// Returns the header of the image shrunk by `by`, with the library's rounding.
-    fn shrunk(&self, by: u32) -> Self {
+    pub(super) fn shrunk(&self, by: u32) -> Self {
         Self {
             width: self.width.div_ceil(by),
             height: self.height.div_ceil(by),

@@ -51,6 +51,11 @@ def images() -> None:
     save("wide-420.jpg", wide, format="JPEG", quality=85)
     save("tall-444.jpg", tall, format="JPEG", quality=75, subsampling=0)
     save("tall-422.jpg", tall, format="JPEG", quality=80, subsampling=1)
+    save("wide-optimized.jpg", wide, format="JPEG", quality=85, optimize=True)
+    # Tables that were made for it have no codes for differences between some columns.
+    ramp = Image.fromarray(np.tile(np.linspace(0, 255, 200), (96, 1)).astype(np.uint8))
+    save("ramp-optimized.jpg", ramp.convert("RGB"), format="JPEG", quality=95, optimize=True)
+    save("wide-restarts.jpg", wide, format="JPEG", quality=85, restart_marker_blocks=4)
     save("wide-progressive.jpg", wide, format="JPEG", quality=85, progressive=True)
     save("gray.jpg", wide.convert("L"), format="JPEG", quality=85)
     save("cmyk.jpg", small.convert("CMYK"), format="JPEG", quality=85)

@@ -1,9 +1,9 @@
-//! Savings by an index of a JPEG's scan.
+//! Savings by an index of a JPEG's scan (`cache/jpeg`).
 //!
 //! A crop needs the entropy-coded rows above it and the blocks beside it only to find its own. An
-//! index of bit positions makes them needless: the crop's blocks are cut out without loss
-//! (`blocks.rs`) and decoded like any JPEG. The same blocks, cut beforehand by libjpeg-turbo, show
-//! the most that any index can save. Photos and variants take turns on one core.
+//! index makes them needless: the crop's blocks are cut out without loss and decoded like any JPEG.
+//! The same blocks, cut beforehand by libjpeg-turbo, show the most that any index can save. Photos
+//! and variants take turns on one core.
 //!
 //! Cuts have a column and a row of blocks more on each side, as smooth chroma upsampling reads
 //! them. Their pixels are compared with those of the whole.
@@ -15,18 +15,13 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
 #![allow(unsafe_code, reason = "libjpeg-turbo's regions and cuts have no safe interface")]
 
-mod bits;
-mod blocks;
-mod codes;
-
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
+use forebay_jpeg::{Indexed, add_index};
 use turbojpeg_sys as c;
-
-use blocks::{Blocks, Index, Scan};
 
 /// Rounds over all photos.
 const ROUNDS: usize = 9;
@@ -161,12 +156,6 @@ impl Drop for Turbo {
     }
 }
 
-/// Columns from mark to mark of the indexes tried.
-const EVERY: [usize; 3] = [1, 4, 8];
-
-/// Bytes of a mark: a position within its row, and three DC values.
-const MARK_BYTES: usize = 8;
-
 /// A photo, and a crop of it.
 struct Photo {
     bytes: Vec<u8>,
@@ -175,7 +164,7 @@ struct Photo {
     wide: Region,
     /// The same cut out by libjpeg-turbo: without the rows above, without the blocks beside.
     cuts: [(Vec<u8>, Region); 2],
-    indexes: [(Index, Blocks); EVERY.len()],
+    indexed: Vec<u8>,
 }
 
 impl Photo {
@@ -191,22 +180,18 @@ impl Photo {
         let rows = Region { left: 0, width, ..wide };
         let cuts = [(rows, Region { top: 0, ..wide }), (wide, Region { top: 0, left: 0, ..wide })]
             .map(|(blocks, shown)| (cutter.cut(&bytes, blocks), shown));
-        let scan = Scan::open(&bytes)?;
-        let (x, y) = (wide.left..wide.left + wide.width, wide.top..wide.top + wide.height);
-        let indexed = |every| {
-            let index = scan.index(every)?;
-            let blocks = index.around(x.clone(), y.clone(), (BLOCK, BLOCK));
-            Some((index, blocks))
-        };
-        let [each, fourth, eighth] = EVERY.map(indexed);
-        let indexes = [each?, fourth?, eighth?];
-        Some(Self { bytes, crop, wide, cuts, indexes })
+        let mut indexed = Vec::new();
+        (add_index(&bytes, &mut indexed) > 0).then_some(())?;
+        Some(Self { bytes, crop, wide, cuts, indexed })
     }
 
-    /// Cuts the blocks out by an index, and returns the place of the region in them.
-    fn cut(&self, (index, blocks): &(Index, Blocks), into: &mut Vec<u8>) -> Region {
-        Scan::open(&self.bytes).unwrap().cut(index, blocks, into).unwrap();
-        Region { left: self.wide.left - blocks.columns.start as u32 * BLOCK, top: 0, ..self.wide }
+    /// Cuts the blocks out by the index, and returns the place of the region in them; `None` if
+    /// that would not pay.
+    fn cut(&self, into: &mut Vec<u8>) -> Option<Region> {
+        let Region { left, top, width, height } = self.wide;
+        let (x, y) = (left..left + width, top..top + height);
+        let corner = Indexed::open(&self.indexed).unwrap().cut(x, y, into)?;
+        Some(Region { left: left - corner.left, top: top - corner.top, ..self.wide })
     }
 
     /// Checks that the crop's pixels are the same from each cut.
@@ -224,8 +209,7 @@ impl Photo {
         };
         let whole = shown(&self.bytes, *wide);
         let mut cut = Vec::new();
-        for index in &self.indexes {
-            let region = self.cut(index, &mut cut);
+        if let Some(region) = self.cut(&mut cut) {
             assert!(shown(&cut, region) == whole, "other pixels");
         }
     }
@@ -239,8 +223,8 @@ struct Sum {
     bytes: usize,
 }
 
-/// Ways: the whole file, two cuts made beforehand, and cuts by each index.
-const WAYS: usize = 3 + EVERY.len();
+/// Ways: the whole file, two cuts made beforehand, and cuts by the index.
+const WAYS: usize = 4;
 
 /// Plays all photos once, in turns.
 fn round(photos: &[Photo], decoder: &Turbo, pixels: &mut [u8]) -> [Sum; WAYS] {
@@ -250,15 +234,16 @@ fn round(photos: &[Photo], decoder: &Turbo, pixels: &mut [u8]) -> [Sum; WAYS] {
         let ready = [(&photo.bytes, photo.wide)];
         let ready =
             ready.into_iter().chain(photo.cuts.iter().map(|(bytes, shown)| (bytes, *shown)));
-        let (before, by_index) = sums.split_at_mut(3);
-        for (sum, (bytes, region)) in before.iter_mut().zip(ready) {
+        for (sum, (bytes, region)) in sums.iter_mut().zip(ready) {
             sum.play(bytes, region, decoder, pixels);
         }
-        for (sum, index) in by_index.iter_mut().zip(&photo.indexes) {
-            let begin = Instant::now();
-            let region = photo.cut(index, &mut cut);
-            sum.cut += begin.elapsed();
-            sum.play(&cut, region, decoder, pixels);
+        let begin = Instant::now();
+        let region = photo.cut(&mut cut);
+        let [.., sum] = &mut sums;
+        sum.cut += begin.elapsed();
+        match region {
+            Some(region) => sum.play(&cut, region, decoder, pixels),
+            None => sum.play(&photo.indexed, photo.wide, decoder, pixels),
         }
     }
     sums
@@ -305,23 +290,26 @@ fn main() {
     let count = photos.len();
     println!("{count} photos, decoded to the pixels of a crop and its neighbours, ms each");
     println!("  way                              cut    decode  bytes");
-    let names = ["as it is", "cut before: the rows above", "cut before: the blocks beside, too"];
-    let by_index = EVERY.map(|every| format!("by an index of each {every}"));
-    for (at, name) in names.map(str::to_owned).into_iter().chain(by_index).enumerate() {
+    let names = [
+        "as it is",
+        "cut before: the rows above",
+        "cut before: the blocks beside, too",
+        "by the index, where it pays",
+    ];
+    for (at, name) in names.into_iter().enumerate() {
         let [cut, decoded] = [
             median(&rounds, count, |sums| sums[at].cut),
             median(&rounds, count, |sums| sums[at].decoded),
         ];
         println!("  {name:35} {cut:.3}  {decoded:.3}  {}", rounds[0][at].bytes / count);
     }
-    for (at, every) in EVERY.into_iter().enumerate() {
-        let marks: usize = photos.iter().map(|photo| photo.indexes[at].0.marks()).sum();
-        let begin = Instant::now();
-        for photo in &photos {
-            black_box(Scan::open(&photo.bytes).unwrap().index(every));
-        }
-        let made = begin.elapsed().as_secs_f64() * 1e3 / count as f64;
-        let bytes = marks * MARK_BYTES / count;
-        println!("  an index of each {every}: made in {made:.3} ms, {bytes} bytes a photo");
+    let begin = Instant::now();
+    let mut indexed = Vec::new();
+    let mut added = 0;
+    for photo in &photos {
+        indexed.clear();
+        added += add_index(black_box(&photo.bytes), &mut indexed);
     }
+    let made = begin.elapsed().as_secs_f64() * 1e3 / count as f64;
+    println!("  an index: made in {made:.3} ms, {} bytes a photo", added / count);
 }
