@@ -189,7 +189,7 @@ bench: setup-tests ## Measure rivals, the disk and starvation; results go to ben
 	@ROUNDS=$(or $(ROUNDS),5) scripts/bench.sh
 
 .PHONY: contest
-contest: setup-tests ## Measure how many accelerators each loader feeds, photos and bytes: some three hours
+contest: setup-tests ## Measure how many accelerators each loader feeds, photos and bytes: some four hours
 	$(call heading,contest)
 	@PYTHONPATH=examples:cli/bench/contest $(python) benches/rivals/accelerators.py --rounds $(or $(ROUNDS),5)
 

@@ -61,6 +61,20 @@ def shards(count: int) -> Path:
     return folder
 
 
+def indexed_shards(count: int) -> Path:
+    """Return a folder as of `shards`, with the same photos, which have an index."""
+    folder, plain = DATA / f"photos-{count}-indexed", shards(count)
+    if folder.is_dir():
+        return folder
+    with tempfile.TemporaryDirectory(dir=DATA) as aside:
+        pattern = Path(aside, "packed", BUCKET, "train-{:06d}.tar")
+        tars = sorted((plain / BUCKET).glob("*.tar"))
+        command: list[str | Path] = [FOREBAY, "pack", *tars, "-o", pattern, "--jpeg-index"]
+        subprocess.run([*command, "--samples", str(SAMPLES_PER_SHARD)], check=True)
+        Path(aside, "packed").rename(folder)
+    return folder
+
+
 def demo_shards(count: int) -> Path:
     """Return a folder as of `shards`, with the photos of `forebay demo`: none needs NumPy.
 

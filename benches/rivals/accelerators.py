@@ -1,6 +1,6 @@
 """Measures how many accelerators each loader feeds: the tables of docs/RESULTS.md.
 
-    make contest                 five rounds of a minute each, some three hours
+    make contest                 five rounds of a minute each, some four hours
     make contest ROUNDS=7
 
 The figures are those of `forebay bench starvation --rivals all --find-most`. This script prepares
@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +39,21 @@ NOMINAL = {"A100s": 400 / 0.435, "H100s": 400 / 0.224}
 # Memory limit of a side, page cache included: more than any of them needs, and the same for all.
 MEMORY = "14GB"
 ALL = "all"
-WORK = {"images": [], "raw": ["--raw"]}
+
+
+@dataclass(frozen=True)
+class Work:
+    """A kind of work: the options of `forebay bench starvation`, and the maker of its shards."""
+
+    options: list[str]
+    shards: Callable[[int], Path]
+
+
+WORK = {
+    "images": Work([], stage.shards),
+    "images-indexed": Work([], stage.indexed_shards),
+    "raw": Work(["--raw"], stage.shards),
+}
 
 
 def interpreter(environment: Path, wanted: Path) -> Path:
@@ -104,11 +119,11 @@ def play(
     work: str, pythons: Pythons, rounds: int, seconds: float, rivals: list[str], out: Path
 ) -> None:
     """Let Forebay and `rivals` do one kind of work."""
-    folder = stage.shards(PHOTOS)
+    folder = WORK[work].shards(PHOTOS)
     urls = [f"{stage.BUCKET}/{shard.name}" for shard in sorted(folder.glob("*/*.tar"))]
     name = "-".join(["starvation", work, *(rival for rival in rivals if rival != ALL)])
     page = out / f"{name}.html"
-    command: list[str | Path] = [daemons.FOREBAY, "bench", "starvation", *urls, *WORK[work]]
+    command: list[str | Path] = [daemons.FOREBAY, "bench", "starvation", *urls, *WORK[work].options]
     command += [
         "--profile",
         PROFILE,
@@ -173,7 +188,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each run (default: 60)")
     parser.add_argument("--rivals", nargs="+", default=[ALL], help="other loaders (default: all)")
-    parser.add_argument("--work", choices=sorted(WORK), action="append", help="(default: both)")
+    parser.add_argument("--work", choices=sorted(WORK), action="append", help="(default: all)")
     arguments = parser.parse_args()
     apart = {
         kind: interpreter(Path(f"{ENVIRONMENT}-{kind}"), own)

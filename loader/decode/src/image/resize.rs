@@ -194,8 +194,8 @@ fn sum<'a, const N: usize>(
 /// Puts a row's pixels into their columns.
 #[inline(always)]
 fn turn(row: &[u8], slot: usize, columns: &mut [Column]) {
-    for (column, pixel) in columns.iter_mut().zip(row.windows(SLOT).step_by(CHANNELS)) {
-        column.as_chunks_mut::<SLOT>().0[slot].copy_from_slice(pixel);
+    for (column, pixel) in columns.iter_mut().zip(row.array_windows().step_by(CHANNELS)) {
+        column.as_chunks_mut::<SLOT>().0[slot] = *pixel;
     }
 }
 
