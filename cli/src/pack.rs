@@ -110,8 +110,9 @@ pub(super) struct Arguments {
     /// Add an index to each JPEG, by which Forebay decodes random crops with a fifth less work.
     ///
     /// Photos grow by about 3 %. Pixels stay the same, and other software skips the index. Photos
-    /// are the fields jpg, jpeg and jpe; progressive ones, those in CMYK and those with restart
-    /// intervals stay as they are.
+    /// are fields whose name ends in jpg, jpeg or jpe, up to 64 MiB. Progressive ones, those in
+    /// CMYK, with 12 bits, with restart intervals or with more pictures in the file stay as they
+    /// are.
     #[arg(long)]
     jpeg_index: bool,
     /// Path of the manifest. Unset: beside the shards, `out.json` for `out-{:06d}.tar`.

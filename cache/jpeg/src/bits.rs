@@ -19,8 +19,8 @@ pub(crate) struct Bits {
     is_plain: bool,
 }
 
-/// Returns the bits of `word` that are set in the highest place of each byte of ones, and perhaps
-/// of bytes before the first one; zero if there is none.
+/// Marks bytes of ones in their highest bit. Bytes before the first one may be marked, too. Zero if
+/// there is none.
 fn ones(word: u64) -> u64 {
     const LOWEST: u64 = 0x0101_0101_0101_0101;
     const HIGHEST: u64 = 0x8080_8080_8080_8080;

@@ -6,6 +6,9 @@ const SHORT_BITS: u32 = 9;
 /// Bits of the longest code.
 const LONGEST: usize = 16;
 
+/// Symbols of a table at most: each is a byte.
+const SYMBOLS_MAX: usize = 256;
+
 /// Categories of differences between DC values of 8-bit images.
 const CATEGORIES: usize = 12;
 
@@ -75,6 +78,9 @@ impl Codes {
         }
         counts[LONGEST - 1] = counts[LONGEST - 1].checked_add(missing.len() as u8)?;
         symbols.extend(missing);
+        if symbols.len() > SYMBOLS_MAX {
+            return None;
+        }
         Some(symbols.len() > before)
     }
 

@@ -35,7 +35,11 @@ impl Indexed<'_> {
         let (across, down, every) = (header.across, header.down, self.every());
         let (columns, rows) = header.grid();
         let end = (x.end.div_ceil(across) as usize).next_multiple_of(every).min(columns);
-        let columns = (x.start / across) as usize / every * every..end;
+        let mut columns = (x.start / across) as usize / every * every..end;
+        // Decoders smooth the colours of narrow images less.
+        if columns.len() == 1 {
+            columns.start = columns.start.saturating_sub(every);
+        }
         let rows = (y.start / down) as usize..(y.end.div_ceil(down) as usize).min(rows);
         into.clear();
         if x.is_empty() || columns.is_empty() || y.is_empty() || rows.is_empty() {

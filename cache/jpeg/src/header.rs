@@ -21,6 +21,11 @@ const MCU_BLOCKS_MAX: u32 = 10;
 /// Tables of each kind at most.
 const TABLES: usize = 4;
 
+/// Segments that are kept, and Huffman tables that are read, at most. Files have fewer than twenty
+/// and eight; each costs memory.
+const SEGMENTS_MAX: usize = 64;
+const TABLES_READ_MAX: usize = 64;
+
 /// Markers of a file's begin and end.
 pub(crate) const BEGIN: [u8; 2] = [0xff, 0xd8];
 pub(crate) const END: [u8; 2] = [0xff, 0xd9];
@@ -36,11 +41,16 @@ mod marker {
     /// JFIF's, which tells colours.
     pub(super) const APP0: u8 = 0xe0;
     pub(super) const APP1: u8 = 0xe1;
+    /// Holds a colour profile, or the places of more pictures in the file.
+    pub(super) const APP2: u8 = 0xe2;
     /// Adobe's, which tells colours.
     pub(super) const APP14: u8 = 0xee;
     pub(super) const APP15: u8 = 0xef;
     pub(super) const COMMENT: u8 = 0xfe;
 }
+
+/// First bytes of the segment that lists more pictures of a file (CIPA DC-007).
+const PICTURES: &[u8] = b"MPF\0";
 
 /// Reason why a header cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +91,7 @@ pub(crate) struct Header {
     components: Vec<Component>,
     dc: [Option<Codes>; TABLES],
     ac: [Option<Codes>; TABLES],
+    tables_read: usize,
     /// Segment of an index.
     pub(crate) index: Option<Range<usize>>,
     /// Place of the scan's segment.
@@ -136,6 +147,7 @@ impl Header {
             components: Vec::new(),
             dc: [const { None }; TABLES],
             ac: [const { None }; TABLES],
+            tables_read: 0,
             index: None,
             scan_header: 0,
             scan: 0,
@@ -154,6 +166,9 @@ impl Header {
             let body = bytes.get(at + 4..end).ok_or(Unfit::Cut)?;
             let needed = header.segment(marker, body, at..end).ok_or(Unfit::Kind)?;
             header.needed.extend(needed);
+            if header.needed.len() > SEGMENTS_MAX {
+                return Err(Unfit::Kind);
+            }
             if marker == marker::SCAN {
                 (header.scan_header, header.scan) = (at, end);
                 return Ok(header);
@@ -182,6 +197,8 @@ impl Header {
                 self.index = Some(at);
                 return Some(None);
             }
+            // Places count from that segment on: an index would move what lies behind it.
+            marker::APP2 if body.starts_with(PICTURES) => return None,
             marker::APP1..=marker::APP15 | marker::COMMENT => return Some(None),
             _ => return None,
         }
@@ -215,6 +232,10 @@ impl Header {
     fn codes(&mut self, mut body: &[u8]) -> Option<Option<Vec<u8>>> {
         let (mut segment, mut is_completed) = (Vec::new(), false);
         while let Some((&[of], rest)) = body.split_first_chunk() {
+            self.tables_read += 1;
+            if self.tables_read > TABLES_READ_MAX {
+                return None;
+            }
             let (mut counts, rest) = rest.split_first_chunk::<16>().map(|(a, b)| (*a, b))?;
             let symbols = counts.iter().map(|count| usize::from(*count)).sum();
             let (symbols, rest) = rest.split_at_checked(symbols)?;

@@ -5,7 +5,7 @@
 //! | 2, 2 | marker APP10, and the length behind it |
 //! | 8 | `FOREBAY`, and a zero |
 //! | 1 | version, 1 |
-//! | 1 | columns from mark to mark; 0 if the scan cannot be read and nothing is indexed |
+//! | 1 | columns from mark to mark, as a power of two; 0 if the scan cannot be read and nothing is indexed |
 //! | 4 | CRC32C of all bytes behind the segment |
 //! | 4 or 7 each | marks, row after row, and one of the end |
 //!
@@ -13,7 +13,7 @@
 //! bits that its MCU lies behind the mark before it (the first one's: behind the scan's begin), and
 //! 12 for the DC value before it of each component. All numbers are big-endian.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use crc_fast::crc32_iscsi as crc32c;
 
@@ -38,6 +38,9 @@ const LENGTH_MAX: usize = 65_535;
 /// Fewest columns from mark to mark. More columns make a smaller index and cuts with more MCUs than
 /// the crop needs; `docs/decisions/0042-index-in-the-photo.md` has figures.
 const EVERY_MIN: usize = 2;
+
+/// Columns from mark to mark as powers of two: up to all columns of the widest image.
+const POWERS: RangeInclusive<u8> = 1..=14;
 
 /// Bits of a distance between marks, and of a DC value.
 const DISTANCE_BITS: u32 = 20;
@@ -112,7 +115,7 @@ pub fn add_index(photo: &[u8], into: &mut Vec<u8>) -> usize {
     into.extend_from_slice(&length.to_be_bytes());
     into.extend_from_slice(NAME);
     into.push(VERSION);
-    into.push(layout.every as u8);
+    into.push(layout.every.trailing_zeros() as u8);
     into.extend_from_slice(&crc32c(behind).to_be_bytes());
     if layout.write_marks(&header, photo, into).is_none() {
         into[begin + FRAME_BYTES + NAME.len() + 1] = 0;
@@ -162,7 +165,8 @@ impl Layout {
         }
         self.write(mark, last, into)?;
         let end = next_byte(photo, mark.at);
-        let mut pairs = photo.get(header.scan..end)?.windows(2);
+        // The first byte of the end's marker is the second of the last pair.
+        let mut pairs = photo.get(header.scan..=end)?.windows(2);
         let has_marker = pairs.any(|pair| pair[0] == 0xff && pair[1] != 0);
         (!has_marker && photo[end..].starts_with(&END)).then_some(())
     }
@@ -190,13 +194,12 @@ impl<'a> Indexed<'a> {
         let header = Header::read(bytes).ok()?;
         let Range { start, end } = header.index.clone()?;
         let (head, marks) = bytes[start + FRAME_BYTES..end].split_at_checked(HEAD_BYTES)?;
-        let (&[version, every], crc) = head[NAME.len()..].split_first_chunk()?;
+        let (&[version, power], crc) = head[NAME.len()..].split_first_chunk()?;
+        let every = POWERS.contains(&power).then(|| 1 << power)?;
         let crc = u32::from_be_bytes(*crc.first_chunk()?);
         let (columns, rows) = header.grid();
-        let layout =
-            Layout { every: usize::from(every), columns, rows, components: header.components() };
+        let layout = Layout { every, columns, rows, components: header.components() };
         let is_ours = version == VERSION
-            && every > 0
             && marks.len() == layout.marks() * layout.mark_bytes()
             && end == header.scan_header;
         is_ours.then_some(Self { bytes, header, layout, marks, crc })

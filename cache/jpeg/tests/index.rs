@@ -133,8 +133,8 @@ fn cut_has_the_mcus_around_the_pixels() {
     assert!(cut.len() < with.len() / 2, "{} of {} bytes", cut.len(), with.len());
     assert!(cut.ends_with(&[0xff, 0xd9]));
     let corner = indexed.cut(199..200, 149..150, &mut cut);
-    assert_eq!(corner, Some(Corner { left: 192, top: 144 }), "the last pixel");
-    assert_eq!(size(&cut), (8, 6));
+    assert_eq!(corner, Some(Corner { left: 160, top: 144 }), "no narrow rest");
+    assert_eq!(size(&cut), (40, 6));
 }
 
 #[test]
@@ -179,7 +179,13 @@ fn damaged_scan_gets_an_empty_index() {
     marked[scan + 1000..scan + 1002].copy_from_slice(&[0xff, 0xd9]);
     let mut longer = photo[..photo.len() - 2].to_vec();
     longer.extend_from_slice(&[1, 2, 3, 0xff, 0xd9]);
-    for (what, photo) in [("cut off", stopped), ("ended early", marked), ("too long", longer)] {
+    // The only byte is gone; a fill byte stands in its place.
+    let mut filled = gray((1, 1), 0, "00");
+    let last = filled.len() - 3;
+    filled[last] = 0xff;
+    let cases =
+        [("cut off", stopped), ("ended early", marked), ("too long", longer), ("filled", filled)];
+    for (what, photo) in cases {
         let with = indexed(&photo);
         assert_eq!(plan(&photo), Planned::Index(with.len() - photo.len()), "{what}");
         assert!(Indexed::open(&with).is_none(), "{what}");
@@ -187,34 +193,72 @@ fn damaged_scan_gets_an_empty_index() {
     }
 }
 
-/// Returns a gray JPEG of blocks side by side, each brighter than the last by 2047 steps.
-fn brighter_and_brighter(blocks: u8) -> Vec<u8> {
-    let one_code = |table: u8, symbol: u8| {
-        let mut segment = vec![0xff, 0xc4, 0, 20, table, 1];
-        segment.extend_from_slice(&[0; 15]);
-        segment.push(symbol);
-        segment
-    };
-    let frame = [0xff, 0xc0, 0, 11, 8, 0, 8, 0, 8 * blocks, 1, 1, 0x11, 0];
+/// Returns a gray JPEG of `columns` × `rows` blocks, each of these bits: there is one code for
+/// differences, of `category`, and one for a block's end, both a zero.
+fn gray((columns, rows): (u16, u16), category: u8, block: &str) -> Vec<u8> {
+    let one_code =
+        |table: u8, symbol: u8| [&[0xff, 0xc4, 0, 20, table, 1][..], &[0; 15], &[symbol]].concat();
+    let [height, width] = [rows, columns].map(|blocks| (blocks * 8).to_be_bytes());
+    let frame = [&[0xff, 0xc0, 0, 11, 8], &height[..], &width, &[1, 1, 0x11, 0]].concat();
     let scan = [0xff, 0xda, 0, 8, 1, 1, 0, 0, 63, 0];
-    // A code, eleven bits of ones, and a code for the end of the block.
-    let block = "0111111111110";
-    let mut bits = block.repeat(usize::from(blocks));
+    let mut bits = block.repeat(usize::from(columns) * usize::from(rows));
     bits.push_str(&"1".repeat(bits.len().wrapping_neg() % 8));
     let bytes = bits.as_bytes().chunks(8).flat_map(|eight| {
         let byte = eight.iter().fold(0_u8, |byte, bit| byte << 1 | (bit - b'0'));
         if byte == 0xff { vec![0xff, 0] } else { vec![byte] }
     });
-    let head = [&[0xff, 0xd8][..], &frame, &one_code(0, 11), &one_code(0x10, 0), &scan].concat();
+    let tables = [one_code(0, category), one_code(0x10, 0)].concat();
+    let head = [&[0xff, 0xd8][..], &frame, &tables, &scan].concat();
     head.into_iter().chain(bytes).chain([0xff, 0xd9]).collect()
 }
 
 #[test]
 fn dc_values_that_no_mark_holds_get_an_empty_index() {
-    assert!(Indexed::open(&indexed(&brighter_and_brighter(1))).is_some());
-    let with = indexed(&brighter_and_brighter(2));
-    assert!(with.len() > brighter_and_brighter(2).len());
+    // Each block is 2047 steps brighter than the last.
+    let brighter = |blocks| gray((blocks, 1), 11, "0111111111110");
+    assert!(Indexed::open(&indexed(&brighter(1))).is_some());
+    let with = indexed(&brighter(2));
+    assert!(with.len() > brighter(2).len());
     assert!(Indexed::open(&with).is_none());
+}
+
+#[test]
+fn largest_images_have_an_index() {
+    // A mark at every 512th column would be told from that of an empty index by more than a byte.
+    let photo = gray((1663, 1663), 0, "00");
+    let with = indexed(&photo);
+    assert!(with.len() - photo.len() < 65_540);
+    let mut cut = Vec::new();
+    let corner = Indexed::open(&with).unwrap().cut(9000..9010, 13_000..13_010, &mut cut).unwrap();
+    assert!(corner.left <= 9000 && 9000 - corner.left < 8 * 1024, "{corner:?}");
+    assert_eq!(corner.top, 13_000);
+}
+
+/// Returns a photo with these segments before all others.
+fn with_segments(segments: &[u8]) -> Vec<u8> {
+    let photo = data("wide-420.jpg");
+    [&photo[..2], segments, &photo[2..]].concat()
+}
+
+#[test]
+fn headers_that_no_cut_can_have_stay_as_they_are() {
+    // A table of 250 symbols has no room for the codes of a cut.
+    let mut counts = [0; 16];
+    (counts[0], counts[14], counts[15]) = (1, 200, 49);
+    let full = [&[0xff, 0xc4, 1, 13, 3][..], &counts, &[0; 250]].concat();
+    let empty = [&[0xff, 0xc4, 0, 19, 0x13][..], &[0; 16]].concat();
+    let cases = [
+        ("a full table", full),
+        ("too many tables", empty.repeat(60)),
+        ("too many segments", [0xff, 0xdb, 0, 2].repeat(65)),
+        ("more pictures in the file", b"\xff\xe2\x00\x06MPF\0".to_vec()),
+    ];
+    for (what, segments) in cases {
+        assert_eq!(plan(&with_segments(&segments)), Planned::AsIs, "{what}");
+    }
+    for segments in [empty.repeat(3), b"\xff\xe2\x00\x06ICC_".to_vec()] {
+        assert!(Indexed::open(&indexed(&with_segments(&segments))).is_some());
+    }
 }
 
 proptest! {

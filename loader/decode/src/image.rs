@@ -97,7 +97,7 @@ enum Form {
 }
 
 /// Requested pixels of a file.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Wanted {
     part: Part,
     /// Factor by which the decoder may shrink the image.
@@ -177,7 +177,8 @@ impl ImagePlan {
         scratch: &'s mut Scratch,
     ) -> Result<Ready<'s>> {
         let Scratch { jpeg, pixels, turned, deep, cuts, resize } = scratch;
-        let opened = Opened::new(bytes, jpeg, self.form())?;
+        let is_fast = self.spec.quality == Quality::Fast;
+        let opened = Opened::new(bytes, jpeg, self.form(), is_fast)?;
         let stored = opened.size();
         check_size(stored)?;
         let orientation = self.orientation(bytes);
@@ -187,7 +188,6 @@ impl ImagePlan {
             check_size(cut.placement.canvas)?;
             cuts.push(cut);
         }
-        let is_fast = self.spec.quality == Quality::Fast;
         let shrink = if is_fast { shrink(cuts) } else { 1 };
         let parts = cuts.iter().map(|cut| cut.placement.part(image));
         let part = match orientation.is_upright() {
@@ -320,12 +320,12 @@ impl Scratch {
 }
 
 impl<'a> Opened<'a> {
-    fn new(bytes: &'a [u8], jpeg: &'a mut jpeg::Jpeg, form: Form) -> Result<Self> {
+    fn new(bytes: &'a [u8], jpeg: &'a mut jpeg::Jpeg, form: Form, is_fast: bool) -> Result<Self> {
         let is_png = bytes.starts_with(png::MAGIC);
         if form == Form::Stored && !is_png {
             Err(png::no_palette())
         } else if bytes.starts_with(jpeg::MAGIC) {
-            jpeg.open(bytes).map(Self::Jpeg)
+            jpeg.open(bytes, is_fast).map(Self::Jpeg)
         } else if is_png {
             png::open(bytes, form).map(Box::new).map(Self::Png)
         } else if webp::is_one(bytes) {

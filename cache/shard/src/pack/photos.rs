@@ -24,9 +24,9 @@ const HEAD_BYTES: u64 = 16 << 10;
 /// Bytes that are read of a photo with a long header, which holds previews and colour profiles.
 const HEAD_BYTES_MAX: u64 = 1 << 20;
 
-/// Largest photo that gets an index: each thread that writes shards holds one. A photo of
-/// libjpeg's largest sides has about as many bytes.
-const PHOTO_BYTES_MAX: u64 = 512 << 20;
+/// Largest photo that gets an index: each thread that writes shards holds one, and one with its
+/// index.
+const PHOTO_BYTES_MAX: u64 = 64 << 20;
 
 /// Samples that one thread looks at before it takes the next ones.
 const SPAN: usize = 256;

@@ -279,7 +279,8 @@ impl Plan {
         (!self.classes.is_empty()).then(|| classes_path(&self.manifest_path))
     }
 
-    /// Returns the number of photos that get an index, and the bytes of those.
+    /// Returns the number of photos that get an index, and the bytes of the indexes. That of a
+    /// damaged photo is empty.
     #[must_use]
     pub fn indexes(&self) -> (u64, u64) {
         let fields = self.samples.iter().flat_map(Sample::fields);

@@ -103,7 +103,7 @@ impl Writing<'_> {
         let begun = archive::begin(&mut self.to, name, *len);
         begun.doing("write the shard").map_err(at(shard))?;
         if *index_bytes > 0 {
-            self.photo = Some(Vec::new());
+            self.photo = Some(Vec::with_capacity((len - index_bytes) as usize));
         }
         self.content(shard, len - index_bytes, content)?;
         if let Some(photo) = self.photo.take() {

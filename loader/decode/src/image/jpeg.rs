@@ -40,7 +40,13 @@ pub(super) struct Opened<'a> {
 }
 
 impl Jpeg {
-    pub(super) fn open<'a>(&'a mut self, bytes: &'a [u8]) -> Result<Opened<'a>> {
+    /// Reads a file's header, to decode the file fast or exactly.
+    pub(super) fn open<'a>(&'a mut self, bytes: &'a [u8], is_fast: bool) -> Result<Opened<'a>> {
+        if is_fast {
+            // libjpeg-turbo 3.1 skips rows through the colour converter of the handle's previous
+            // image, whose memory is free by then, where it spreads and converts colours at once.
+            self.decompressor = None;
+        }
         let decompressor = match &mut self.decompressor {
             Some(decompressor) => decompressor,
             empty => empty.insert(Decompressor::new(SCANS_MAX).map_err(|said| refused(&said))?),

@@ -42,7 +42,7 @@ fn exactly(part: Part) -> Wanted {
 /// Returns a file's size, and the decoded pixels for a part of it.
 fn decoded(bytes: &[u8], part: impl Fn(Size) -> Part) -> (Size, Pixels) {
     let (mut jpeg, mut pixels) = (jpeg::Jpeg::default(), Pixels::default());
-    let opened = Opened::new(bytes, &mut jpeg, Form::Color).unwrap();
+    let opened = Opened::new(bytes, &mut jpeg, Form::Color, false).unwrap();
     let size = opened.size();
     opened.decode(exactly(part(size)), &mut pixels).unwrap();
     (size, pixels)
@@ -330,11 +330,7 @@ proptest! {
     ) {
         let bytes = data(name);
         let (size, whole) = decoded(&bytes, Part::whole);
-        let at = |share: f64, length: u32| (share * f64::from(length)) as u32;
-        let (a, b) = (at(corners.0, size.1), at(corners.1, size.1));
-        let (c, d) = (at(corners.2, size.0), at(corners.3, size.0));
-        let (left, top) = (a.min(b), c.min(d));
-        let part = Part { left, top, width: a.abs_diff(b) + 1, height: c.abs_diff(d) + 1 };
+        let part = part_between(corners, size);
         let (_, pixels) = decoded(&bytes, |_| part);
         prop_assert!(rows(&pixels, part) == rows(&whole, part), "{name}: {part:?}");
         prop_assert_eq!(pixels.part.height, part.height, "no row too many");
@@ -349,11 +345,25 @@ fn indexed(photo: &[u8]) -> Vec<u8> {
     with
 }
 
+/// Decodes `wanted` of a file with a handle that may have decoded others.
+fn decoded_with(jpeg: &mut jpeg::Jpeg, bytes: &[u8], wanted: Wanted) -> Pixels {
+    let mut pixels = Pixels::default();
+    let opened = Opened::new(bytes, jpeg, Form::Color, wanted.is_fast).unwrap();
+    opened.decode(wanted, &mut pixels).unwrap();
+    pixels
+}
+
 /// Decodes `wanted` of a file, and returns it with the bytes of the part that was cut out for it.
 fn decoded_by_index(bytes: &[u8], wanted: Wanted) -> (Pixels, usize) {
-    let (mut jpeg, mut pixels) = (jpeg::Jpeg::default(), Pixels::default());
-    Opened::new(bytes, &mut jpeg, Form::Color).unwrap().decode(wanted, &mut pixels).unwrap();
-    (pixels, jpeg.cut_bytes())
+    let mut jpeg = jpeg::Jpeg::default();
+    (decoded_with(&mut jpeg, bytes, wanted), jpeg.cut_bytes())
+}
+
+/// Returns the part between two corners, which are shares of an image's sides.
+fn part_between((a, b, c, d): (f64, f64, f64, f64), (height, width): Size) -> Part {
+    let at = |share: f64, length: u32| (share * f64::from(length)) as u32;
+    let (a, b, c, d) = (at(a, width), at(b, width), at(c, height), at(d, height));
+    Part { left: a.min(b), top: c.min(d), width: a.abs_diff(b) + 1, height: c.abs_diff(d) + 1 }
 }
 
 proptest! {
@@ -373,11 +383,7 @@ proptest! {
         is_fast in any::<bool>(),
     ) {
         let (size, _) = decoded(&file, Part::whole);
-        let at = |share: f64, length: u32| (share * f64::from(length)) as u32;
-        let (a, b) = (at(corners.0, size.1), at(corners.1, size.1));
-        let (c, d) = (at(corners.2, size.0), at(corners.3, size.0));
-        let (left, top) = (a.min(b), c.min(d));
-        let part = Part { left, top, width: a.abs_diff(b) + 1, height: c.abs_diff(d) + 1 };
+        let part = part_between(corners, size);
         let wanted = Wanted { part, shrink, is_fast };
         let (plain, none) = decoded_by_index(&file, wanted);
         let (by_index, _) = decoded_by_index(&indexed(&file), wanted);
@@ -385,6 +391,97 @@ proptest! {
         prop_assert_eq!(plain.part, by_index.part);
         let part = part.shrunk(shrink);
         prop_assert!(rows(&plain, part) == rows(&by_index, part), "{part:?} of {size:?}");
+    }
+}
+
+#[test]
+fn narrow_rest_of_a_photo_has_the_pixels_of_the_whole() {
+    // The last unit of 16 pixels is so narrow that a file of it alone would be smoothed less.
+    for width in [33, 35, 36, 67, 68] {
+        let file = encode_jpeg(noise((118, width)).as_bytes(), (width, 118), 90).unwrap();
+        for columns in 1..4 {
+            let part = Part { left: width - columns, top: 94, width: columns, height: 3 };
+            let (plain, _) = decoded_by_index(&file, exactly(part));
+            let (by_index, cut) = decoded_by_index(&indexed(&file), exactly(part));
+            assert!(cut > 0);
+            assert!(rows(&plain, part) == rows(&by_index, part), "{columns} of {width}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// A thread decodes many files, one after the other; none of them shows in the next.
+    #[test]
+    fn file_decodes_the_same_after_any_others(
+        series in proptest::collection::vec(
+            (
+                prop_oneof![
+                    proptest::sample::select(jpegs()).prop_map(data),
+                    (16..400_u32, 16..400_u32).prop_map(|size| {
+                        encode_jpeg(noise(size).as_bytes(), (size.1, size.0), 80).unwrap()
+                    }),
+                ],
+                (0.0..1.0, 0.0..1.0, 0.0..1.0, 0.0..1.0),
+                proptest::sample::select(&[1, 1, 2, 4, 8][..]),
+                any::<bool>(),
+                any::<bool>(),
+            ),
+            30,
+        ),
+    ) {
+        let mut jpeg = jpeg::Jpeg::default();
+        for (file, corners, shrink, is_fast, with_index) in series {
+            let file = if with_index { indexed(&file) } else { file };
+            let (size, _) = decoded(&file, Part::whole);
+            let part = part_between(corners, size);
+            let wanted = Wanted { part, shrink, is_fast };
+            let again = decoded_with(&mut jpeg, &file, wanted);
+            let (alone, _) = decoded_by_index(&file, wanted);
+            let part = part.shrunk(alone.shrunk);
+            prop_assert!(rows(&again, part) == rows(&alone, part), "{wanted:?} of {size:?}");
+        }
+    }
+}
+
+/// Returns a gray JPEG whose components have these blocks across and down, one for each.
+fn flat(sampling: [(u8, u8); 3], (height, width): (u16, u16)) -> Vec<u8> {
+    let one_code = |table: u8| [&[0xff, 0xc4, 0, 20, table, 1][..], &[0; 16]].concat();
+    let mut file = vec![0xff, 0xd8, 0xff, 0xdb, 0, 67, 0];
+    file.extend_from_slice(&[1; 64]);
+    file.extend_from_slice(&[0xff, 0xc0, 0, 17, 8]);
+    file.extend_from_slice(&height.to_be_bytes());
+    file.extend_from_slice(&width.to_be_bytes());
+    file.push(3);
+    for (id, (across, down)) in (1..).zip(sampling) {
+        file.extend_from_slice(&[id, across << 4 | down, 0]);
+    }
+    file.extend([one_code(0), one_code(0x10)].concat());
+    file.extend_from_slice(&[0xff, 0xda, 0, 12, 3, 1, 0, 2, 0, 3, 0, 0, 63, 0]);
+    let most = |side: fn(&(u8, u8)) -> u8| u16::from(sampling.iter().map(side).max().unwrap()) * 8;
+    let (across, down) = (most(|one| one.0), most(|one| one.1));
+    let units = usize::from(width.div_ceil(across)) * usize::from(height.div_ceil(down));
+    let blocks: usize = sampling.iter().map(|(h, v)| usize::from(h * v)).sum();
+    // Two bits a block: no difference, and no other values.
+    file.resize(file.len() + (units * blocks * 2).div_ceil(8), 0);
+    file.extend_from_slice(&[0xff, 0xd9]);
+    file
+}
+
+#[test]
+fn parts_of_odd_samplings_are_decoded() {
+    let odd =
+        [[(2, 1); 3], [(3, 1); 3], [(1, 2); 3], [(2, 2), (2, 1), (2, 1)], [(2, 2), (1, 2), (1, 2)]];
+    for sampling in odd {
+        let file = flat(sampling, (50, 100));
+        for left in 0..99 {
+            let part = Part { left, top: left / 2, width: 1, height: 1 };
+            for file in [&file, &indexed(&file)] {
+                let (_, pixels) = decoded(file, |_| part);
+                assert_eq!(rows(&pixels, part), [[128; CHANNELS]], "{sampling:?}: {part:?}");
+            }
+        }
     }
 }
 
@@ -443,7 +540,7 @@ fn truncated_image_is_rejected_for_any_part() {
     let corner = Part { left: 0, top: 0, width: 8, height: 8 };
     for cut in [bytes.len() - 2, bytes.len() * 3 / 4] {
         let (mut jpeg, mut pixels) = (jpeg::Jpeg::default(), Pixels::default());
-        let opened = Opened::new(&bytes[..cut], &mut jpeg, Form::Color).unwrap();
+        let opened = Opened::new(&bytes[..cut], &mut jpeg, Form::Color, false).unwrap();
         let error = opened.decode(exactly(corner), &mut pixels).unwrap_err();
         assert!(error.to_string().contains("end"), "{error}");
     }

@@ -72,16 +72,50 @@ impl Format {
     }
 }
 
-/// Returns the width of the widest block decoded as one, by chroma subsampling.
-fn step(subsampling: c_int) -> Option<u32> {
+/// Pixels of a block's side.
+const BLOCK: u32 = 8;
+
+/// Returns the width of the blocks of `bytes` that are decoded as one; `None` if the library does
+/// not know the file's chroma subsampling.
+///
+/// The library tells 4:4:4 of files whose components all have twice the blocks of others, too. Then
+/// its own check is of fewer pixels than a region's left side needs.
+fn step(subsampling: c_int, bytes: &[u8]) -> Option<u32> {
     match subsampling {
-        c::TJSAMP_TJSAMP_444
-        | c::TJSAMP_TJSAMP_GRAY
-        | c::TJSAMP_TJSAMP_440
-        | c::TJSAMP_TJSAMP_441 => Some(8),
-        c::TJSAMP_TJSAMP_422 | c::TJSAMP_TJSAMP_420 => Some(16),
-        c::TJSAMP_TJSAMP_411 => Some(32),
-        _ => None,
+        c::TJSAMP_TJSAMP_UNKNOWN => None,
+        // Their blocks are coded one by one.
+        c::TJSAMP_TJSAMP_GRAY => Some(BLOCK),
+        _ => widest_sampling(bytes).map(|blocks| blocks * BLOCK),
+    }
+}
+
+/// Returns the largest number of blocks side by side that a component of a file has.
+fn widest_sampling(bytes: &[u8]) -> Option<u32> {
+    const MARKS: u8 = 0xff;
+    let mut rest = bytes.get(2..)?;
+    loop {
+        // Any number of fill bytes, and stray ones between segments, which the library skips.
+        let at = rest.iter().position(|byte| *byte == MARKS)?;
+        let marker = at + rest[at..].iter().position(|byte| *byte != MARKS)?;
+        let (kind, after) = (rest[marker], &rest[marker + 1..]);
+        match kind {
+            // Stand alone.
+            0 | 0x01 | 0xd0..=0xd8 => {
+                rest = after;
+                continue;
+            }
+            0xd9 | 0xda => return None,
+            _ => {}
+        }
+        let length = usize::from(u16::from_be_bytes(*after.first_chunk()?));
+        let (segment, after) = after.split_at_checked(length)?;
+        // Frames, not tables (DHT, DAC) and an extension (JPG).
+        if matches!(kind, 0xc0..=0xcf if !matches!(kind, 0xc4 | 0xc8 | 0xcc)) {
+            // Length, precision, sides, and the number of components before them.
+            let components = segment.get(8..)?.chunks_exact(3);
+            return components.map(|component| u32::from(component[1] >> 4)).max();
+        }
+        rest = after;
     }
 }
 
@@ -123,7 +157,8 @@ impl Decompressor {
         let colours = self.get(c::TJPARAM_TJPARAM_COLORSPACE);
         let is_inks = matches!(colours as c::TJCS, c::TJCS_TJCS_CMYK | c::TJCS_TJCS_YCCK);
         let is_lossless = self.get(c::TJPARAM_TJPARAM_LOSSLESS) != 0;
-        let step = step(self.get(c::TJPARAM_TJPARAM_SUBSAMP)).filter(|_| !is_lossless);
+        let subsampling = self.get(c::TJPARAM_TJPARAM_SUBSAMP);
+        let step = step(subsampling, bytes).filter(|_| !is_lossless);
         Ok(Header { width, height, is_inks, step })
     }
 
