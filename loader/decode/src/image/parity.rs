@@ -445,11 +445,28 @@ proptest! {
     }
 }
 
-/// Returns a gray JPEG whose components have these blocks across and down, one for each.
-fn flat(sampling: [(u8, u8); 3], (height, width): (u16, u16)) -> Vec<u8> {
-    let one_code = |table: u8| [&[0xff, 0xc4, 0, 20, table, 1][..], &[0; 16]].concat();
-    let mut file = vec![0xff, 0xd8, 0xff, 0xdb, 0, 67, 0];
-    file.extend_from_slice(&[1; 64]);
+/// Blocks across and down of each component, as encoders write them and as they may be.
+const SAMPLINGS: [[(u8, u8); 3]; 12] = [
+    [(1, 1), (1, 1), (1, 1)],
+    [(2, 1), (1, 1), (1, 1)],
+    [(2, 2), (1, 1), (1, 1)],
+    [(1, 2), (1, 1), (1, 1)],
+    [(4, 1), (1, 1), (1, 1)],
+    [(1, 4), (1, 1), (1, 1)],
+    [(2, 2), (2, 1), (2, 1)],
+    [(2, 2), (1, 2), (1, 2)],
+    [(2, 1), (2, 1), (2, 1)],
+    [(3, 1), (3, 1), (3, 1)],
+    [(1, 2), (1, 2), (1, 2)],
+    [(2, 2), (2, 2), (1, 1)],
+];
+
+/// Returns a JPEG of blocks of one colour each, drawn by `seed`.
+fn patches(sampling: [(u8, u8); 3], (height, width): (u16, u16), mut seed: u64) -> Vec<u8> {
+    // One code, a zero: seven bits of a difference, or a block's end.
+    let one_code =
+        |table: u8, symbol: u8| [&[0xff, 0xc4, 0, 20, table, 1][..], &[0; 15], &[symbol]].concat();
+    let mut file = [&[0xff, 0xd8, 0xff, 0xdb, 0, 67, 0][..], &[1; 64]].concat();
     file.extend_from_slice(&[0xff, 0xc0, 0, 17, 8]);
     file.extend_from_slice(&height.to_be_bytes());
     file.extend_from_slice(&width.to_be_bytes());
@@ -457,30 +474,48 @@ fn flat(sampling: [(u8, u8); 3], (height, width): (u16, u16)) -> Vec<u8> {
     for (id, (across, down)) in (1..).zip(sampling) {
         file.extend_from_slice(&[id, across << 4 | down, 0]);
     }
-    file.extend([one_code(0), one_code(0x10)].concat());
+    file.extend([one_code(0, 7), one_code(0x10, 0)].concat());
     file.extend_from_slice(&[0xff, 0xda, 0, 12, 3, 1, 0, 2, 0, 3, 0, 0, 63, 0]);
     let most = |side: fn(&(u8, u8)) -> u8| u16::from(sampling.iter().map(side).max().unwrap()) * 8;
     let (across, down) = (most(|one| one.0), most(|one| one.1));
     let units = usize::from(width.div_ceil(across)) * usize::from(height.div_ceil(down));
     let blocks: usize = sampling.iter().map(|(h, v)| usize::from(h * v)).sum();
-    // Two bits a block: no difference, and no other values.
-    file.resize(file.len() + (units * blocks * 2).div_ceil(8), 0);
+    let mut bits = Vec::new();
+    for _ in 0..units * blocks {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let value = (seed >> 57) as u8;
+        bits.push(0);
+        bits.extend((0..7).rev().map(|bit| value >> bit & 1));
+        bits.push(0);
+    }
+    bits.resize(bits.len().next_multiple_of(8), 1);
+    for eight in bits.chunks_exact(8) {
+        let byte = eight.iter().fold(0, |byte, bit| byte << 1 | bit);
+        file.push(byte);
+        if byte == 0xff {
+            file.push(0);
+        }
+    }
     file.extend_from_slice(&[0xff, 0xd9]);
     file
 }
 
-#[test]
-fn parts_of_odd_samplings_are_decoded() {
-    let odd =
-        [[(2, 1); 3], [(3, 1); 3], [(1, 2); 3], [(2, 2), (2, 1), (2, 1)], [(2, 2), (1, 2), (1, 2)]];
-    for sampling in odd {
-        let file = flat(sampling, (50, 100));
-        for left in 0..99 {
-            let part = Part { left, top: left / 2, width: 1, height: 1 };
-            for file in [&file, &indexed(&file)] {
-                let (_, pixels) = decoded(file, |_| part);
-                assert_eq!(rows(&pixels, part), [[128; CHANNELS]], "{sampling:?}: {part:?}");
-            }
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn parts_of_any_sampling_have_the_pixels_of_the_whole(
+        sampling in proptest::sample::select(&SAMPLINGS[..]),
+        size in (1..120_u16, 1..120_u16),
+        seed in any::<u64>(),
+        corners in (0.0..1.0, 0.0..1.0, 0.0..1.0, 0.0..1.0),
+    ) {
+        let file = patches(sampling, size, seed);
+        let (size, whole) = decoded(&file, Part::whole);
+        let part = part_between(corners, size);
+        for (what, file) in [("plain", &file), ("indexed", &indexed(&file))] {
+            let (_, pixels) = decoded(file, |_| part);
+            prop_assert!(rows(&pixels, part) == rows(&whole, part), "{what}: {part:?}");
         }
     }
 }
