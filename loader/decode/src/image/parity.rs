@@ -410,7 +410,7 @@ fn narrow_rest_of_a_photo_has_the_pixels_of_the_whole() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(16))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// A thread decodes many files, one after the other; none of them shows in the next.
     #[test]
