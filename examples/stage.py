@@ -41,23 +41,11 @@ def shards(count: int) -> Path:
     DATA.mkdir(exist_ok=True)
     # Made aside and renamed when whole, so that an interrupted run leaves nothing half made.
     with tempfile.TemporaryDirectory(dir=DATA) as aside:
-        loose, packed = Path(aside, "loose"), Path(aside, "packed")
-        (packed / BUCKET).mkdir(parents=True)
+        loose = Path(aside, "loose")
         photos = make_photos.make(loose, count)
         size = sum(tqdm(photos, total=count, desc="making photos", unit="img"))
-        pattern = packed / BUCKET / "train-{:06d}.tar"
-        command: list[str | Path] = [
-            FOREBAY,
-            "pack",
-            loose,
-            "-o",
-            pattern,
-            "--samples",
-            str(SAMPLES_PER_SHARD),
-        ]
-        subprocess.run(command, check=True)
+        pack(Path(aside), [loose]).rename(folder)
         print(f"{count} photos, {size / 1e6:.0f} MB, in {folder}")
-        packed.rename(folder)
     return folder
 
 
@@ -67,12 +55,18 @@ def indexed_shards(count: int) -> Path:
     if folder.is_dir():
         return folder
     with tempfile.TemporaryDirectory(dir=DATA) as aside:
-        pattern = Path(aside, "packed", BUCKET, "train-{:06d}.tar")
         tars = sorted((plain / BUCKET).glob("*.tar"))
-        command: list[str | Path] = [FOREBAY, "pack", *tars, "-o", pattern, "--jpeg-index"]
-        subprocess.run([*command, "--samples", str(SAMPLES_PER_SHARD)], check=True)
-        Path(aside, "packed").rename(folder)
+        pack(Path(aside), tars, "--jpeg-index").rename(folder)
     return folder
+
+
+def pack(aside: Path, inputs: list[Path], *options: str) -> Path:
+    """Pack `inputs` into a bucket's shards, and return the folder with the bucket."""
+    packed = aside / "packed"
+    pattern = packed / BUCKET / "train-{:06d}.tar"
+    limit = ["--samples", str(SAMPLES_PER_SHARD)]
+    subprocess.run([FOREBAY, "pack", *inputs, "-o", pattern, *limit, *options], check=True)
+    return packed
 
 
 def demo_shards(count: int) -> Path:

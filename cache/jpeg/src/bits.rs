@@ -101,26 +101,24 @@ impl<'a> BitWriter<'a> {
             (self.pending, self.count) = (all, self.count + count);
             return;
         }
-        if ones(all) == 0 {
-            self.into.extend_from_slice(&all.to_be_bytes());
-        } else {
-            let (mut stuffed, mut len) = ([0; 16], 0);
-            for byte in all.to_be_bytes() {
-                stuffed[len] = byte;
-                // The zero is there already.
-                len += 1 + usize::from(byte == ONES);
-            }
-            self.into.extend_from_slice(&stuffed[..len]);
-        }
+        self.write(&all.to_be_bytes(), ones(all) == 0);
         self.pending = bits.checked_shl(WORD_BITS - self.count).unwrap_or(0);
         self.count = self.count + count - WORD_BITS;
     }
 
-    fn put_byte(&mut self, byte: u8) {
-        self.into.push(byte);
-        if byte == ONES {
-            self.into.push(0);
+    /// Writes whole bytes, eight at most; `is_plain` if none of them is of ones.
+    #[inline]
+    fn write(&mut self, bytes: &[u8], is_plain: bool) {
+        if is_plain {
+            return self.into.extend_from_slice(bytes);
         }
+        let (mut stuffed, mut len) = ([0; 16], 0);
+        for &byte in bytes {
+            stuffed[len] = byte;
+            // The zero is there already.
+            len += 1 + usize::from(byte == ONES);
+        }
+        self.into.extend_from_slice(&stuffed[..len]);
     }
 
     /// Copies the bits of a scan between two positions, of which `to` is not before `from`.
@@ -163,6 +161,6 @@ impl<'a> BitWriter<'a> {
         let fill = self.count.wrapping_neg() % BYTE_BITS as u32;
         self.put(!(u64::MAX >> fill), fill);
         let left = self.pending.to_be_bytes();
-        left[..self.count as usize / BYTE_BITS].iter().for_each(|byte| self.put_byte(*byte));
+        self.write(&left[..self.count as usize / BYTE_BITS], false);
     }
 }

@@ -12,14 +12,13 @@ const SYMBOLS_MAX: usize = 256;
 /// Categories of differences between DC values of 8-bit images.
 const CATEGORIES: usize = 12;
 
-/// Coefficients of a block.
-const COEFFICIENTS: u32 = 64;
+/// Coefficients of a block after its DC value.
+pub(crate) const AC_COEFFICIENTS: u32 = 63;
 
 /// Symbol of sixteen zeros.
 const ZEROS: u8 = 0xf0;
 
 /// One table of codes.
-#[derive(Clone)]
 pub(crate) struct Codes {
     /// Symbol and bits of the code that the next [`SHORT_BITS`] begin with; 0 bits if it is longer.
     short: [(u8, u8); 1 << SHORT_BITS],
@@ -141,9 +140,6 @@ impl Codes {
         Some((all << (64 - count), count))
     }
 }
-
-/// Coefficients of a block after its DC value.
-pub(crate) const AC_COEFFICIENTS: u32 = COEFFICIENTS - 1;
 
 /// Returns the value that `bits` of a scan stand for.
 fn value(next: u32, bits: u32) -> i32 {

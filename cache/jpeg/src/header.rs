@@ -1,4 +1,5 @@
-//! Segments before a JPEG's scan (ITU-T T.81, annex B), as far as an index needs them.
+//! Header of a JPEG (ITU-T T.81, annex B), as far as an index needs it. Stricter than `segments`:
+//! cuts copy segments by their place, so nothing may lie between them.
 
 use std::ops::{Range, RangeInclusive};
 
@@ -112,27 +113,6 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?)))
 }
 
-/// Returns true if one of the segments before the scan is named as an index.
-pub(crate) fn has_index(bytes: &[u8]) -> bool {
-    let mut at = 2;
-    loop {
-        let Some(&[0xff, marker]) = bytes.get(at..).and_then(<[u8]>::first_chunk) else {
-            return false;
-        };
-        match marker {
-            MARKER if bytes[at..].get(4..).is_some_and(|body| body.starts_with(NAME)) => {
-                return true;
-            }
-            marker::SCAN => return false,
-            _ => {}
-        }
-        match number(bytes, at + 2) {
-            Some(length) => at += 2 + length as usize,
-            None => return false,
-        }
-    }
-}
-
 impl Header {
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, Unfit> {
         if bytes.first_chunk().ok_or(Unfit::Cut)? != &BEGIN {
@@ -164,8 +144,7 @@ impl Header {
                 return Err(Unfit::Kind);
             }
             let body = bytes.get(at + 4..end).ok_or(Unfit::Cut)?;
-            let needed = header.segment(marker, body, at..end).ok_or(Unfit::Kind)?;
-            header.needed.extend(needed);
+            header.segment(marker, body, at..end).ok_or(Unfit::Kind)?;
             if header.needed.len() > SEGMENTS_MAX {
                 return Err(Unfit::Kind);
             }
@@ -177,17 +156,18 @@ impl Header {
         }
     }
 
-    /// Takes a segment in, and returns it if a decoder needs it; `None` if files with it have no
+    /// Takes a segment in, and keeps it if a decoder needs it; `None` if files with it have no
     /// index.
-    fn segment(&mut self, marker: u8, body: &[u8], at: Range<usize>) -> Option<Option<Segment>> {
+    fn segment(&mut self, marker: u8, body: &[u8], at: Range<usize>) -> Option<()> {
+        let mut needed = Segment::Same(at.clone());
         match marker {
             marker::BASELINE | marker::EXTENDED => {
                 self.frame(body)?;
-                return Some(Some(Segment::Frame(at)));
+                needed = Segment::Frame(at);
             }
             marker::HUFFMAN_TABLES => {
                 if let Some(completed) = self.codes(body)? {
-                    return Some(Some(Segment::Completed(completed)));
+                    needed = Segment::Completed(completed);
                 }
             }
             marker::SCAN => self.scan(body)?,
@@ -195,14 +175,15 @@ impl Header {
             marker::RESTART_INTERVAL if number(body, 0)? == 0 => {}
             MARKER if body.starts_with(NAME) => {
                 self.index = Some(at);
-                return Some(None);
+                return Some(());
             }
             // Places count from that segment on: an index would move what lies behind it.
             marker::APP2 if body.starts_with(PICTURES) => return None,
-            marker::APP1..=marker::APP15 | marker::COMMENT => return Some(None),
+            marker::APP1..=marker::APP15 | marker::COMMENT => return Some(()),
             _ => return None,
         }
-        Some(Some(Segment::Same(at)))
+        self.needed.push(needed);
+        Some(())
     }
 
     fn frame(&mut self, body: &[u8]) -> Option<()> {

@@ -13,7 +13,8 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | `header` | segments before the scan |
+//! | `segments` | segments before the scan, of any file |
+//! | `header` | the header of a file that can have an index |
 //! | `bits`, `codes` | bits of a scan, and Huffman codes |
 //! | `index` | the segment: made, written and read |
 //! | `cut` | a JPEG of some MCUs |
@@ -23,6 +24,8 @@ mod codes;
 mod cut;
 mod header;
 mod index;
+mod segments;
 
 pub use cut::Corner;
 pub use index::{Indexed, Planned, add_index, plan};
+pub use segments::segments;

@@ -35,7 +35,7 @@ const SPAN: usize = 256;
 /// already.
 ///
 /// # Errors
-/// What the file system says.
+/// An input that cannot be read, or that has changed.
 pub(super) fn plan_indexes(
     samples: &mut [Sample],
     origins: &[Origin],

@@ -9,6 +9,7 @@
 use std::ffi::{CStr, c_int};
 use std::ptr::NonNull;
 
+use forebay_jpeg::segments;
 use turbojpeg_sys as c;
 
 use crate::crop::{Part, Size};
@@ -91,32 +92,11 @@ fn step(subsampling: c_int, bytes: &[u8]) -> Option<u32> {
 
 /// Returns the largest number of blocks side by side that a component of a file has.
 fn widest_sampling(bytes: &[u8]) -> Option<u32> {
-    const MARKS: u8 = 0xff;
-    let mut rest = bytes.get(2..)?;
-    loop {
-        // Any number of fill bytes, and stray ones between segments, which the library skips.
-        let at = rest.iter().position(|byte| *byte == MARKS)?;
-        let marker = at + rest[at..].iter().position(|byte| *byte != MARKS)?;
-        let (kind, after) = (rest[marker], &rest[marker + 1..]);
-        match kind {
-            // Stand alone.
-            0 | 0x01 | 0xd0..=0xd8 => {
-                rest = after;
-                continue;
-            }
-            0xd9 | 0xda => return None,
-            _ => {}
-        }
-        let length = usize::from(u16::from_be_bytes(*after.first_chunk()?));
-        let (segment, after) = after.split_at_checked(length)?;
-        // Frames, not tables (DHT, DAC) and an extension (JPG).
-        if matches!(kind, 0xc0..=0xcf if !matches!(kind, 0xc4 | 0xc8 | 0xcc)) {
-            // Length, precision, sides, and the number of components before them.
-            let components = segment.get(8..)?.chunks_exact(3);
-            return components.map(|component| u32::from(component[1] >> 4)).max();
-        }
-        rest = after;
-    }
+    // Frames, not tables (DHT, DAC) and an extension (JPG).
+    let is_frame = |marker| matches!(marker, 0xc0..=0xcf if !matches!(marker, 0xc4 | 0xc8 | 0xcc));
+    let (_, frame) = segments(bytes).find(|(marker, _)| is_frame(*marker))?;
+    // Precision, sides, and the number of components before them.
+    frame.get(6..)?.chunks_exact(3).map(|component| u32::from(component[1] >> 4)).max()
 }
 
 impl Decompressor {
