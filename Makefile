@@ -181,7 +181,7 @@ package-test: setup-tests setup-packages ## Test wheel, Debian package and conta
 torture: ## Kill daemon after daemon on one cache directory: ROUNDS=1000 SEED=1
 	$(call heading,torture)
 	@FOREBAY_TORTURE_ROUNDS=$(or $(ROUNDS),1000) FOREBAY_TORTURE_SEED=$(SEED) \
-		cargo test --release --locked --workspace --test torture --test checkpoint_torture -- --nocapture
+		cargo test --release --locked --workspace --test cache --test checkpoints torture:: -- --nocapture
 
 .PHONY: bench
 bench: setup-tests ## Measure rivals, the disk and starvation; results go to benches/results

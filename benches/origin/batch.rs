@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use crate::contest::spread;
 use crate::far::{Link, far_end};
 use crate::near::more;
-use crate::run::{Fresh, next_batch};
+use crate::run::{Fresh, Taken, next_batch};
 use crate::{BUCKET, Bench};
 
 /// Samples of a batch, and batches under way: as a loader of images has them.
@@ -49,9 +49,9 @@ const ROUND_TRIPS: f64 = 2.0;
 
 /// Result of a cold start.
 struct Start {
-    /// Until the first batch, its bytes, and those that the link had carried by then.
+    /// Until the first batch, the batch, and the bytes that the link had carried by then.
     seconds: f64,
-    bytes: u64,
+    first: Taken,
     carried: u64,
     /// The share of the link's time that was used until more of them were there.
     use_of_link: f64,
@@ -75,19 +75,23 @@ fn table(link: &Link, lanes: u32, starts: &[Start]) -> Value {
     let all = |of: fn(&Start) -> f64| starts.iter().map(of).collect::<Vec<_>>();
     let (seconds, used) = (all(|start| start.seconds), all(|start| start.use_of_link));
     let [middle, low, high] = spread(seconds.clone());
-    let bytes = starts.iter().map(|start| start.bytes).max().unwrap_or(0) as f64;
+    let bytes = spread(all(|start| start.first.bytes as f64))[0];
+    let reach = spread(all(|start| start.first.reach as f64))[0];
     let carried = spread(all(|start| start.carried as f64));
-    let alone = bytes / link.carries();
-    let bound = alone + ROUND_TRIPS * link.rtt + BESIDE_SECONDS;
+    let [alone, least] = [bytes, reach].map(|bytes| bytes / link.carries());
+    let [bound, bound_of_reach] =
+        [alone, least].map(|seconds| seconds + ROUND_TRIPS * link.rtt + BESIDE_SECONDS);
     println!(
-        "  {lanes} lanes: first batch {middle:.3} s ({low:.3}..{high:.3}); its bytes alone {alone:.3} s, with {ROUND_TRIPS} round trips and {BESIDE_SECONDS} s: {bound:.3} s; the link carried {:.1} times its bytes, then {:.2} of what it can",
+        "  {lanes} lanes: first batch {middle:.3} s ({low:.3}..{high:.3}), with {ROUND_TRIPS} round trips and {BESIDE_SECONDS} s its bytes take {bound:.3} s, its shards up to its last samples ({:.2} times its bytes) {bound_of_reach:.3} s; the link carried {:.2} times its bytes, then {:.2} of what it can",
+        reach / bytes,
         carried[0] / bytes,
         spread(used.clone())[0],
     );
     json!({
         "first_batch_seconds": seconds, "batch_bytes": bytes, "bytes_alone_seconds": alone,
-        "bound_seconds": bound, "ratio": middle / bound, "carried_bytes": all(|start| start.carried as f64),
-        "use_of_link": used,
+        "bound_seconds": bound, "ratio": middle / bound, "reach_bytes": reach,
+        "bound_of_reach_seconds": bound_of_reach, "ratio_of_reach": middle / bound_of_reach,
+        "carried_bytes": all(|start| start.carried as f64), "use_of_link": used,
     })
 }
 
@@ -127,8 +131,8 @@ impl Job {
         self.fresh.store.links().iter().map(|link| link.bytes).sum()
     }
 
-    /// Returns the bytes of the next batch; none at the end of the epoch.
-    fn next(&mut self) -> Option<u64> {
+    /// Returns the next batch; none at the end of the epoch.
+    fn next(&mut self) -> Option<Taken> {
         self.fresh.runtime.block_on(next_batch(&mut self.session, &mut self.events))
     }
 }
@@ -136,13 +140,13 @@ impl Job {
 /// One cold start.
 fn cold(bench: &Bench, link: &Link, lanes: u32, names: &[String]) -> Start {
     let mut job = Job::begin(bench, link, Some(lanes), names);
-    let bytes = job.next().unwrap();
+    let first = job.next().unwrap();
     let (seconds, carried) = (job.seconds(), job.carried());
     for _ in 1..MORE {
         job.next().unwrap();
     }
     let use_of_link = job.carried() as f64 / job.seconds() / link.carries();
-    Start { seconds, bytes, carried, use_of_link }
+    Start { seconds, first, carried, use_of_link }
 }
 
 /// Cold epochs of a few shards, whose every byte the link carries once.

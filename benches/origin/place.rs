@@ -51,7 +51,7 @@ impl Job {
         self.session.start(self.run, Begin::at(self.run, 0));
         let mut bytes = 0;
         while let Some(batch) = next_batch(&mut self.session, &mut self.events).await {
-            bytes += batch;
+            bytes += batch.bytes;
         }
         bytes
     }

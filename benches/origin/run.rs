@@ -1,5 +1,6 @@
 //! One fetch or batch, and what it took.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -79,12 +80,21 @@ impl Fresh {
     }
 }
 
-/// Returns the bytes of a session's next batch, and releases its slot; none at the end of the
-/// epoch.
+/// A batch that was taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taken {
+    /// Bytes of its members.
+    pub(crate) bytes: u64,
+    /// Bytes of its shards, of each from the start to the last of the batch's samples in it: what a
+    /// reader of plain tars has to fetch for the batch.
+    pub(crate) reach: u64,
+}
+
+/// Returns a session's next batch, and releases its slot; none at the end of the epoch.
 pub(crate) async fn next_batch(
     session: &mut Session,
     events: &mut mpsc::Receiver<Event>,
-) -> Option<u64> {
+) -> Option<Taken> {
     loop {
         match events.recv().await.unwrap() {
             Event::Slab { .. }
@@ -92,12 +102,17 @@ pub(crate) async fn next_batch(
             | Event::Learnt { .. }
             | Event::Locate { .. }
             | Event::Acknowledged { .. } => {}
-            Event::Batch { batch, .. } => {
+            Event::Batch { batch, offsets } => {
                 assert_eq!(batch.errors, []);
-                let samples = batch.samples.iter().flat_map(|sample| &sample.members);
-                let bytes = samples.flatten().map(|member| member.len).sum();
+                let (mut bytes, mut ends) = (0, HashMap::new());
+                for (sample, &offset) in batch.samples.iter().zip(&offsets) {
+                    let members = sample.members.as_ref().unwrap();
+                    let len: u64 = members.iter().map(|member| member.len).sum();
+                    let end: &mut u64 = ends.entry(sample.url).or_default();
+                    (bytes, *end) = (bytes + len, (*end).max(offset + len));
+                }
                 session.release(batch.slab, batch.slot);
-                return Some(bytes);
+                return Some(Taken { bytes, reach: ends.values().sum() });
             }
             Event::End(end) => {
                 assert_eq!(end.errors, []);

@@ -6,7 +6,7 @@ use super::family::{Kind, Together, names_somebody};
 const HEAD: &str = "# Metrics
 
 <!-- Written from daemon/admin/src/metrics/. To regenerate it:
-FOREBAY_WRITE_DOCS=1 cargo test --release --workspace --test metrics -->
+FOREBAY_WRITE_DOCS=1 cargo test --release --workspace --test operations metrics:: -->
 
 `GET /metrics` on the daemon's socket and, if `http` is configured, over TCP. The request's
 `Accept` header selects OpenMetrics or Prometheus' older text.
