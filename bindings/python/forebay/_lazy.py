@@ -18,22 +18,18 @@ class Lazy(Sequence[Row]):
     Parameters
     ----------
     of
-        The rows, if they exist: torch's loaders rebuild sequences from their rows. Otherwise their
-        number, and `row` makes each from its number, counted from 0.
+        What `row` makes each row from, one for each. Without `row`, the rows themselves: torch's
+        loaders rebuild sequences from their rows.
     """
 
-    def __init__(self, of: Sequence[Row] | int, row: Callable[[int], Row] | None = None) -> None:
-        if isinstance(of, int):
-            assert row is not None
-            self._row, self._len = row, of
-        else:
-            self._row, self._len = list(of).__getitem__, len(of)
+    def __init__(self, of: Sequence[Any], row: Callable[[Any], Row] | None = None) -> None:
+        self._of, self._row = (list(of) if row is None else of), row
 
     def __len__(self) -> int:
-        return self._len
+        return len(self._of)
 
     def __iter__(self) -> Iterator[Row]:
-        return map(self._row, range(self._len))
+        return iter(self._of) if self._row is None else map(self._row, self._of)
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -41,11 +37,12 @@ class Lazy(Sequence[Row]):
     def __getitem__(self, index: slice) -> list[Row]: ...
     def __getitem__(self, index: int | slice) -> Row | list[Row]:
         if isinstance(index, slice):
-            return [self._row(row) for row in range(*index.indices(self._len))]
-        row = index + self._len if index < 0 else index
-        if not 0 <= row < self._len:
-            raise IndexError(f"row {index} of {self._len}")
-        return self._row(row)
+            return list(Lazy(self._of[index], self._row))
+        rows = len(self._of)
+        if not -rows <= index < rows:
+            raise IndexError(f"row {index} of {rows}")
+        of = self._of[index]
+        return of if self._row is None else self._row(of)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str):
@@ -63,7 +60,7 @@ class Lazy(Sequence[Row]):
 
 def texts(of: Any) -> Lazy[str]:
     """Return the strings of a native column of texts."""
-    return Lazy(len(of), of.get)
+    return Lazy(range(len(of)), of.get)
 
 
 def views(
@@ -71,11 +68,14 @@ def views(
 ) -> Lazy[memoryview | None]:
     """Return slices of `memories`, None if absent; a slice costs a tenth of a new memoryview.
 
-    `pieces` has the number of each row's memory.
+    `pieces` has the number of each row's memory; none if all rows are present and lie in the first.
     """
+    if not pieces:
+        # No function of Python's own runs for a row.
+        return Lazy(places, memories[0].__getitem__ if memories else None)
 
     def view(row: int) -> memoryview | None:
         place = places[row]
         return None if place is None else memories[pieces[row]][place]
 
-    return Lazy(len(places), view)
+    return Lazy(range(len(places)), view)

@@ -102,8 +102,9 @@ impl Batch {
         self.lent.iter().cloned().map(View).collect()
     }
 
-    /// The columns, once: they are gone from here afterwards. Views are slices of what was lent,
-    /// and numbers of the pieces that they lie in.
+    /// The columns, once: they are gone from here afterwards. Views are numbers of the pieces of
+    /// lent memory that they lie in, none if all rows are there and lie in the first, and slices of
+    /// it.
     fn take_columns(&self, py: Python<'_>) -> PyResult<Vec<Named>> {
         let columns = std::mem::take(&mut *self.columns());
         columns
@@ -131,7 +132,11 @@ fn objects(py: Python<'_>, rows: Rows, lent: &[Extent]) -> PyResult<Objects> {
                 // A map is far smaller than what an isize counts.
                 placed.map(|(_, at)| PySlice::new(py, at.start as isize, at.end as isize, 1))
             });
-            let slices = PyList::new(py, slices.collect::<Vec<_>>())?;
+            let slices = slices.collect::<Vec<_>>();
+            if slices.iter().all(Option::is_some) && pieces.iter().all(|piece| *piece == 0) {
+                pieces.clear();
+            }
+            let slices = PyList::new(py, slices)?;
             let rows = (PyBytes::new(py, &pieces), slices).into_pyobject(py)?;
             ("views", rows.into_any().unbind(), None)
         }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 import json
+import multiprocessing
 import os
 import pickle
 import subprocess
@@ -28,6 +30,17 @@ pytestmark = [
 ]
 
 FIELDS = {"label": forebay.Int("cls")}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_worker_is_left():
+    """End the workers of loaders in reference cycles; a worker would start the next daemon."""
+    yield
+    with pytest.MonkeyPatch.context() as patch:
+        # torch waits 5 s for each worker that raised before it ends the worker.
+        patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
+        gc.collect()
+    assert not multiprocessing.active_children()
 
 
 @pytest.fixture
