@@ -104,12 +104,11 @@ struct Job {
 }
 
 impl Job {
-    fn begin(bench: &Bench, link: &Link, lanes: Option<u32>, names: &[String]) -> Self {
+    fn begin(bench: &Bench, link: &Link, order: Order, names: &[String]) -> Self {
         let url = |name: &String| format!("{}/{BUCKET}/{name}", link.nginx.http());
         let urls: Vec<_> = names.iter().map(url).collect();
         let fresh = Fresh::open(&bench.directory);
         let samples = bench.bytes / (MEMBER.next_multiple_of(512) + 512) as u64;
-        let order = Order { lanes, ..Order::shuffled(WINDOW, 1, BATCH) };
         let counts = Some(vec![samples; urls.len()]);
         let open = Open { counts, prefetch: PREFETCH, ..Open::new("batch", urls, order) };
         let host = Host { store: fresh.store.clone(), slabs: SlabMemory::new(SLABS) };
@@ -139,7 +138,8 @@ impl Job {
 
 /// One cold start.
 fn cold(bench: &Bench, link: &Link, lanes: u32, names: &[String]) -> Start {
-    let mut job = Job::begin(bench, link, Some(lanes), names);
+    let order = Order { lanes: Some(lanes), ..Order::shuffled(WINDOW, 1, BATCH) };
+    let mut job = Job::begin(bench, link, order, names);
     let first = job.next().unwrap();
     let (seconds, carried) = (job.seconds(), job.carried());
     for _ in 1..MORE {
@@ -149,27 +149,61 @@ fn cold(bench: &Bench, link: &Link, lanes: u32, names: &[String]) -> Start {
     Start { seconds, first, carried, use_of_link }
 }
 
-/// Cold epochs of a few shards, whose every byte the link carries once.
+/// Result of a cold epoch.
+struct Epoch {
+    /// The share of the link's time in which it could have carried the shards.
+    use_of_link: f64,
+    carried: u64,
+    /// Seconds after the last byte had come, and the samples' bytes taken in them.
+    rest: (f64, u64),
+}
+
+/// Cold epochs of a few shards, whose every byte the link carries once: shuffled over all of them,
+/// and in their order. The later the samples of a shuffle are drawn, the more of them are left to
+/// be read from the tier when the last byte has come.
 pub(crate) fn epoch(bench: &Bench) -> Value {
     let link = far_end(bench);
     let names = more(bench, EPOCH_SHARDS);
-    let set = bench.bytes * EPOCH_SHARDS as u64;
-    let (mut shares, mut carried) = (Vec::new(), Vec::new());
-    for _ in 0..bench.rounds {
-        let mut job = Job::begin(bench, &link, None, &names);
-        while job.next().is_some() {}
-        shares.push(set as f64 / job.seconds() / link.carries());
-        carried.push(job.carried());
-    }
-    let [middle, low, high] = spread(shares.clone());
-    println!(
-        "  {EPOCH_SHARDS} shards of {} MiB: {middle:.3} of the link ({low:.3}..{high:.3}), which carried {:.3} times their bytes",
-        bench.bytes >> 20,
-        carried.iter().sum::<u64>() as f64 / (set * bench.rounds as u64) as f64
-    );
-    json!({
-        "shards": EPOCH_SHARDS, "shard_bytes": bench.bytes, "use_of_link": shares,
-        "carried_bytes": carried, "rtt_seconds": link.rtt,
+    let orders =
+        [("shuffled", Order::shuffled(WINDOW, 1, BATCH)), ("in_order", Order::of_list(BATCH))];
+    let mut told = json!({
+        "shards": EPOCH_SHARDS, "shard_bytes": bench.bytes, "rtt_seconds": link.rtt,
         "link_gb_per_second": link.carries() / 1e9,
-    })
+    });
+    for (name, order) in orders {
+        let play = |_| whole(bench, &link, order.clone(), &names);
+        let epochs: Vec<_> = (0..bench.rounds).map(play).collect();
+        let all = |of: fn(&Epoch) -> f64| epochs.iter().map(of).collect::<Vec<_>>();
+        let [middle, low, high] = spread(all(|epoch| epoch.use_of_link));
+        let rest = [all(|epoch| epoch.rest.0), all(|epoch| epoch.rest.1 as f64)].map(spread);
+        println!(
+            "  {EPOCH_SHARDS} shards of {} MiB, {name}: {middle:.3} of the link ({low:.3}..{high:.3}); after the last byte {:.2} s for {:.0} MB of samples",
+            bench.bytes >> 20,
+            rest[0][0],
+            rest[1][0] / 1e6,
+        );
+        told[name] = json!({
+            "use_of_link": all(|epoch| epoch.use_of_link),
+            "carried_bytes": all(|epoch| epoch.carried as f64),
+            "rest_seconds": all(|epoch| epoch.rest.0), "rest_bytes": all(|epoch| epoch.rest.1 as f64),
+        });
+    }
+    told
+}
+
+/// One cold epoch.
+fn whole(bench: &Bench, link: &Link, order: Order, names: &[String]) -> Epoch {
+    let mut job = Job::begin(bench, link, order, names);
+    let (mut taken, mut carried, mut arrival) = (0, 0, (0.0, 0));
+    while let Some(batch) = job.next() {
+        taken += batch.bytes;
+        let by_now = job.carried();
+        if by_now != carried {
+            (carried, arrival) = (by_now, (job.seconds(), taken));
+        }
+    }
+    let seconds = job.seconds();
+    let bytes = bench.bytes * names.len() as u64;
+    let use_of_link = bytes as f64 / seconds / link.carries();
+    Epoch { use_of_link, carried, rest: (seconds - arrival.0, taken - arrival.1) }
 }
