@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benches/results"
 OUTPUT = ROOT / "docs/pictures/results.svg"
-IMAGES = RESULTS / "2026-11-29-amd-epyc-2-cores/starvation-images.json"
+IMAGES = RESULTS / "2026-11-30-amd-epyc-2-cores/starvation-images.json"
 RAW = RESULTS / "2026-11-29-amd-epyc-2-cores/starvation-raw.json"
 COLD = RESULTS / "2026-11-22-amd-epyc-2-cores/origin.json"
 DISK = RESULTS / "2026-11-21-amd-epyc-2-cores/disk-reserved-pages.json"
