@@ -370,13 +370,22 @@ fn recorded_trace_is_simulated() {
     assert_eq!(record(&earlier).0, Some(0));
     keys.iter().for_each(|key| bench.origin.server.release(key));
     play(&loader, 1, 0).unwrap();
-    let (code, told, error) = record(&later);
-    assert!(code == Some(0) && told.contains(&format!("{SHARDS} shards")), "{told} {error}");
-    let simulated = forebay(&["policy", "simulate", &earlier, "--against", &later, "--json"]);
-    assert_eq!(simulated.0, Some(0), "{}", simulated.2);
-    let simulated: Value = serde_json::from_str(&simulated.1).unwrap();
+    keys.iter().for_each(|key| bench.origin.server.stall(key, 0));
+    // A node that is faster than the simulation made its fetches before the simulated ones: those
+    // fall between the recordings once the second is late enough.
+    let mut simulated = Value::Null;
+    eventually("both fetched the same shards", || {
+        let (code, told, error) = record(&later);
+        assert!(code == Some(0) && told.contains(&format!("{SHARDS} shards")), "{told} {error}");
+        let (code, told, error) =
+            forebay(&["policy", "simulate", &earlier, "--against", &later, "--json"]);
+        assert_eq!(code, Some(0), "{error}");
+        simulated = serde_json::from_str(&told).unwrap();
+        simulated["agreement"]["common"].as_u64() > Some(0)
+    });
+    keys.iter().for_each(|key| bench.origin.server.release(key));
     let of = |name: &str| simulated["agreement"][name].as_u64().unwrap();
-    assert!(of("node") > 0 && of("common") > 0 && of("ordered") <= of("common"), "{simulated}");
+    assert!(of("node") > 0 && of("ordered") <= of("common"), "{simulated}");
     // Half of the data is there at the beginning, and of the epoch that was played half had to
     // come.
     assert!(of("node") >= SHARDS / 4 && of("node") <= SHARDS, "{simulated}");
