@@ -12,24 +12,30 @@ from typing import Any, TypeVar, overload
 Row = TypeVar("Row")
 
 
+def _itself(row: Row) -> Row:
+    return row
+
+
 class Lazy(Sequence[Row]):
     """A read-only sequence that makes each row anew at each access.
 
     Parameters
     ----------
     of
-        What `row` makes each row from, one for each. Without `row`, the rows themselves: torch's
+        Sources of the rows, one for each.
+    row
+        Function that makes a row from its source. By default the sources are the rows: torch's
         loaders rebuild sequences from their rows.
     """
 
-    def __init__(self, of: Sequence[Any], row: Callable[[Any], Row] | None = None) -> None:
-        self._of, self._row = (list(of) if row is None else of), row
+    def __init__(self, of: Sequence[Any], row: Callable[[Any], Row] = _itself) -> None:
+        self._of, self._row = of, row
 
     def __len__(self) -> int:
         return len(self._of)
 
     def __iter__(self) -> Iterator[Row]:
-        return iter(self._of) if self._row is None else map(self._row, self._of)
+        return map(self._row, self._of)
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -37,12 +43,11 @@ class Lazy(Sequence[Row]):
     def __getitem__(self, index: slice) -> list[Row]: ...
     def __getitem__(self, index: int | slice) -> Row | list[Row]:
         if isinstance(index, slice):
-            return list(Lazy(self._of[index], self._row))
+            return [self._row(of) for of in self._of[index]]
         rows = len(self._of)
         if not -rows <= index < rows:
             raise IndexError(f"row {index} of {rows}")
-        of = self._of[index]
-        return of if self._row is None else self._row(of)
+        return self._row(self._of[index])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str):
@@ -70,9 +75,11 @@ def views(
 
     `pieces` has the number of each row's memory; none if all rows are present and lie in the first.
     """
+    if not places:
+        return Lazy([])
     if not pieces:
         # No function of Python's own runs for a row.
-        return Lazy(places, memories[0].__getitem__ if memories else None)
+        return Lazy(places, memories[0].__getitem__)
 
     def view(row: int) -> memoryview | None:
         place = places[row]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import io
 import json
+import multiprocessing
 import os
 import select
 import shutil
@@ -15,6 +16,7 @@ import signal
 import struct
 import subprocess
 import tarfile
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -246,12 +248,24 @@ def _daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def ended_workers() -> Iterator[None]:
-    """Collect unfinished iterations, and torch's workers, before the shared daemon ends."""
+    """Collect unfinished iterations, and torch's workers: one that is left would start the next
+    daemon.
+    """
     torch = pytest.importorskip("torch")
     with pytest.MonkeyPatch.context() as patch:
         # torch waits 5 s for each worker that raised before it ends the worker.
         patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
         yield
+        gc.collect()
+    assert not multiprocessing.active_children()
+
+
+@pytest.fixture(scope="module")
+def closed_files(ended_workers: None) -> Iterator[None]:
+    """Collect files that webdataset left open, before tests that fail on such warnings."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import gc
 import itertools
 import json
-import multiprocessing
 import os
 import pickle
 import subprocess
@@ -21,6 +19,7 @@ from forebay.torch import IterableDataset  # noqa: E402
 
 # torch warns of more workers than cores; these workers hardly decode anything.
 pytestmark = [
+    pytest.mark.usefixtures("ended_workers"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
     # torch forks its workers beside other threads, of which Python and JAX warn.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
@@ -30,17 +29,6 @@ pytestmark = [
 ]
 
 FIELDS = {"label": forebay.Int("cls")}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_worker_is_left():
-    """End the workers of loaders in reference cycles; a worker would start the next daemon."""
-    yield
-    with pytest.MonkeyPatch.context() as patch:
-        # torch waits 5 s for each worker that raised before it ends the worker.
-        patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
-        gc.collect()
-    assert not multiprocessing.active_children()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ The first tests run webdataset as well, and compare the samples.
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
@@ -13,7 +12,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,23 +29,13 @@ from forebay.webdataset import samples as samples_module
 from test_stores import Store, store  # noqa: F401
 
 pytestmark = [
+    pytest.mark.usefixtures("closed_files"),
     # webdataset leaves files open until garbage collection.
     pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
     # torch forks its workers beside other threads, of which Python and JAX warn.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _closed() -> Iterator[None]:
-    """Collect unfinished iterations before the shared daemon ends."""
-    yield
-    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
-        warnings.simplefilter("ignore", ResourceWarning)
-        # torch waits 5 s for each worker that raised before it ends the worker.
-        patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
-        gc.collect()
 
 
 SHARDS = 6

@@ -6,7 +6,6 @@ the intended differences by name; a test fails if a listed difference does not e
 
 from __future__ import annotations
 
-import gc
 import io
 import json
 import math
@@ -14,8 +13,7 @@ import os
 import pickle
 import random
 import tarfile
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +30,16 @@ from forebay import webdataset as ours
 
 HOSTILE = Path(__file__).parents[3] / "cache/shard/tests/hostile"
 
-# webdataset leaves files open until garbage collection.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+pytestmark = [
+    pytest.mark.usefixtures("closed_files"),
+    # webdataset leaves files open until garbage collection.
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+]
 
 # Placeholder of an error in a stream.
 ERROR = "error"
 
 Chain = Callable[[Any, Any], Any]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _closed() -> Iterator[None]:
-    """Collect files that webdataset left open, before tests that fail on such warnings."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 def plain(value: Any) -> Any:

@@ -80,6 +80,16 @@ impl Bench {
         (0..SHARDS).filter(|n| owner(n).as_deref() == Some(&name)).collect()
     }
 
+    /// Has node 0 read all shards, and flips a bit of one that node 1 owns. Returns that shard.
+    fn corrupt_owned(&self) -> u64 {
+        self.read_all(0);
+        (0..NODES).for_each(|number| self.node(number).settle());
+        let shard = self.owned(1)[0];
+        let folder = self.disks[1].path().join("shards");
+        flip(&cached_file(&folder, &format!("-{shard}.tar")).unwrap(), 30_000);
+        shard
+    }
+
     /// Members, as a node sees them.
     fn members(&self, number: usize) -> Vec<PeerReport> {
         self.node(number).node().cluster.as_ref().unwrap().report().members
@@ -239,12 +249,7 @@ fn replaced_shard_is_never_mixed() {
 #[test]
 fn flipped_bit_on_the_owner_is_never_served() {
     let bench = Bench::new();
-    bench.read_all(0);
-    (0..NODES).for_each(|number| bench.node(number).settle());
-    let foreign = bench.owned(1)[0];
-    let file =
-        cached_file(&bench.disks[1].path().join("shards"), &format!("-{foreign}.tar")).unwrap();
-    flip(&file, 30_000);
+    bench.corrupt_owned();
     bench.read_all(0);
     eventually("the owner dropped its copy", || bench.tier(1).counters.corruptions == 1);
     let seen = bench.members(0).into_iter().find(|member| member.name == "node1").unwrap();
@@ -624,12 +629,7 @@ fn reload_makes_second_copies() {
 #[test]
 fn second_copy_of_a_corrupt_copy_comes_from_the_origin() {
     let bench = Bench::new();
-    bench.read_all(0);
-    (0..NODES).for_each(|number| bench.node(number).settle());
-    let flipped = bench.owned(1)[0];
-    let file =
-        cached_file(&bench.disks[1].path().join("shards"), &format!("-{flipped}.tar")).unwrap();
-    flip(&file, 30_000);
+    let flipped = bench.corrupt_owned();
     for number in 0..NODES {
         bench.rule(number, vec![two_copies()]);
     }
