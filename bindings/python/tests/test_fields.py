@@ -257,6 +257,10 @@ def test_index_of_photos_changes_no_pixel(make, tmp_path, quality):
     one, two = (make([str(path) for path in paths], **options) for paths in shards)
     for a, b in zip(one, two, strict=True):
         assert (a["image"] == b["image"]).all()
+    assert one.stats()["decoders"] == {"cpu": {"no_device": 12}}
+    by_index = two.stats()["decoders"]["cpu_index"]["no_device"]
+    assert by_index > 0
+    assert two.stats()["decoders"]["cpu"] == {"no_device": 12 - by_index}
     counts = [sum(path.read_bytes().count(b"FOREBAY\0") for path in paths) for paths in shards]
     assert counts == [0, 11]
 

@@ -56,6 +56,8 @@ struct Batch<'a> {
 /// A field's rows before it is known which of them are good.
 enum Made<'a> {
     Rows(Rows),
+    /// Images decoded by the CPU, and the name of each row's decoder.
+    Images(Rows, Vec<Option<&'static str>>),
     /// Images for a device.
     Pictures(Pictures<'a>),
     Arrays(Arrays<'a>),
@@ -240,11 +242,18 @@ impl Decoder {
                     }
                 }
             }
+            (Made::Images(rows, decoders), _) => {
+                for decoder in kept.iter().filter_map(|row| decoders[*row]) {
+                    *routes.entry((decoder, Reason::Device.name())).or_default() += 1;
+                }
+                let (column, present) = rows.keep(kept, &self.buffers)?;
+                (Line::Made(column), present, None)
+            }
             (Made::Rows(rows), device) => {
                 let (column, present) = rows.keep(kept, &self.buffers)?;
                 let reason = if device.is_some() { Reason::Ragged } else { Reason::Device };
-                let is_counted = field.has_images_or_arrays();
-                (Line::Made(column), present, is_counted.then_some((CPU, reason.name())))
+                let route = field.has_arrays().then_some((CPU, reason.name()));
+                (Line::Made(column), present, route)
             }
         };
         let there = present.iter().filter(|present| **present).count() as u64;

@@ -24,7 +24,7 @@ use crate::crop::{Part, Placement, Size};
 use crate::draw::{Draw, Purpose};
 use crate::dtype::DType;
 use crate::record::bad;
-use crate::routes::Reason;
+use crate::routes::{CPU, Reason};
 use crate::spec::{ImageSpec, Interpolation, Layout, Mode, Quality};
 
 use deep::Deep;
@@ -128,6 +128,8 @@ pub(crate) struct Ready<'s> {
     pixels: Decoded<'s>,
     cuts: &'s [Cut],
     resize: &'s mut Resize,
+    /// Name of the decoder in the counts.
+    pub(crate) decoder: &'static str,
 }
 
 /// Pixels by their depth.
@@ -206,16 +208,17 @@ impl ImagePlan {
             if !orientation.is_upright() {
                 orientation.turn_deep(deep);
             }
-            return Ok(Ready { plan: self, image, pixels: Decoded::Sixteen(deep), cuts, resize });
+            let pixels = Decoded::Sixteen(deep);
+            return Ok(Ready { plan: self, image, pixels, cuts, resize, decoder: CPU });
         }
-        opened.decode(Wanted { part, shrink, is_fast }, pixels)?;
+        let decoder = opened.decode(Wanted { part, shrink, is_fast }, pixels)?;
         if !orientation.is_upright() {
             orientation.apply(pixels, turned);
         }
         if self.spec.mode == Mode::Gray {
             pixels.make_gray();
         }
-        Ok(Ready { plan: self, image, pixels: Decoded::Eight(pixels), cuts, resize })
+        Ok(Ready { plan: self, image, pixels: Decoded::Eight(pixels), cuts, resize, decoder })
     }
 
     /// Returns the form in which files are decoded.
@@ -285,7 +288,7 @@ impl Ready<'_> {
 
     /// Crops, resizes and writes the row: exactly its shape's elements.
     pub(crate) fn finish(self, out: &mut [u8]) {
-        let Self { plan, image, pixels, cuts, resize } = self;
+        let Self { plan, image, pixels, cuts, resize, .. } = self;
         let each = out.len() / cuts.len();
         for (Cut { placement, flip }, out) in cuts.iter().zip(out.chunks_exact_mut(each)) {
             let pixels = match pixels {
@@ -358,13 +361,15 @@ impl<'a> Opened<'a> {
         }
     }
 
-    /// Decodes at least the requested pixels of an image whose size has been checked.
-    fn decode(self, wanted: Wanted, into: &mut Pixels) -> Result<()> {
+    /// Decodes at least the requested pixels of an image whose size has been checked; returns the
+    /// decoder's name in the counts.
+    fn decode(self, wanted: Wanted, into: &mut Pixels) -> Result<&'static str> {
         match self {
-            Self::Jpeg(opened) => opened.decode(wanted, into),
-            Self::Png(opened) => opened.decode(into),
-            Self::Webp(opened) => opened.decode(into),
+            Self::Jpeg(opened) => return opened.decode(wanted, into),
+            Self::Png(opened) => opened.decode(into)?,
+            Self::Webp(opened) => opened.decode(into)?,
         }
+        Ok(CPU)
     }
 }
 

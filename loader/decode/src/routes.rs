@@ -8,6 +8,9 @@ pub type Routes = BTreeMap<(&'static str, &'static str), u64>;
 /// Name of the CPU in the counts.
 pub(crate) const CPU: &str = "cpu";
 
+/// Name of the CPU where a photo's index let it read the crop alone.
+pub(crate) const CPU_INDEX: &str = "cpu_index";
+
 /// Name of the GPU's kernel that gathers arrays.
 pub(crate) const GATHER: &str = "gather";
 

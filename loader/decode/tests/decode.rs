@@ -192,6 +192,41 @@ fn bad_samples_are_reported_and_leave_no_gap() {
 }
 
 #[test]
+fn crops_read_by_an_index_are_counted_apart() {
+    let mut indexed = Vec::new();
+    assert!(forebay_jpeg::add_index(&data("wide-420.jpg"), &mut indexed) > 0);
+    let mut void = indexed.clone();
+    let name = void.windows(8).position(|bytes| bytes == b"FOREBAY\0").unwrap();
+    // The checksum of the scan follows the version and the distance of marks.
+    void[name + 10] ^= 1;
+    let sample = |photo: &[u8], class: &str| -> Sample {
+        vec![("jpg", photo.to_vec()), ("cls", class.as_bytes().to_vec())]
+    };
+    let samples = [
+        sample(&indexed, "1"),
+        sample(&indexed, "no number"),
+        sample(&void, "2"),
+        sample(&data("wide-420.jpg"), "3"),
+        vec![("cls", b"4".to_vec())],
+        vec![("png", data("gray.png")), ("cls", b"5".to_vec())],
+        sample(&indexed, "6"),
+    ];
+    let counted = |crop, size| {
+        let spec = ImageSpec { crop, size, ..ImageSpec::default() };
+        let mut images = image(spec);
+        images.optional = true;
+        let decoded = decode(&decoder(vec![images, label()], 2), &samples, 0, 0);
+        assert_eq!(decoded.kept, [0, 2, 3, 4, 5, 6]);
+        decoded.routes.into_iter().collect::<Vec<_>>()
+    };
+    let middle = Crop::Center { resize: None };
+    let (cpu, by_index) = (("cpu", "no_device"), ("cpu_index", "no_device"));
+    assert_eq!(counted(middle, Some((16, 16))), [(cpu, 3), (by_index, 2)]);
+    assert_eq!(counted(Crop::None, Some((16, 16))), [(cpu, 5)], "all of a photo");
+    assert_eq!(counted(Crop::None, None), [(cpu, 5)], "rows of different shapes");
+}
+
+#[test]
 fn batch_without_good_samples_has_empty_columns() {
     let plain = FieldSpec::new("i", "jpg", FieldKind::Image(ImageSpec::default()));
     let array = FieldSpec::new("n", "npy", FieldKind::Npy { ragged: Ragged::List, raw: None });

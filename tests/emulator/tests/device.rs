@@ -495,6 +495,13 @@ fn cpu_decodes_images_the_gpu_rejects_or_fails() {
     assert_eq!(routes("nvjpeg: refuse"), [(("cpu", "refused"), 1), (plain, 1)]);
     assert_eq!(routes("nvjpeg: fail"), [(("cpu", "failed"), 2)]);
     assert_eq!(routes("nothing"), [(plain, 2)]);
+
+    let mut indexed = Vec::new();
+    assert!(forebay_jpeg::add_index(&saying("wide-420.jpg", "nvjpeg: refuse"), &mut indexed) > 0);
+    let middle = ImageSpec { crop: Crop::Center { resize: None }, ..crops() };
+    let samples = Samples::new(&[vec![("jpg", indexed)]]);
+    let found = samples.decode(&decoder(vec![image(middle)], Some(&device)), 0);
+    assert_eq!(found.routes.into_iter().collect::<Vec<_>>(), [(("cpu_index", "refused"), 1)]);
 }
 
 /// A NumPy file of version 1, whose elements begin where the widest loads do in it.

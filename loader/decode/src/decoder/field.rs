@@ -96,7 +96,7 @@ impl Field {
         errors: &mut [Option<Error>],
     ) -> Result<Made<'a>> {
         Ok(Made::Rows(match &self.job {
-            DecodeTask::Image(plan) => self.images(plan, batch, errors)?,
+            DecodeTask::Image(plan) => return self.images(plan, batch, errors),
             DecodeTask::Int { path } => {
                 self.numbers(DType::Int64, path.as_deref(), batch, errors, |text, out| {
                     out.copy_from_slice(&number::integer(text)?.to_ne_bytes());
@@ -158,9 +158,9 @@ impl Field {
         }))
     }
 
-    /// True if its rows are counted by decoder.
-    pub(super) fn has_images_or_arrays(&self) -> bool {
-        matches!(self.job, DecodeTask::Image(_) | DecodeTask::Npy { .. })
+    /// True if its rows are arrays, which are counted by decoder.
+    pub(super) fn has_arrays(&self) -> bool {
+        matches!(self.job, DecodeTask::Npy { .. })
     }
 
     /// Reads numbers that stand alone, or at `path` of a JSON document.
@@ -172,12 +172,13 @@ impl Field {
         errors: &mut [Option<Error>],
         write: impl Fn(&str, &mut [u8]) -> Result<()> + Sync,
     ) -> Result<Rows> {
-        self.fixed(dtype, &[], path.is_some(), batch, errors, |_, bytes, out| {
+        let made = self.fixed(dtype, &[], path.is_some(), batch, errors, |_, bytes, out| {
             let Some(path) = path else { return write(number::text(bytes)?, out).map(Some) };
             let found = self.part(json::part(bytes, path)?, Some(path))?;
             let written = found.map(|text| write(text, out)).transpose();
             written.map_err(|error| error.at("path", path))
-        })
+        });
+        made.map(|(rows, _)| rows)
     }
 
     /// Checks a value found at `path` of a JSON document, which an optional field may lack.
@@ -236,32 +237,36 @@ impl Field {
         packed.map(Rows::Ragged)
     }
 
-    fn images(
+    fn images<'a>(
         &self,
         plan: &ImagePlan,
         batch: &Batch<'_>,
         errors: &mut [Option<Error>],
-    ) -> Result<Rows> {
+    ) -> Result<Made<'a>> {
+        let dtype = plan.dtype();
         if let Some(shape) = plan.row_shape() {
-            return self.fixed(plan.dtype(), &shape, true, batch, errors, |record, bytes, out| {
+            let made = self.fixed(dtype, &shape, true, batch, errors, |record, bytes, out| {
                 self.image(plan, batch, record, bytes, |ready| {
+                    let decoder = ready.decoder;
                     ready.finish(out);
-                    Ok(Some(()))
+                    Ok(Some(decoder))
                 })
             });
+            return made.map(|(rows, decoders)| Made::Images(rows, decoders));
         }
-        let rows = self.values(true, batch, errors, |record, bytes| {
-            let tensor = self.image(plan, batch, record, bytes, |ready| {
-                let shape = ready.shape();
-                let dtype = plan.dtype();
+        let made = self.values(true, batch, errors, |record, bytes| {
+            let made = self.image(plan, batch, record, bytes, |ready| {
+                let (shape, decoder) = (ready.shape(), ready.decoder);
                 let size = shape.iter().product::<usize>() * dtype.size();
                 let mut buffer = batch.buffers.take(size)?;
                 ready.finish(buffer.as_bytes_mut());
-                Ok(Tensor { dtype, shape, buffer })
+                Ok((Tensor { dtype, shape, buffer }, decoder))
             });
-            tensor.map(Some)
+            made.map(Some)
         });
-        Ok(Rows::Tensors { rows, none: Some((plan.dtype(), plan.no_shape())) })
+        let (rows, decoders) = made.into_iter().map(Option::unzip).unzip();
+        let rows = Rows::Tensors { rows, none: Some((dtype, plan.no_shape())) };
+        Ok(Made::Images(rows, decoders))
     }
 
     /// Prepares one image in the thread's scratch and passes it to `finish`.
@@ -293,20 +298,21 @@ impl Field {
         }
     }
 
-    /// Makes rows of one shape, which `write` fills in place, unless it returns `None`.
-    fn fixed(
+    /// Makes rows of one shape, which `write` fills in place, unless it returns `None`; returns
+    /// what it returned for each as well.
+    fn fixed<T: Send>(
         &self,
         dtype: DType,
         shape: &[usize],
         heavy: bool,
         batch: &Batch<'_>,
         errors: &mut [Option<Error>],
-        write: impl Fn(&Record<'_>, &[u8], &mut [u8]) -> Result<Option<()>> + Sync,
-    ) -> Result<Rows> {
+        write: impl Fn(&Record<'_>, &[u8], &mut [u8]) -> Result<Option<T>> + Sync,
+    ) -> Result<(Rows, Vec<Option<T>>)> {
         let row = shape.iter().product::<usize>() * dtype.size();
         let mut buffer = batch.buffers.take(row.saturating_mul(batch.records.len()))?;
         let slots = buffer.as_bytes_mut().chunks_exact_mut(row);
-        let present = self.each(heavy, batch, errors, slots, |record, out| {
+        let made = self.each(heavy, batch, errors, slots, |record, out| {
             let bytes = record.bytes(&self.spec)?;
             let written = bytes.map(|bytes| write(record, bytes, out)).transpose()?.flatten();
             if written.is_none() {
@@ -314,8 +320,8 @@ impl Field {
             }
             Ok(written)
         });
-        let present = present.iter().map(Option::is_some).collect();
-        Ok(Rows::Fixed { dtype, shape: shape.to_vec(), buffer, present })
+        let present = made.iter().map(Option::is_some).collect();
+        Ok((Rows::Fixed { dtype, shape: shape.to_vec(), buffer, present }, made))
     }
 
     /// Makes rows that own their value.

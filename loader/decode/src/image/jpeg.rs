@@ -8,6 +8,7 @@ use super::turbo::{Decompressor, Format, Header};
 use super::{CHANNELS, Pixels, Wanted};
 use crate::crop::{Part, Size};
 use crate::record::bad;
+use crate::routes::{CPU, CPU_INDEX};
 
 pub(crate) const MAGIC: &[u8] = b"\xff\xd8\xff";
 
@@ -74,17 +75,17 @@ impl Opened<'_> {
         self.header.size()
     }
 
-    /// Decodes at least the requested pixels.
-    pub(super) fn decode(self, wanted: Wanted, into: &mut Pixels) -> Result<()> {
+    /// Decodes at least the requested pixels; returns the decoder's name in the counts.
+    pub(super) fn decode(self, wanted: Wanted, into: &mut Pixels) -> Result<&'static str> {
         let Self { bytes, header, decompressor, inks, cut } = self;
         let by = if header.step.is_some() { wanted.shrink } else { 1 };
         let region = region(wanted.part.shrunk(by), &header.shrunk(by), bytes);
-        let (file, header, corner) = match cut_out(bytes, region, by, cut) {
+        let (file, header, corner, name) = match cut_out(bytes, region, by, cut) {
             Some((left, top)) => {
                 let header = decompressor.header(cut).map_err(|said| refused(&said))?;
-                (cut.as_slice(), header, (left, top))
+                (cut.as_slice(), header, (left, top), CPU_INDEX)
             }
-            None => (bytes, header, (0, 0)),
+            None => (bytes, header, (0, 0), CPU),
         };
         let header = match by {
             1 => header,
@@ -104,7 +105,7 @@ impl Opened<'_> {
         };
         match outcome {
             Err(said) if !is_harmless(&said, file) => Err(refused(&said)),
-            _ => Ok(()),
+            _ => Ok(name),
         }
     }
 }

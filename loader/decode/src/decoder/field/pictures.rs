@@ -20,8 +20,8 @@ use crate::routes::{CPU, PLAIN, Reason, Routes};
 enum Way<'a> {
     /// The device decodes it; its row is unknown yet.
     Device(Picture<'a>),
-    /// The CPU decoded it to this staged row.
-    Staged(usize, Reason),
+    /// The CPU decoded it to this staged row, by the decoder of this name.
+    Staged { at: usize, reason: Reason, decoder: &'static str },
     /// A missing optional field, or a bad sample.
     None,
 }
@@ -61,14 +61,14 @@ impl Field {
         let looked: Vec<Option<std::result::Result<Picture<'a>, Reason>>> =
             batch.threads.install(|| looked.collect());
         let mut staged = 0;
-        let ways: Vec<Way<'a>> = looked
+        let mut ways: Vec<Way<'a>> = looked
             .into_iter()
             .map(|looked| match looked {
                 None => Way::None,
                 Some(Ok(picture)) => Way::Device(picture),
                 Some(Err(reason)) => {
                     staged += 1;
-                    Way::Staged(staged - 1, reason)
+                    Way::Staged { at: staged - 1, reason, decoder: CPU }
                 }
             })
             .collect();
@@ -79,16 +79,22 @@ impl Field {
         let bytes = staging.as_mut().map(Staging::bytes_mut).unwrap_or_default();
         let rows: Vec<Mutex<&mut [u8]>> = bytes.chunks_exact_mut(row).map(Mutex::new).collect();
         let slots = ways.iter();
-        self.each(true, batch, errors, slots, |record, way: &Way<'a>| {
-            let Way::Staged(at, _) = way else { return Ok(None) };
+        let decoders = self.each(true, batch, errors, slots, |record, way: &Way<'a>| {
+            let Way::Staged { at, .. } = way else { return Ok(None) };
             let Some(bytes) = record.bytes(&self.spec)? else { return Ok(None) };
             let mut out = rows[*at].try_lock().expect("one task writes a row");
             self.image(plan, batch, record, bytes, |ready| {
+                let decoder = ready.decoder;
                 ready.finish(&mut out);
-                Ok(Some(()))
+                Ok(Some(decoder))
             })
         });
         drop(rows);
+        for (way, by) in ways.iter_mut().zip(decoders) {
+            if let (Way::Staged { decoder, .. }, Some(by)) = (way, by) {
+                *decoder = by;
+            }
+        }
         Ok(Pictures { plan, ways, staging, optional: self.spec.optional })
     }
 
@@ -143,9 +149,9 @@ impl<'a> Pictures<'a> {
                     pictures.push(Picture { row, ..picture });
                     (device.decoder_name(), PLAIN)
                 }
-                Way::Staged(index, reason) => {
-                    staged.push((index, row));
-                    (CPU, reason.name())
+                Way::Staged { at, reason, decoder } => {
+                    staged.push((at, row));
+                    (decoder, reason.name())
                 }
                 Way::None => {
                     debug_assert!(
