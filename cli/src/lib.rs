@@ -278,7 +278,7 @@ impl Target {
             Some(_) => Failure::Usage(error),
             None => Failure::Unreachable(error),
         })?;
-        if let Some(notice) = &connection.notice {
+        for notice in &connection.notices {
             // Nothing is left to tell it to if standard error is gone.
             let _ = writeln!(std::io::stderr(), "forebay: {notice}");
         }
@@ -298,8 +298,8 @@ impl Target {
             Address::Embedded(launch) => open(&launch.directory?.socket()),
             // A node's daemon that hangs or rejects this user is the answer, unless the user has
             // another one.
-            Address::Auto(launch) => open(forebay_client::NODE_SOCKET.as_ref()).or_else(|node| {
-                open(&launch.directory?.socket()).map_err(|own| {
+            Address::Auto { node, own } => open(&node).or_else(|node| {
+                open(&own.directory?.socket()).map_err(|own| {
                     let only_node =
                         own.kind() == ErrorKind::NotFound && node.kind() != ErrorKind::NotFound;
                     if only_node { node } else { own }

@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 
 use crate::buffer::Buffer;
 use crate::errors::raise;
+use crate::logs;
 use crate::tools::seconds;
 
 /// Arguments that lead to a daemon: its address, the command that starts one, and seconds.
@@ -65,6 +66,7 @@ fn at_place<T: Send>(
     way: Way,
     work: impl FnOnce(&CheckpointPlace) -> Result<T> + Send,
 ) -> PyResult<T> {
+    let _telling = logs::telling(py);
     let (place, interrupt) = place(url, name, way).map_err(|error| raise(py, &error))?;
     py.detach(|| work(&place)).map_err(|error| failed(py, &interrupt, &error))
 }
@@ -93,6 +95,7 @@ impl CheckpointWriter {
         job: String,
         way: Way,
     ) -> PyResult<Self> {
+        let _telling = logs::telling(py);
         let (url, name) = target;
         let (place, interrupt) = place(url, name, way).map_err(|error| raise(py, &error))?;
         let config = SaveConfig { place, id, expected, is_lone, job };
@@ -103,6 +106,7 @@ impl CheckpointWriter {
 
     /// Appends the bytes of an object; returns their number.
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let _telling = logs::telling(py);
         let buffer = Buffer::of(data, false)?;
         let bytes = buffer.bytes();
         let written = py.detach(|| {
@@ -121,6 +125,7 @@ impl CheckpointWriter {
         step: Option<u64>,
         overwrite: bool,
     ) -> PyResult<u64> {
+        let _telling = logs::telling(py);
         let commit = files.map(|files| Commit { files, step, overwrite });
         let finished = py.detach(|| {
             let writer = lock(&self.writer).take().ok_or_else(closed)?;
@@ -148,6 +153,7 @@ pub(crate) struct CheckpointReader {
 impl CheckpointReader {
     #[new]
     fn new(py: Python<'_>, url: String, name: String, way: Way) -> PyResult<Self> {
+        let _telling = logs::telling(py);
         let (place, interrupt) = place(url, name, way).map_err(|error| raise(py, &error))?;
         let opened = py.detach(|| Reader::open(&place));
         let reader = opened.map_err(|error| failed(py, &interrupt, &error))?;
@@ -157,6 +163,7 @@ impl CheckpointReader {
 
     /// Fills an object with the bytes from an offset on; returns their number.
     fn read_into(&self, py: Python<'_>, offset: u64, into: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let _telling = logs::telling(py);
         let mut buffer = Buffer::of(into, true)?;
         let bytes = buffer.bytes_mut();
         let read = py.detach(|| {

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 
 use crate::errors::{Failure, raise};
 use crate::interruptible::interruptible;
+use crate::logs;
 
 /// An open GPU of this process.
 #[pyclass(frozen, module = "forebay._native")]
@@ -25,6 +26,7 @@ impl Device {
         nvjpeg: Option<Vec<PathBuf>>,
         backend: Option<i32>,
     ) -> PyResult<Self> {
+        let _telling = logs::telling(py);
         let backend = backend.map(Backend::numbered).transpose();
         let backend = backend.map_err(|error| raise(py, &error))?;
         let nvjpeg = nvjpeg.map(|paths| WithNvjpeg { paths, backend });

@@ -11,6 +11,7 @@
 //!   checkpoint  files of checkpoints                              checkpoint.rs
 //!   buffer   bytes of Python objects, without the GIL               buffer.rs
 //!   errors   each error as the package's own exception              errors.rs
+//!   logs     warnings, for Python's logger                        logs.rs
 //!   tools    the command line, URL lists, manifests                 tools.rs
 //!   interruptible  work that Ctrl-C cuts short                      interruptible.rs
 //! ```
@@ -27,6 +28,7 @@ mod errors;
 mod interruptible;
 mod loader;
 mod locator;
+mod logs;
 mod selection;
 mod tensor;
 mod tools;

@@ -28,6 +28,7 @@ use crate::device::Device as Gpu;
 use crate::errors::{Failure, exception, raise};
 use crate::interruptible::interruptible;
 use crate::locator::Locator;
+use crate::logs;
 use crate::selection::Selection;
 use crate::tools::{seconds, stats_json};
 
@@ -199,6 +200,7 @@ impl Loader {
         cut: Option<&Cut>,
         locator: Option<&Locator>,
     ) -> PyResult<Self> {
+        let _telling = logs::telling(py);
         let settings: Settings = serde_json::from_str(settings).map_err(|error| {
             let what = format!("the loader's settings cannot be read: {error}");
             raise(py, &Error::new(ErrorKind::Invalid, what))
@@ -228,10 +230,7 @@ impl Loader {
         };
         let opened = py.detach(|| interruptible("fb-open", open));
         let loader = opened.map_err(|failure| failure.raise(py))?;
-        if let Some(notice) = loader.notice() {
-            let log = py.import("logging")?.call_method1("getLogger", ("forebay",))?;
-            log.call_method1("warning", (notice,))?;
-        }
+        loader.notices().iter().for_each(|notice| logs::warn(py, notice));
         Ok(Self {
             inner: Mutex::new(Some(Arc::new(loader))),
             urls,
@@ -307,6 +306,7 @@ impl Loader {
     /// The next batch; at the epoch's end `(samples, errors)` instead: those of
     /// the epoch over all ranks.
     fn next(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let _telling = logs::telling(py);
         let loader = self.get().map_err(|error| raise(py, &error))?;
         let look = || -> Result<(), Failure> {
             if self.closed.load(Ordering::Relaxed) {
@@ -372,6 +372,7 @@ impl Loader {
 
     /// Ends the job. A thread that waits in `next` gets `Closed`.
     fn close(&self, py: Python<'_>) {
+        let _telling = logs::telling(py);
         self.closed.store(true, Ordering::Relaxed);
         py.detach(|| self.forget_or_drop());
     }

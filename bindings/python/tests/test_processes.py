@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -240,7 +241,7 @@ def test_other_threads_run_while_a_loader_opens_and_waits(home, shards, make):
             thread.join()
 
 
-def test_killed_daemon_is_replaced_without_sample_loss(home, make):
+def test_killed_daemon_is_replaced_without_sample_loss(home, make, caplog):
     loader = make(fields=FIELDS, shuffle=True, prefetch=2, batch_size=2, seed=9)
     expected = keys(loader)
     loader.set_epoch(0)
@@ -258,6 +259,9 @@ def test_killed_daemon_is_replaced_without_sample_loss(home, make):
     assert len(killed) == 2
     assert loader.stats()["daemon_pid"] not in killed
     assert len(home.daemons()) == 1
+    # Threads of Rust warn of each; a call from Python tells it.
+    told = [(record.name, record.levelno) for record in caplog.records]
+    assert told == [("forebay", logging.WARNING)] * 2
 
 
 ONE_OF_MANY = """

@@ -1,6 +1,6 @@
 //! Address of the daemon that a trainer uses.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forebay_error::{Error, ErrorKind, Result};
 
@@ -14,8 +14,14 @@ pub const NODE_SOCKET: &str = "/run/forebay/forebayd.sock";
 /// Address of the daemon that a trainer uses.
 #[derive(Debug, Clone)]
 pub enum Address {
-    /// The node daemon if it answers, else this user's own, started if need be.
-    Auto(Launch),
+    /// The node daemon if it answers and serves this user, else this user's own, started if need
+    /// be.
+    Auto {
+        /// Socket of the node daemon.
+        node: PathBuf,
+        /// The user's own daemon.
+        own: Launch,
+    },
     /// This user's own daemon, started if need be.
     Embedded(Launch),
     /// The daemon at this socket, which somebody else starts.
@@ -29,7 +35,7 @@ impl Address {
     /// `Invalid` for anything else.
     pub fn parse(text: Option<&str>, launch: Launch) -> Result<Self> {
         match text {
-            None | Some("") => Ok(Self::Auto(launch)),
+            None | Some("") => Ok(Self::Auto { node: NODE_SOCKET.into(), own: launch }),
             Some(text) => Ok(match socket(text)? {
                 Some(path) => Self::Unix(path),
                 None => Self::Embedded(launch),
@@ -55,17 +61,28 @@ impl Address {
                 )),
             },
             Self::Embedded(launch) => launch.connect(deadline),
-            Self::Auto(launch) => match Connection::find(NODE_SOCKET.as_ref(), deadline) {
+            Self::Auto { node, own } => match Connection::find(node, deadline) {
                 Ok(Found::Daemon(connection)) => Ok(connection),
-                Ok(Found::Nobody(_)) => launch.connect(deadline),
+                Ok(Found::Nobody(_)) => own.connect(deadline),
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                    tracing::debug!(%error, "the node daemon does not serve this user");
-                    launch.connect(deadline)
+                    let mut connection = own.connect(deadline)?;
+                    connection.notices.push(not_served(node, &error));
+                    Ok(connection)
                 }
                 Err(error) => Err(error),
             },
         }
     }
+}
+
+/// Returns the notice that the user's own daemon is used, and not the node's.
+fn not_served(node: &Path, error: &Error) -> String {
+    let node = node.display();
+    format!(
+        "a daemon of this user alone is used, since the node's does not serve this user: {error}; \
+         FOREBAY_DAEMON=unix:{node} makes that an error, FOREBAY_DAEMON=embedded asks for the \
+         user's own"
+    )
 }
 
 /// The socket that a text names; `None` for the user's own daemon.

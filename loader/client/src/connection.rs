@@ -47,8 +47,9 @@ pub struct Connection {
     commands: Arc<Commands>,
     /// The daemon's process.
     pub daemon_pid: u32,
-    /// Warning for the user: a setting that this daemon does not have.
-    pub notice: Option<String>,
+    /// Warnings for the user: a setting that this daemon does not have, or that it is not the
+    /// node's.
+    pub notices: Vec<String>,
     /// Protocol version of both sides.
     protocol: u32,
 }
@@ -91,7 +92,7 @@ impl Connection {
             files,
             commands,
             daemon_pid: 0,
-            notice: None,
+            notices: Vec::new(),
             protocol: PROTOCOL,
         };
         match connection.greet(deadline) {

@@ -177,7 +177,7 @@ impl Starter<'_> {
         self.directory.make()?;
         let socket = self.directory.socket();
         if let Found::Daemon(mut connection) = Connection::find(&socket, deadline)? {
-            connection.notice = self.other_capacity(wanted);
+            connection.notices.extend(self.other_capacity(wanted));
             return Ok(connection);
         }
         let _lock = self.lock(deadline)?;

@@ -482,10 +482,11 @@ impl Loader {
         self.session.tell(bad);
     }
 
-    /// Returns a warning for the user: a setting that the daemon does not have.
+    /// Returns warnings for the user about the daemon: a setting that it does not have, or that it
+    /// is not the node's.
     #[must_use]
-    pub fn notice(&self) -> Option<String> {
-        self.session.notice()
+    pub fn notices(&self) -> Vec<String> {
+        self.session.notices()
     }
 
     /// Returns the counters so far.

@@ -336,9 +336,10 @@ impl Session {
         self.shared.learnt.get().map(Vec::as_slice)
     }
 
-    /// Returns the daemon's warning for the user, if it gave one.
-    pub(crate) fn notice(&self) -> Option<String> {
-        self.shared.wanted().connection.as_ref().and_then(|connection| connection.notice.clone())
+    /// Returns warnings for the user about the daemon.
+    pub(crate) fn notices(&self) -> Vec<String> {
+        let wanted = self.shared.wanted();
+        wanted.connection.as_ref().map_or_else(Vec::new, |connection| connection.notices.clone())
     }
 
     pub(crate) fn daemon_pid(&self) -> Option<u32> {
