@@ -17,6 +17,9 @@ const READER: &str = env!("CARGO_BIN_EXE_forebay-test-reader");
 const PART: usize = 64 << 10;
 const KEY: &str = "bucket/dir/train 0.tar";
 
+/// Time within which whatever is to happen does.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A server with one object, and everything to read it.
 struct Bench {
     dir: tempfile::TempDir,
@@ -270,6 +273,32 @@ async fn broken_body_is_resumed_until_retries_end() {
         let error = bench.part(&way, &stat, 0).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         bench.server.cut(KEY, 0, 0);
+    }
+    assert_eq!(bench.arena.in_use(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_reply_leaves_its_place_to_a_request() {
+    let late = Duration::from_secs(600);
+    let bench = Bench::with(Limits { connections: 1, retries: 0, late, ..Limits::default() });
+    for way in [bench.s3(), bench.http()] {
+        let (source, url, rank) = (&way.source, &way.url, Rank::now(0));
+        let span = || bench.arena.try_lease(PART).expect("spans are given back");
+        let other = |stat| tokio::time::timeout(PATIENCE, bench.part(&way, stat, PART as u64));
+        let second = &bench.bytes[PART..2 * PART];
+
+        let begun = source.begin(url, &rank).await.unwrap();
+        let (stat, mut head) = (begun.stat, begun.head.unwrap());
+        assert_eq!(other(&stat).await.expect("a head that is not read waits").unwrap(), second);
+        assert_eq!(head.fill(span()).await.unwrap()[..PART], bench.bytes[..PART]);
+        drop(head);
+
+        let mut read = source.range_read(url, &stat, 0..2 * PART as u64, &rank).await.unwrap();
+        assert_eq!(read.fill(span()).await.unwrap()[..PART], bench.bytes[..PART]);
+        assert_eq!(other(&stat).await.expect("a reply between parts waits").unwrap(), second);
+        assert_eq!(read.fill(span()).await.unwrap()[..PART], *second, "asked for again");
+        // All of it came: its reader holds no place.
+        assert_eq!(other(&stat).await.expect("a read that is over is no request").unwrap(), second);
     }
     assert_eq!(bench.arena.in_use(), 0);
 }

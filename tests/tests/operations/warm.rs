@@ -129,6 +129,23 @@ fn keys_left_out_of_a_glob_are_reported() {
     assert!(told.document()["left_out"].is_null() && told.err.is_empty(), "{}", told.err);
 }
 
+/// Parts that came wait for the first one, which tells the format, and leave it their places.
+#[test]
+fn first_part_asked_for_again_finds_a_place() {
+    for connections in [1, 2] {
+        let (origin, disk) = (Origin::with_shards(1, LONG, &SIZES), Daemon::disk());
+        let mut config = Daemon::config(disk.path(), 1 << 30);
+        config.limits = Limits { connections, ..config.limits };
+        let daemon = Daemon::try_start(config).unwrap();
+        origin.server.cut(&Origin::key("0.tar"), 100_000, 1);
+        let told = forebay(&daemon, &origin, &["dataset", "warm", "--json", &Origin::url("0.tar")]);
+        assert_eq!(told.code, 0, "{}", told.err);
+        eventually("the warm-up ends", || warm_ups(&daemon)[0].done);
+        assert_eq!(warm_ups(&daemon)[0].fetched, 1);
+        assert_eq!(daemon.number("/sources/0/retries"), 1);
+    }
+}
+
 #[test]
 fn warmed_shards_are_fetched_once_and_found_by_jobs() {
     let (origin, disk) = (Origin::with_shards(6, SAMPLES, &SIZES), Daemon::disk());

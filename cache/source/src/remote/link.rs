@@ -1,13 +1,14 @@
 //! State of one endpoint, shared by all its users in this process.
 //!
 //! All requests share the knowledge gained by each: the limit on concurrent requests
-//! ([`concurrency_limit`]), the usual duration ([`pace`]), failures ([`breaker`]), and what the
-//! server cannot do ([`lacks`]).
+//! ([`concurrency_limit`]), the usual duration ([`pace`]), failures ([`breaker`]), what the server
+//! cannot do ([`lacks`]), and the replies that are not read at present ([`resting`]).
 
 mod breaker;
 mod concurrency_limit;
 mod lacks;
 mod pace;
+mod resting;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::num::NonZeroUsize;
@@ -30,6 +31,8 @@ use concurrency_limit::ConcurrencyLimit;
 pub(super) use lacks::Lack;
 use lacks::Lacks;
 use pace::Pace;
+pub(super) use resting::Rest;
+use resting::{REST, Resting};
 
 /// Smallest request: a part.
 pub(super) const PART: u64 = crate::readers::PIECE as u64;
@@ -120,6 +123,7 @@ pub struct LinkReport {
 pub(crate) struct Link {
     endpoint: String,
     queue: Arc<Queue>,
+    resting: Resting,
     rate: Rate,
     /// Nothing is late before this.
     late_least: Duration,
@@ -358,6 +362,7 @@ impl Link {
         Arc::new(Self {
             endpoint: endpoint.to_owned(),
             queue,
+            resting: Resting::default(),
             rate: Rate::of(bandwidth),
             late_least,
             state: Mutex::new(state),
@@ -377,9 +382,15 @@ impl Link {
         })
     }
 
-    /// Waits for a place among the requests under way.
+    /// Waits for a place among the requests under way, or for that of a reply that is not read.
     pub(super) async fn place(&self, rank: &Rank) -> Result<QueuePermit> {
-        self.queue.place(rank).await
+        let mut place = std::pin::pin!(self.queue.place(rank));
+        loop {
+            match tokio::time::timeout(REST, &mut place).await {
+                Ok(place) => return place,
+                Err(_) => drop(self.resting.longest()),
+            }
+        }
     }
 
     /// Waits until so many bytes may be asked for.

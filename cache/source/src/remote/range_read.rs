@@ -2,7 +2,8 @@
 //!
 //! A reply that breaks off is resumed at the byte. One that is late gets a second request
 //! beside it for what is missing; once that one answers, whichever is behind is dropped. One that
-//! never falls silent but sends next to nothing is given up, and asked for again.
+//! never falls silent but sends next to nothing is given up, and asked for again. One that is not
+//! read rests, and may lose its place to others.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use forebay_uring::Span;
 
 use super::Object;
 use super::attempts::{Attempts, Failed};
-use super::link::Hedge;
+use super::link::{Hedge, Rest};
 use super::reply::Reply;
 use crate::RangeRead;
 use crate::queue::{QueuePermit, Rank};
@@ -32,6 +33,8 @@ pub(super) struct ObjectRead {
     held: Bytes,
     stage: Stage,
     place: Option<QueuePermit>,
+    /// Keeps stage and place between two reads.
+    rest: Option<Rest>,
     floor: Floor,
     /// True if its bytes were paid for, where they are limited.
     paid: bool,
@@ -68,6 +71,12 @@ impl Floor {
         *self = Self { waited: Some(Duration::ZERO), bytes: 0 };
         if speed < SLOWEST { Err(speed) } else { Ok(()) }
     }
+}
+
+/// A request that is not read at present, and its place.
+pub(super) struct Paused {
+    stage: Stage,
+    place: QueuePermit,
 }
 
 /// State of the request.
@@ -114,16 +123,46 @@ impl ObjectRead {
         let is_stream = stat.binding == Binding::Stream;
         let left = if is_stream { left.start..u64::MAX } else { left };
         let attempts = Attempts::new(object.limits());
-        let (held, stage, place) = (Bytes::new(), Stage::Idle, None);
+        let (held, stage, place, rest) = (Bytes::new(), Stage::Idle, None, None);
         // The bytes of a stream are paid for as they come.
         let (floor, paid, end) = (Floor::default(), is_stream, None);
-        Self { object, stat, left, rank, attempts, held, stage, place, floor, paid, end }
+        Self { object, stat, left, rank, attempts, held, stage, place, rest, floor, paid, end }
     }
 
     /// The same, whose first reply is there already.
     pub(super) fn begun(mut self, reply: Reply, place: QueuePermit) -> Self {
-        (self.stage, self.place, self.paid) = (self.watch(reply), Some(place), true);
+        self.paid = true;
+        // Any object can be asked for again from the first byte on.
+        self.rest = Some(self.object.link().rest(Paused { stage: self.watch(reply), place }));
         self
+    }
+
+    /// Takes the reply and its place back, as far as they are there.
+    fn resume(&mut self) {
+        let Some(rest) = self.rest.take() else { return };
+        match rest.end() {
+            Some(Paused { stage, place }) => (self.stage, self.place) = (stage, Some(place)),
+            // Losing the place is no failure.
+            None => self.attempts = Attempts::new(self.object.limits()),
+        }
+    }
+
+    /// Ends the request if all came; else it rests until the next read.
+    fn pause(&mut self) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Idle);
+        let Some(place) = self.place.take() else { return };
+        if self.left.is_empty() || self.end.is_some() {
+            return;
+        }
+        match self.stat.binding {
+            Binding::Strong | Binding::Weak => {
+                self.rest = Some(self.object.link().rest(Paused { stage, place }));
+            }
+            // Only all of it can be asked for again.
+            Binding::Sequential | Binding::Stream => {
+                (self.stage, self.place) = (stage, Some(place));
+            }
+        }
     }
 
     /// Returns the next bytes of the object, at most `room`; none at the end of a stream.
@@ -289,6 +328,7 @@ fn next_look() -> Instant {
 #[async_trait]
 impl RangeRead for ObjectRead {
     async fn fill(&mut self, mut into: Span) -> Result<Span> {
+        self.resume();
         let left = self.left.end - self.left.start;
         let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
         let mut filled = 0;
@@ -308,6 +348,7 @@ impl RangeRead for ObjectRead {
                 Err(failed) => self.again(failed).await?,
             }
         }
+        self.pause();
         Ok(into)
     }
 

@@ -154,6 +154,8 @@ impl Store {
         let task = tokio::spawn(async move {
             let opened = self.open_or_begin(&wanted, urgency).await;
             self.opening().remove(&wanted.name);
+            // Whoever asked may have left; a fill that uses the first bytes has taken them.
+            drop(wanted.head.take());
             opened
         });
         let ended = |joined: Result<_, _>| joined.unwrap_or_else(|_| Err(Error::shutting_down()));
