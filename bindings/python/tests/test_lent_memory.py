@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,23 @@ FIELDS = {
 }
 
 
-@pytest.fixture
-def socket(tmp_path: Path) -> Iterator[str]:
-    """Socket of a daemon that caches in memory alone."""
-    socket, config = tmp_path / "d.sock", tmp_path / "forebay.toml"
+@contextmanager
+def memory_daemon(folder: Path) -> Iterator[str]:
+    """Run a daemon that caches in memory alone, and yield its socket."""
+    socket, config = folder / "d.sock", folder / "forebay.toml"
     config.write_text(
         f'[daemon]\nsocket = "{socket}"\nmemory = "512MiB"\n'
         '[[tier]]\nname = "ram"\nclass = "memory"\ncapacity = "64MiB"\n'
     )
     with node_daemon(config):
         yield str(socket)
+
+
+@pytest.fixture
+def socket(tmp_path: Path) -> Iterator[str]:
+    """Socket of a daemon that caches in memory alone."""
+    with memory_daemon(tmp_path) as socket:
+        yield socket
 
 
 def lent_bytes(socket: str) -> int:
@@ -95,6 +103,42 @@ def test_kept_views_outlive_their_loader(make: Callable[..., Any], socket: str) 
     assert lent_bytes(socket) > 0
     check(kept)
     assert [bytes(view) for view in views] == [sample(number)[1]["bin"] for number in range(7)]
+
+
+READING = """
+import signal, sys, forebay
+# As in a program that embeds Python without its signal handlers.
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+view = forebay.Bytes("bin", copy=False)
+address, *shards = sys.argv[1:]
+loader = forebay.DataLoader(shards, fields={"view": view}, framework="numpy", daemon=address)
+while sys.stdin.readline() == "read\\n":
+    kept = next(iter(loader))
+    print("kept", flush=True)
+del kept
+loader.close()
+print("alive")
+"""
+
+
+def test_end_of_the_daemon_ends_no_process_that_reads_its_memory(
+    tmp_path: Path, shards: list[str]
+) -> None:
+    with memory_daemon(tmp_path) as socket:
+        command = [sys.executable, "-c", READING, f"unix:{socket}", *shards]
+        reader = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        # A shard is lent shortly after it has come.
+        for _ in range(100):
+            reader.stdin.write("read\n")
+            reader.stdin.flush()
+            assert reader.stdout.readline() == "kept\n"
+            if lent_bytes(socket) > 0:
+                break
+        assert lent_bytes(socket) > 0
+    said, _ = reader.communicate("end\n", timeout=60)
+    assert (reader.returncode, said) == (0, "alive\n")
 
 
 def test_verify_takes_one_of_two_words(make: Callable[..., Any]) -> None:

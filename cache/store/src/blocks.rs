@@ -38,6 +38,11 @@ impl Blocks {
         blocks[part] = Some(bytes);
     }
 
+    /// Removes the blocks of the parts from `part` on.
+    pub(crate) fn remove_from(&self, part: usize) {
+        self.blocks.write().unwrap_or_else(PoisonError::into_inner).truncate(part);
+    }
+
     /// Returns the bytes of a range; none if a part is missing.
     pub(crate) fn held(&self, range: &Range<u64>) -> Option<HeldBytes> {
         // Held only while the blocks are cloned.

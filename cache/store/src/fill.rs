@@ -433,7 +433,8 @@ impl Fill {
         }
     }
 
-    /// Counts bytes of the origin's object, each once, however often it was requested.
+    /// Counts bytes of the origin's object that came in whole parts. Parts that were forgotten
+    /// ([`crate::parts`]) count again when they come again.
     fn count_origin_bytes(&self, bytes: u64) {
         if let (Some(tally), None) = (&self.accounting.tally, self.request.since) {
             tally.origin_bytes.add(bytes);

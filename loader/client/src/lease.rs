@@ -7,6 +7,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::fork::Generation;
 use forebay_wire::message::{Batch, IN_SLOT, Member, NO_OTHERS, Request};
 use forebay_wire::slab::Slab;
+use rustix::net::{SendFlags, send};
 
 use crate::connection::Connection;
 
@@ -33,8 +34,8 @@ impl Drop for Line {
     fn drop(&mut self) {
         // A forked child has the end, too, and would keep it open for as long as it lives.
         if self.made_in.is_now() {
-            // A daemon that is gone waits for nothing. The pipe is empty, so this does not wait.
-            let _ = rustix::io::write(&self.end, &[1]);
+            // A daemon that is gone waits for nothing. The host may let SIGPIPE end the process.
+            let _ = send(&self.end, &[1], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
     }
 }

@@ -15,7 +15,7 @@ use forebay_tests::{
     Origin, PATIENCE, ScriptedDaemon, TrainerConnection, UserHome, config, eventually, job, next,
 };
 use forebay_wire::PROTOCOL_POSITIONS;
-use forebay_wire::message::{Bad, Begin, Decoded, Reply, Request, RunEnd, SlowSample};
+use forebay_wire::message::{Bad, Begin, Decoded, NO_OTHERS, Reply, Request, RunEnd, SlowSample};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -78,6 +78,23 @@ fn batches_of_the_previous_slab_may_follow_a_new_one() {
     peer.batch(run, 1, 1);
     peer.batch(run, 2, 2);
     for index in 0..3 {
+        assert_eq!(batch(&loader).index, index);
+    }
+    assert_eq!(loader.stats().reconnects, 0);
+}
+
+/// A batch that is read again lies in a newer slab of its own than those after it.
+#[test]
+fn batches_after_one_in_a_slab_of_its_own_are_taken() {
+    let daemon = ScriptedDaemon::new();
+    let (loader, mut peer) = connected(&daemon);
+    loader.start(Begin::at(0, 0)).unwrap();
+    let (run, ..) = peer.started();
+    peer.slab(1, 4096, 4);
+    peer.slab(2, 4096, NO_OTHERS);
+    peer.slab(3, 4096, NO_OTHERS);
+    for (index, slab) in [(0, 3), (1, 1), (2, 2), (3, 1)] {
+        peer.batch(run, index, slab);
         assert_eq!(batch(&loader).index, index);
     }
     assert_eq!(loader.stats().reconnects, 0);
@@ -401,6 +418,42 @@ fn endless_daemon_start_is_an_error_in_time() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.place("lock").is_some(), "{error}");
     assert!(home.daemons().is_empty());
+}
+
+/// A node daemon that does not serve the user leaves the job to the user's own daemon, and says so.
+#[test]
+fn refusal_of_the_node_daemon_is_a_notice() {
+    let home = UserHome::new(ACTOR);
+    let Address::Embedded(own) = home.address() else { unreachable!("a user's own") };
+    let connected = |node: &ScriptedDaemon, answer: &dyn Fn(&mut TrainerConnection)| {
+        let address = Address::Auto { node: node.socket(), own: own.clone() };
+        std::thread::scope(|scope| {
+            let trainer = scope.spawn(|| address.connect(&Deadline::after(PATIENCE)));
+            answer(&mut node.accept());
+            trainer.join().unwrap()
+        })
+    };
+    let refusing = |kind| {
+        move |peer: &mut TrainerConnection| {
+            assert!(matches!(peer.request(), Request::Hello { .. }));
+            let error = Error::new(kind, "not for you").at("uid", 7);
+            peer.say(&Reply::Failed { run: None, error });
+        }
+    };
+    let node = ScriptedDaemon::new();
+    let connection = connected(&node, &refusing(ErrorKind::PermissionDenied)).unwrap();
+    let [notice] = connection.notices.as_slice() else { panic!("{:?}", connection.notices) };
+    for named in
+        ["not for you", "uid=7", &format!("FOREBAY_DAEMON=unix:{}", node.socket().display())]
+    {
+        assert!(notice.contains(named), "{notice}");
+    }
+    assert_eq!(home.daemons(), [connection.daemon_pid]);
+    let error = connected(&node, &refusing(ErrorKind::Unavailable)).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "any other failure is the answer");
+    let served = connected(&node, &|peer| peer.greet()).unwrap();
+    assert!(served.notices.is_empty(), "{:?}", served.notices);
+    assert_eq!(served.daemon_pid, std::process::id());
 }
 
 /// A loader may be closed while it looks for another daemon, however long it could go on with that.

@@ -116,7 +116,7 @@ impl Fill {
                         return Ok(format);
                     }
                     if given != Yield::Nothing {
-                        next = self.parts.retract();
+                        next = self.retract();
                         first = next;
                     }
                     if given == Yield::Turn {
@@ -172,6 +172,16 @@ impl Fill {
         }
         requests.recalled.send_replace(false);
         Ok((given, None))
+    }
+
+    /// Forgets the parts behind the first missing one, and returns its number. In a memory tier
+    /// they leave their blocks: the shard has room for each part once.
+    fn retract(&self) -> u64 {
+        let first = self.parts.retract();
+        if let Target::Memory(blocks) = &self.destination.target {
+            blocks.remove_from(usize::try_from(first).expect("parts are counted in usize"));
+        }
+        first
     }
 
     /// Waits for a new turn.

@@ -430,6 +430,15 @@ async fn checks_of_memory_go_on_where_they_stopped() {
     let wrong = of.open_with(("a/wrong", "1"), linked(5, &bytes), &wrong);
     let error = wrong.check_in_memory(CheckedUpTo::default(), u64::MAX).unwrap_err();
     assert_eq!((error.kind(), error.place("offset")), (ErrorKind::Corrupt, Some("100")));
+
+    // A link to earlier bytes that no member before it has.
+    let mut late = linked(2, &bytes);
+    late.members.reverse();
+    let mut wrong = bytes.clone();
+    wrong[50] ^= 1;
+    let wrong = of.open_with(("a/late", "1"), late, &wrong);
+    let error = wrong.check_in_memory(CheckedUpTo::default(), u64::MAX).unwrap_err();
+    assert_eq!((error.kind(), error.place("offset")), (ErrorKind::Corrupt, Some("0")));
 }
 
 /// A shard that left is not lent, though its reader still has it.

@@ -1,11 +1,11 @@
 //! Memory of a daemon, mapped here, and the leases on it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::frame::Receiver;
-use forebay_wire::message::{Batch, Reply};
+use forebay_wire::message::{Batch, NO_OTHERS, Reply};
 use forebay_wire::slab::Slab;
 
 use crate::connection::Connection;
@@ -14,9 +14,19 @@ use crate::lease::{Lease, Memories, spare_bytes};
 /// Maps of one daemon's slabs and of memory of its tiers.
 #[derive(Debug, Default)]
 pub(super) struct Maps {
-    /// Slabs by number, with the bytes of each that a consumer's views must leave free.
-    slabs: HashMap<u32, (Arc<Slab>, Option<u64>)>,
+    /// Slabs by number.
+    slabs: BTreeMap<u32, MappedSlab>,
     memories: Memories,
+}
+
+/// A slab that is mapped.
+#[derive(Debug)]
+struct MappedSlab {
+    map: Arc<Slab>,
+    /// Bytes that a consumer's views must leave free.
+    spare: Option<u64>,
+    /// True if it holds one batch alone.
+    is_lone: bool,
 }
 
 impl Maps {
@@ -34,8 +44,10 @@ impl Maps {
         match reply {
             Reply::Slab { slab, len, batches } => {
                 let spare = spare_bytes(prefetch, *len, *batches);
+                let (map, is_lone) = (Slab::map(descriptor, *len)?, *batches == NO_OTHERS);
                 // Batches in the older slabs may still be on their way.
-                self.slabs.insert(*slab, (Slab::map(descriptor, *len)?, spare));
+                self.slabs.insert(*slab, MappedSlab { map, spare, is_lone });
+                self.forget_dead(prefetch);
             }
             Reply::Memory { memory, len } => {
                 let line = receiver.take_descriptor()?;
@@ -65,11 +77,27 @@ impl Maps {
             _ => return Err(Error::new(ErrorKind::Invalid, "the message has no batch")),
         };
         let unknown = || Error::new(ErrorKind::Invalid, "a batch named an unknown slab");
-        let slab = self.slabs.get(&batch.slab).cloned().ok_or_else(unknown)?;
-        // Slots are taken in batch order: no later batch lies in an older slab.
-        self.slabs.retain(|number, _| *number >= batch.slab);
+        let slab = self.slabs.get(&batch.slab).ok_or_else(unknown)?;
+        let (is_lone, slab) = (slab.is_lone, (slab.map.clone(), slab.spare));
+        if is_lone {
+            // Later batches may lie in older slabs: a batch that is read again gets a new one.
+            self.slabs.remove(&batch.slab);
+        } else {
+            // Slots of slabs of several batches are taken in batch order.
+            self.slabs.retain(|number, _| *number >= batch.slab);
+        }
         let slot = (batch.slab, batch.slot);
         let lease = Lease::new(connection.clone(), slab, self.memories.of(&batch), slot);
         Ok((batch, offsets, lease))
+    }
+
+    /// Forgets the oldest slabs of one batch, if there are more of them than batches in flight: the
+    /// batches of the others were read again, or their run ended.
+    fn forget_dead(&mut self, prefetch: u32) {
+        let lone = self.slabs.iter().filter(|(_, slab)| slab.is_lone);
+        let lone: Vec<u32> = lone.map(|(number, _)| *number).collect();
+        for number in lone.iter().rev().skip(prefetch as usize) {
+            self.slabs.remove(number);
+        }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A session may end while its trainer still reads a batch: views are kept beyond it, and batches
 //! that were received before a connection broke are decoded. A slab is of one session, but memory
-//! of a tier is used for other shards. So the trainer holds one end of a pipe and writes a byte
-//! when it reads no more; the kernel closes that end with the trainer's last process.
+//! of a tier is used for other shards. So the trainer holds one end of a socket and sends a
+//! byte when it reads no more; the kernel closes that end with the trainer's last process.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use forebay_error::{Doing, Result};
 use forebay_store::ShardLoan;
 use forebay_uring::Region;
 use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe;
+use tokio::net::UnixStream;
 use tokio::runtime::Handle;
 
 /// Memory of a tier that the trainer knows.
@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 pub(super) struct SharedMemory {
     region: Arc<Region>,
     /// Has a byte once the trainer reads no more, and ends with its last process.
-    line: pipe::Receiver,
+    line: UnixStream,
 }
 
 impl SharedMemory {
@@ -29,9 +29,9 @@ impl SharedMemory {
     /// # Errors
     /// If the process has no descriptors left.
     pub(super) fn new(region: &Arc<Region>) -> Result<(Self, OwnedFd)> {
-        let (theirs, line) = pipe::pipe().doing("make a line to a trainer")?;
-        let theirs = theirs.into_blocking_fd().doing("make a line to a trainer")?;
-        Ok((Self { region: region.clone(), line }, theirs))
+        let pair = UnixStream::pair().and_then(|(line, theirs)| Ok((line, theirs.into_std()?)));
+        let (line, theirs) = pair.doing("make a line to a trainer")?;
+        Ok((Self { region: region.clone(), line }, theirs.into()))
     }
 
     pub(super) fn is_of(&self, region: &Arc<Region>) -> bool {
