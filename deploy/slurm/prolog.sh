@@ -21,6 +21,8 @@ refuse() {
     exit 1
 }
 
+[ -x "$FOREBAY" ] || refuse "$FOREBAY is missing: install it there, or edit FOREBAY in $0"
+
 # It answers on its own socket, or the node's jobs would each start a daemon of their own.
 status=$(timeout "$LIMIT" "$FOREBAY" status --json 2>/dev/null) ||
     refuse "no daemon answers on this node: systemctl status forebayd"

@@ -122,8 +122,8 @@ class DataLoader:
         Samples in a memory tier are compared with the CRC32C of their arrival by the daemon, from
         time to time ("arrival"), or also for each batch, which copies them ("always").
     rank, world_size : int, optional
-        Default: ``torch.distributed``, ``RANK`` and ``WORLD_SIZE``, the variables of an ``srun``
-        step, or 0 of 1. Resolved at the first iteration.
+        Default: ``torch.distributed``, ``jax.distributed``, ``RANK`` and ``WORLD_SIZE``, the
+        variables of an ``srun`` step, or 0 of 1. Resolved at the first iteration.
     lanes : int, optional
         Parallel streams that shards are dealt to; part of the order. Default: by world and batch.
     split : {"static", "dynamic"}
