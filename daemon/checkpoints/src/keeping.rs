@@ -112,7 +112,7 @@ impl Inner {
                 || Error::new(ErrorKind::Invalid, "another file with this identity is here");
             return is_same.then_some(()).ok_or_else(|| other().at("id", id));
         }
-        let tiers = self.check_rule(&url, record.len)?;
+        let tiers = self.check_rule(&url, record.len).await?;
         let file = self.stage(id, record.len, &tiers).await?;
         self.copy(self.peers()?, (home, &record), &file).await?;
         let file = file.seal(record.len, record.encode()?).await?;

@@ -185,25 +185,32 @@ impl Checkpoints {
 }
 
 impl Inner {
-    /// Names of the tiers for a file, by the rule of its URL.
-    pub(crate) fn check_rule(&self, url: &str, bytes: u64) -> Result<Vec<String>> {
+    /// Names of the tiers for a file, by the rule of its URL. Local copies of what is in the store
+    /// make room below the rule's `max`.
+    pub(crate) async fn check_rule(&self, url: &str, bytes: u64) -> Result<Vec<String>> {
         let Some(rule) = self.store.checkpoint_rule(url) else { return Ok(Vec::new()) };
         let Some(max) = rule.max_bytes else { return Ok(rule.tiers) };
         let is_its = |record: &Record| {
             let its = self.store.checkpoint_rule(&record.url);
             its.is_some_and(|other| other.matches == rule.matches)
         };
-        let own = self.registry.select(is_its).into_iter();
-        let staged = own.chain(self.keeping.files().select(is_its));
-        let held: u64 = staged.map(|file| file.record().len).sum();
-        match held.saturating_add(bytes) <= max {
-            true => Ok(rule.tiers),
-            false => Err(Error::new(ErrorKind::Full, "checkpoints of this rule take their `max`")
-                .at("url", shown(url))
-                .at("max", max)
-                .at("staged", held)
-                .at("bytes", bytes)
-                .advise("wait until uploads are done, or raise `max` of the [[checkpoint]]")),
+        loop {
+            let own = self.registry.select(is_its).into_iter();
+            let staged = own.chain(self.keeping.files().select(is_its));
+            let held: u64 = staged.map(|file| file.record().len).sum();
+            if held.saturating_add(bytes) <= max {
+                return Ok(rule.tiers);
+            }
+            // A file larger than the rule allows frees nothing.
+            if bytes > max || !self.free_of(is_its).await {
+                let what = "checkpoints of this rule take their `max`";
+                return Err(Error::new(ErrorKind::Full, what)
+                    .at("url", shown(url))
+                    .at("max", max)
+                    .at("staged", held)
+                    .at("bytes", bytes)
+                    .advise("wait until uploads are done, or raise `max` of the [[checkpoint]]"));
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use forebay_source::Options;
 use forebay_uring::{GRANULE, LentRegion};
 use forebay_wire::checkpoint::{BLOCK, Block, Save};
 
-use crate::clock::now_ms;
+use crate::clock::now_after_ms;
 use crate::saves::UnderWay;
 use crate::unsealed::Unsealed;
 use crate::{Checkpoints, Inner, checked_url};
@@ -69,7 +69,7 @@ impl Checkpoints {
         }
         // Rejects a place before room is made for it.
         self.inner.sink(&url, &options)?;
-        let tiers = self.inner.check_rule(&url, expected)?;
+        let tiers = self.inner.check_rule(&url, expected).await?;
         let under_way = self.inner.saves.begin();
         let file = self.inner.stage(id, expected, &tiers).await?;
         Ok(Saving {
@@ -178,6 +178,9 @@ impl Saving {
                 .at("blocks", blocks.len()));
         }
         let Draft { id, url, name, is_lone, job, writer, options } = &self.draft;
+        let is_same = |record: &Record| (&record.url, &record.name) == (url, name);
+        let before = self.inner.registry.select(is_same);
+        let last = before.iter().map(|file| file.record().staged_at_ms).max();
         Ok(Record {
             id: *id,
             url: url.clone(),
@@ -185,7 +188,7 @@ impl Saving {
             is_lone: *is_lone,
             len,
             blocks: blocks.values().map(|(_, crc)| *crc).collect(),
-            staged_at_ms: now_ms(),
+            staged_at_ms: now_after_ms(last),
             job: job.clone(),
             tenant: writer.tenant.clone(),
             user: writer.user,

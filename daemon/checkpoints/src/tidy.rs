@@ -110,9 +110,14 @@ impl Inner {
     /// Removes the oldest file that is in the store already, for room. Returns false if there is
     /// none.
     pub(crate) async fn free(&self) -> bool {
+        self.free_of(|_| true).await
+    }
+
+    /// The same among the files that `is_its` names.
+    pub(crate) async fn free_of(&self, is_its: impl Fn(&Record) -> bool) -> bool {
         let expendable = self.registry.select(|record| match record.progress {
-            Progress::Uploaded { .. } => record.is_lone,
-            Progress::Published { .. } => true,
+            Progress::Uploaded { .. } => record.is_lone && is_its(record),
+            Progress::Published { .. } => is_its(record),
             _ => false,
         });
         let Some(oldest) = expendable.last() else { return false };

@@ -11,7 +11,8 @@ use forebay_client::{
 use forebay_error::{Error, ErrorKind};
 use forebay_testkit::{ACCESS_KEY, Ceph, Fault, SECRET_KEY, When, skip};
 use forebay_tests::{
-    Daemon, Origin, SavingNode, TestSource, eventually, flip, metadata, patterned as bytes, walk,
+    Daemon, Origin, SavingNode, TestSource, eventually, flip, metadata, patterned as bytes,
+    saves_anywhere, walk,
 };
 
 const MIB: usize = 1 << 20;
@@ -98,6 +99,27 @@ fn checkpoint_is_visible_once_all_files_are() {
     other.wait(Level::Published).unwrap();
     assert!(other.load("0").unwrap() == bytes(5 * MIB, 1));
     assert_eq!(bench.load("1").unwrap(), bytes(100, 2));
+}
+
+/// Local copies of what is in the store make room for the next save, below the `max` of its rule.
+#[test]
+fn published_copies_make_room_below_the_limit_of_their_rule() {
+    let mut bench = SavingNode::to_folder();
+    bench.daemon = None;
+    let mut config = saves_anywhere(Daemon::config(bench.cache.path(), 1 << 30));
+    config.checkpoints[0].max_bytes = Some(12 << 20);
+    bench.daemon = Some(Daemon::try_start(config).unwrap());
+    let run = bench.url.strip_suffix("step-1").unwrap().to_owned();
+    for id in [10, 20, 30] {
+        bench.url = format!("{run}step-{id}");
+        bench.save("a", id, &bytes(9 * MIB, id.into()));
+        bench.commit(id + 1, &[id], false);
+        bench.wait(Level::Published).unwrap();
+    }
+    let error = bench.writer("a", 40, 13 << 20).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert_eq!(error.place("max"), Some((12 << 20).to_string().as_str()));
+    assert!(bench.load("a").unwrap() == bytes(9 * MIB, 30), "what cannot fit frees nothing");
 }
 
 /// A store that is away delays uploads. A daemon that ends meanwhile goes on after its restart,
