@@ -102,7 +102,13 @@ class _OfThread:
         self._future = future
 
     def result(self) -> Made:
-        return self._future.result()
+        try:
+            return self._future.result()
+        except futures.CancelledError:
+            if not self._future.cancelled():
+                # The user's own.
+                raise
+            raise _closed() from None
 
     def wait(self, seconds: float | None) -> bool:
         return bool(futures.wait([self._future], seconds).done)
@@ -169,7 +175,11 @@ class Processes:
     def end(self) -> None:
         """End all of them at once."""
         workers, self._workers = self._workers, []
+        left = [*self._waiting, *(worker.task for worker in workers if worker.task is not None)]
         self._waiting.clear()
+        for task in left:
+            # Another thread may wait for it.
+            task.abandon()
         for worker in workers:
             worker.process.terminate()
         for worker in workers:
@@ -261,6 +271,9 @@ class _AtWorker:
         """Wait for the worker's answer and keep it: the worker is free for another batch."""
         worker = self._worker
         assert worker is not None, "a worker has the batch"
+        if self._is_over():
+            # Another thread ended the workers.
+            return
         try:
             if worker.connection not in connection.wait(worker.lines()):
                 raise EOFError
@@ -303,6 +316,11 @@ class _AtWorker:
         """Abandon it; the answer of a worker that has it is read before its next batch."""
         self._pool.withdraw(self)
 
+    def abandon(self) -> None:
+        """End every wait for it: its workers end."""
+        if not self._is_over():
+            self._failure = _closed()
+
     def _died(self, worker: _Worker, how_known: Exception) -> ForebayError:
         process = worker.process
         code = process.exitcode
@@ -320,6 +338,11 @@ class _AtWorker:
         )
         died.__cause__ = how_known
         return died
+
+
+def _closed() -> Closed:
+    """Return the error of a batch whose workers were ended by another thread."""
+    return Closed("the loader is closed; make a new one")
 
 
 class WorkerTraceback(Exception):

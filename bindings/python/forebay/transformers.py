@@ -163,20 +163,24 @@ class CheckpointCallback(TrainerCallback):
 
         Raises
         ------
-        OSError
-            If the loader's state cannot be written, after all ranks have met.
+        ForebayError, OSError
+            If the loader's state cannot be had or written, after all ranks have met.
         """
         is_alone = not (distributed.is_available() and distributed.is_initialized())
-        # A state of a shared queue is whole once every rank was asked.
-        position = None if self._loader is None else self._loader.state_dict()
+        failure: ForebayError | OSError | None = None
+        position = None
+        try:
+            # A state of a shared queue is whole once every rank was asked.
+            position = None if self._loader is None else self._loader.state_dict()
+        except ForebayError as error:
+            failure = error
         if not is_alone:
             distributed.barrier()
-        failure: OSError | None = None
         if position is not None and state.is_world_process_zero and os.path.isdir(folder):
             try:
                 with open(os.path.join(folder, _LOADER), "w") as file:
                     json.dump(position if is_alone else self._loader.state_dict(), file)
-            except OSError as error:
+            except (ForebayError, OSError) as error:
                 failure = error
         mine = _names(folder) if state.is_local_process_zero else set()
         all_names = [mine]

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -311,6 +312,30 @@ def test_failed_push_ends_no_training(tmp_path: Path, caplog: Any) -> None:
     with pytest.raises(Invalid):
         train(tmp_path / "b", CheckpointCallback(url, strict=True))
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["checkpoint-3"]
+
+
+def test_rank_without_a_loader_state_meets_the_others(tmp_path: Path, monkeypatch: Any) -> None:
+    """An error before a collective would leave the other ranks in it."""
+    met: list[str] = []
+
+    class Loader:
+        def state_dict(self) -> None:
+            raise Unavailable("the queue does not answer", {})
+
+    collectives = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "get_world_size": lambda: 1,
+        "barrier": lambda: met.append("barrier"),
+        "all_gather_object": lambda *_: met.append("names"),
+    }
+    monkeypatch.setattr("forebay.transformers.distributed", SimpleNamespace(**collectives))
+    callback = CheckpointCallback("s3://bucket/run", loader=Loader())
+    args = SimpleNamespace(output_dir=str(tmp_path))
+    state = SimpleNamespace(global_step=3, is_world_process_zero=False, is_local_process_zero=True)
+    callback.on_save(args, state, None)
+    assert met == ["barrier", "names"]
+    assert [type(error) for error in callback.failures.values()] == [Unavailable]
 
 
 def test_end_waits_no_longer_than_told(

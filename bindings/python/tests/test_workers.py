@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy
 import pytest
 
 import forebay
 from conftest import wait_gone
+from forebay import _workers
 
 PROCESSES = {"workers": 2, "worker_type": "process"}
 FIELDS = {
@@ -408,3 +412,25 @@ def test_tensors_cross_processes_unchanged(make):
     got["bfloat16"][0] = 7
     assert sent["bfloat16"][0, 1] == 1
     assert got["grad"].requires_grad
+
+
+def test_batches_of_ended_workers_are_closed(monkeypatch):
+    """Another thread waits for a batch, and no worker will ever take it."""
+    stream = SimpleNamespace(framework=SimpleNamespace(stream=lambda: contextlib.nullcontext))
+    threads = _workers.Threads(1, stream, None)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def decode():
+        begun.set()
+        go_on.wait()
+
+    threads.submit(decode)
+    begun.wait()
+    monkeypatch.setattr(_workers.Processes, "_has_idle", lambda _: False)
+    processes = _workers.Processes(1, stream, None)
+    for workers in (threads, processes):
+        task = workers.submit(decode)
+        workers.end()
+        with pytest.raises(forebay.Closed):
+            task.result()
+    go_on.set()
