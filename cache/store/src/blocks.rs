@@ -123,6 +123,20 @@ mod tests {
     }
 
     #[test]
+    fn removed_blocks_are_free_and_may_come_again() {
+        let region = Region::create_sealed("blocks", 4 * CHUNK).unwrap();
+        let (blocks, arena) = (Blocks::new(&region), Arena::new(region));
+        let lease = || arena.try_lease(CHUNK).unwrap().freeze();
+        (0..3).for_each(|part| blocks.put(part, lease()));
+        blocks.remove_from(1);
+        assert_eq!(arena.in_use(), CHUNK);
+        assert!(blocks.held(&(0..10)).is_some());
+        assert!(blocks.held(&(PART..PART + 10)).is_none());
+        blocks.put(2, lease());
+        assert!(blocks.held(&(2 * PART..2 * PART + 10)).is_some());
+    }
+
+    #[test]
     fn places_are_those_of_one_piece() {
         let (part, blocks) = (PART_BYTES, blocks(&[1, 2, 0]));
         assert_eq!(blocks.place(&(PART + 5..PART + 9)), Some(5));

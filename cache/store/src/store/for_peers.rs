@@ -142,7 +142,7 @@ impl Store {
         }
         let rank = self.rank();
         let _awaited = request.is_awaited.then(|| rank.awaited());
-        Ok(self.look(&source, &request.url).await?.stat)
+        self.look_for_peer(&source, &request.url).await
     }
 
     /// Opens a shard for another node: a whole copy, or the shard as it arrives. `indexed`: with

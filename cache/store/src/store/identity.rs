@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
-use forebay_source::{Rank, Source};
+use forebay_source::{Rank, Source, Stat};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Store;
@@ -21,6 +21,9 @@ use super::snapshot::RENEWAL_WAIT;
 use crate::directory::ShardName;
 use crate::identity::{Asked, Begun, Head, IDENTITY_TTL, Identity};
 use crate::shard::Waited;
+
+/// Prefix of the scope under which other nodes' questions are kept; no scope begins with it.
+const PEERS: &str = "nodes:";
 
 impl Store {
     /// Returns length and version of the object at `url`, with its first bytes if this is its first
@@ -65,6 +68,28 @@ impl Store {
         let ask = || Identity::ask(source, url, &self.bill(url));
         let (key, begun) = self.known(source, url, ask, |known| known.begun.clone());
         self.answer(key, begun).await
+    }
+
+    /// Asks about a shard for another node. An answer to this node's own jobs counts while it is
+    /// fresh. A question of theirs is not joined: it may wait for that very node.
+    pub(super) async fn look_for_peer(&self, source: &Arc<dyn Source>, url: &str) -> Result<Stat> {
+        let own = (source.scope().to_owned(), url.to_owned());
+        let key = (format!("{PEERS}{}", own.0), own.1.clone());
+        let begun = {
+            let mut identities = self.inner.shared.identities();
+            let is_fresh = |known: &Identity| known.age() < IDENTITY_TTL;
+            let known = identities.peek(&own).filter(|known| is_fresh(known));
+            if let Some(Ok(stat)) = known.and_then(Identity::said) {
+                return Ok(stat.clone());
+            }
+            let ask = || Identity::ask(source, url, &self.bill(url));
+            let known = identities.get_or_insert_mut(key.clone(), ask);
+            if !is_fresh(known) {
+                *known = ask();
+            }
+            known.begun.clone()
+        };
+        Ok(self.answer(key, begun).await?.stat)
     }
 
     /// Returns the key of a shard, and a `part` of what is known of it: asked for with `ask` if
