@@ -66,9 +66,11 @@ fn at_place<T: Send>(
     way: Way,
     work: impl FnOnce(&CheckpointPlace) -> Result<T> + Send,
 ) -> PyResult<T> {
-    let _telling = logs::telling(py);
     let (place, interrupt) = place(url, name, way).map_err(|error| raise(py, &error))?;
-    py.detach(|| work(&place)).map_err(|error| failed(py, &interrupt, &error))
+    logs::begin();
+    let done = py.detach(|| work(&place));
+    logs::tell(py)?;
+    done.map_err(|error| failed(py, &interrupt, &error))
 }
 
 fn closed() -> Error {
@@ -95,24 +97,25 @@ impl CheckpointWriter {
         job: String,
         way: Way,
     ) -> PyResult<Self> {
-        let _telling = logs::telling(py);
         let (url, name) = target;
         let (place, interrupt) = place(url, name, way).map_err(|error| raise(py, &error))?;
         let config = SaveConfig { place, id, expected, is_lone, job };
+        logs::begin();
         let opened = py.detach(|| Writer::open(config));
+        logs::tell(py)?;
         let writer = opened.map_err(|error| failed(py, &interrupt, &error))?;
         Ok(Self { writer: Mutex::new(Some(writer)), interrupt })
     }
 
     /// Appends the bytes of an object; returns their number.
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let _telling = logs::telling(py);
         let buffer = Buffer::of(data, false)?;
         let bytes = buffer.bytes();
         let written = py.detach(|| {
             let mut writer = lock(&self.writer);
             writer.as_mut().ok_or_else(closed)?.write(bytes).map(|()| bytes.len())
         });
+        logs::tell(py)?;
         written.map_err(|error| failed(py, &self.interrupt, &error))
     }
 
@@ -125,12 +128,12 @@ impl CheckpointWriter {
         step: Option<u64>,
         overwrite: bool,
     ) -> PyResult<u64> {
-        let _telling = logs::telling(py);
         let commit = files.map(|files| Commit { files, step, overwrite });
         let finished = py.detach(|| {
             let writer = lock(&self.writer).take().ok_or_else(closed)?;
             writer.finish(commit)
         });
+        logs::tell(py)?;
         finished.map_err(|error| failed(py, &self.interrupt, &error))
     }
 
@@ -153,9 +156,10 @@ pub(crate) struct CheckpointReader {
 impl CheckpointReader {
     #[new]
     fn new(py: Python<'_>, url: String, name: String, way: Way) -> PyResult<Self> {
-        let _telling = logs::telling(py);
         let (place, interrupt) = place(url, name, way).map_err(|error| raise(py, &error))?;
+        logs::begin();
         let opened = py.detach(|| Reader::open(&place));
+        logs::tell(py)?;
         let reader = opened.map_err(|error| failed(py, &interrupt, &error))?;
         let len = reader.len();
         Ok(Self { reader: Mutex::new(Some(reader)), interrupt, len })
@@ -163,13 +167,13 @@ impl CheckpointReader {
 
     /// Fills an object with the bytes from an offset on; returns their number.
     fn read_into(&self, py: Python<'_>, offset: u64, into: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let _telling = logs::telling(py);
         let mut buffer = Buffer::of(into, true)?;
         let bytes = buffer.bytes_mut();
         let read = py.detach(|| {
             let mut reader = lock(&self.reader);
             reader.as_mut().ok_or_else(closed)?.read_at(offset, bytes)
         });
+        logs::tell(py)?;
         read.map_err(|error| failed(py, &self.interrupt, &error))
     }
 

@@ -26,13 +26,14 @@ impl Device {
         nvjpeg: Option<Vec<PathBuf>>,
         backend: Option<i32>,
     ) -> PyResult<Self> {
-        let _telling = logs::telling(py);
+        logs::begin();
         let backend = backend.map(Backend::numbered).transpose();
         let backend = backend.map_err(|error| raise(py, &error))?;
         let nvjpeg = nvjpeg.map(|paths| WithNvjpeg { paths, backend });
         // Making a context takes a driver up to seconds.
         let open = move || forebay_decode::Device::open(ordinal, nvjpeg.as_ref());
         let opened = py.detach(|| interruptible("fb-device", open));
+        logs::tell(py)?;
         opened.map(Self).map_err(|failure: Failure| failure.raise(py))
     }
 

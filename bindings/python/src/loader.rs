@@ -200,7 +200,7 @@ impl Loader {
         cut: Option<&Cut>,
         locator: Option<&Locator>,
     ) -> PyResult<Self> {
-        let _telling = logs::telling(py);
+        logs::begin();
         let settings: Settings = serde_json::from_str(settings).map_err(|error| {
             let what = format!("the loader's settings cannot be read: {error}");
             raise(py, &Error::new(ErrorKind::Invalid, what))
@@ -229,8 +229,8 @@ impl Loader {
             make(settings.into_config(device, following, samples, parts)?, counting)
         };
         let opened = py.detach(|| interruptible("fb-open", open));
+        logs::tell(py)?;
         let loader = opened.map_err(|failure| failure.raise(py))?;
-        loader.notices().iter().for_each(|notice| logs::warn(py, notice));
         Ok(Self {
             inner: Mutex::new(Some(Arc::new(loader))),
             urls,
@@ -306,7 +306,6 @@ impl Loader {
     /// The next batch; at the epoch's end `(samples, errors)` instead: those of
     /// the epoch over all ranks.
     fn next(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let _telling = logs::telling(py);
         let loader = self.get().map_err(|error| raise(py, &error))?;
         let look = || -> Result<(), Failure> {
             if self.closed.load(Ordering::Relaxed) {
@@ -314,8 +313,9 @@ impl Loader {
             }
             Ok(Python::attach(|py| py.check_signals())?)
         };
-        let next = py.detach(|| loader.next(look)).map_err(|failure| failure.raise(py))?;
-        match next {
+        let next = py.detach(|| loader.next(look));
+        logs::tell(py)?;
+        match next.map_err(|failure| failure.raise(py))? {
             Next::Batch(batch) => {
                 Ok(Py::new(py, Batch::new(*batch, self.urls.clone()))?.into_any())
             }
@@ -371,10 +371,10 @@ impl Loader {
     }
 
     /// Ends the job. A thread that waits in `next` gets `Closed`.
-    fn close(&self, py: Python<'_>) {
-        let _telling = logs::telling(py);
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.closed.store(true, Ordering::Relaxed);
         py.detach(|| self.forget_or_drop());
+        logs::tell(py)
     }
 }
 

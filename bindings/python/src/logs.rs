@@ -9,6 +9,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, OnceLock};
 
 use forebay_error::redacted;
+use forebay_wire::fork::Generation;
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -24,66 +26,74 @@ const OURS: &str = "forebay";
 
 static WARNINGS: OnceLock<Warnings> = OnceLock::new();
 
-/// Warnings that no call has brought to Python yet.
+/// Warnings of one process that no call has brought to Python yet.
 struct Warnings {
     sender: SyncSender<Warning>,
     waiting: Mutex<Receiver<Warning>>,
     /// Number of warnings for which the queue had no room.
     left_out: AtomicU64,
+    made_in: Generation,
+    /// Those of its forked child: threads that the child lacks may hold a parent's locks.
+    child: OnceLock<Box<Warnings>>,
 }
 
 /// Method of the logger, and the message.
 type Warning = (&'static str, String);
 
-/// Guard that passes warnings to Python's logger when a call ends.
-pub(crate) struct Telling<'py>(Python<'py>);
+impl Warnings {
+    fn new() -> Self {
+        let (sender, waiting) = sync_channel(WAITING_MAX);
+        let (waiting, left_out) = (Mutex::new(waiting), AtomicU64::new(0));
+        Self { sender, waiting, left_out, made_in: Generation::now(), child: OnceLock::new() }
+    }
 
-/// Begins a call: what the Rust half warns of is told when the result is dropped.
-pub(crate) fn telling(py: Python<'_>) -> Telling<'_> {
-    warnings();
-    Telling(py)
+    /// Returns those of this process; `None` until it collects some.
+    fn now() -> Option<&'static Self> {
+        let mut warnings = WARNINGS.get()?;
+        while !warnings.made_in.is_now() {
+            warnings = warnings.child.get_or_init(|| Box::new(Self::new()));
+        }
+        Some(warnings)
+    }
 }
 
-/// Logs a warning at once.
-pub(crate) fn warn(py: Python<'_>, text: &str) {
-    log(py, "warning", text);
-}
-
-/// Returns the queue, which collects from the first call on.
-fn warnings() -> &'static Warnings {
+/// Begins to collect warnings.
+pub(crate) fn begin() {
     WARNINGS.get_or_init(|| {
         let only = Targets::new().with_target(OURS, LevelFilter::WARN);
         let collecting = tracing_subscriber::registry().with(Collector.with_filter(only));
         // A daemon that runs in this process, as `forebay daemon` does, has a log of its own.
         let _ = tracing::subscriber::set_global_default(collecting);
-        let (sender, waiting) = sync_channel(WAITING_MAX);
-        Warnings { sender, waiting: Mutex::new(waiting), left_out: AtomicU64::new(0) }
-    })
+        Warnings::new()
+    });
 }
 
-/// Logs by a method of Python's logger. A handler that raises fails no call.
-fn log(py: Python<'_>, method: &str, text: &str) {
-    let logger = py
-        .import("logging")
-        .and_then(|logging| logging.call_method1("getLogger", (OURS,)))
-        .and_then(|logger| logger.call_method1(method, (text,)));
-    if let Err(error) = logger {
-        error.write_unraisable(py, None);
+/// Logs the warnings that wait.
+///
+/// # Errors
+/// What ends the program or the loop, raised meanwhile: Ctrl-C, or an exit.
+pub(crate) fn tell(py: Python<'_>) -> PyResult<()> {
+    let Some(warnings) = Warnings::now() else { return Ok(()) };
+    // Another thread tells, or a handler called back.
+    let Ok(waiting) = warnings.waiting.try_lock() else { return Ok(()) };
+    for (method, text) in waiting.try_iter() {
+        log(py, method, &text)?;
+    }
+    match warnings.left_out.swap(0, Ordering::Relaxed) {
+        0 => Ok(()),
+        more => log(py, "warning", &format!("{more} more warnings came at once")),
     }
 }
 
-impl Drop for Telling<'_> {
-    fn drop(&mut self) {
-        let warnings = warnings();
-        // Another thread tells; or one did while this process was forked, and is not here.
-        let Ok(waiting) = warnings.waiting.try_lock() else { return };
-        for (method, text) in waiting.try_iter() {
-            log(self.0, method, &text);
+/// Logs by a method of Python's logger. A handler that fails is no failure of the call.
+fn log(py: Python<'_>, method: &str, text: &str) -> PyResult<()> {
+    let logger = py.import("logging")?.call_method1("getLogger", (OURS,))?;
+    match logger.call_method1(method, (text,)) {
+        Err(error) if error.is_instance_of::<PyException>(py) => {
+            error.write_unraisable(py, None);
+            Ok(())
         }
-        match warnings.left_out.swap(0, Ordering::Relaxed) {
-            0 => {}
-            more => warn(self.0, &format!("{more} more warnings came at once")),
-        }
+        logged => logged.map(drop),
     }
 }
 
@@ -92,7 +102,7 @@ struct Collector;
 
 impl<S: Subscriber> Layer<S> for Collector {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let Some(warnings) = WARNINGS.get() else { return };
+        let Some(warnings) = Warnings::now() else { return };
         let mut text = Text::default();
         event.record(&mut text);
         let method = if *event.metadata().level() == Level::ERROR { "error" } else { "warning" };

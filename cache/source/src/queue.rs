@@ -187,7 +187,8 @@ impl Rank {
         self.level() >= BEHIND
     }
 
-    fn level(&self) -> u64 {
+    /// Returns its urgency now: smaller goes first.
+    pub(crate) fn level(&self) -> u64 {
         match self.need.waits.load(Ordering::Relaxed) {
             0 => self.base(),
             _ => NOW,

@@ -10,7 +10,7 @@
 //!       head.rs        head of a reply, as the server meant it
 //!       refusal.rs     meaning of an error: retry, or which kind
 //!         protocol.rs    replies that are none
-//!       link.rs        the endpoint: slots, concurrency limit, late replies, circuit breaker
+//!       link.rs        the endpoint: places, concurrency limit, late replies, circuit breaker
 //!       wire.rs        the HTTP client
 //!   bucket_sink.rs  writes, by the same link and with the same retries
 //! ```
@@ -264,20 +264,23 @@ impl Object {
     async fn begin(&self, rank: &Rank) -> Result<Begun> {
         let mut attempts = Attempts::new(self.limits());
         self.link().pay(HEAD).await;
-        let place = self.link().place(rank).await?;
-        let (got, asked) = loop {
+        let (place, got, asked) = loop {
+            let place = self.link().place(rank).await?;
             let options = self.part(0..HEAD);
             let asked = Instant::now();
             if let Some(bill) = rank.bill() {
                 bill.asked();
             }
             match self.try_once(options, attempts.deadline()).await {
-                Ok(got) => break (got, asked),
+                Ok(got) => break (place, got, asked),
                 // No range lies in an empty object.
                 Err(Failed { status: Some(416), .. }) => {
                     return Ok(Begun { stat: self.stat().await?, head: None });
                 }
-                Err(failed) => attempts.again(failed, self.link()).await?,
+                Err(failed) => {
+                    drop(place);
+                    attempts.again(failed, self.link()).await?;
+                }
             }
         };
         let stat = self.stat_of(&got);

@@ -53,6 +53,14 @@ impl Address {
     /// # Errors
     /// `Unavailable` if no daemon answers by `deadline`, else what the daemon refused.
     pub fn connect(&self, deadline: &Deadline) -> Result<Connection> {
+        let connection = self.found(deadline)?;
+        for notice in &connection.notices {
+            tracing::warn!("{notice}");
+        }
+        Ok(connection)
+    }
+
+    fn found(&self, deadline: &Deadline) -> Result<Connection> {
         match self {
             Self::Unix(path) => match Connection::find(path, deadline)? {
                 Found::Daemon(connection) => Ok(connection),

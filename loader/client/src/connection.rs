@@ -47,8 +47,8 @@ pub struct Connection {
     commands: Arc<Commands>,
     /// The daemon's process.
     pub daemon_pid: u32,
-    /// Warnings for the user: a setting that this daemon does not have, or that it is not the
-    /// node's.
+    /// Warnings for the user, which are in the log as well: a setting that this daemon does not
+    /// have, or that it is not the node's.
     pub notices: Vec<String>,
     /// Protocol version of both sides.
     protocol: u32,

@@ -482,13 +482,6 @@ impl Loader {
         self.session.tell(bad);
     }
 
-    /// Returns warnings for the user about the daemon: a setting that it does not have, or that it
-    /// is not the node's.
-    #[must_use]
-    pub fn notices(&self) -> Vec<String> {
-        self.session.notices()
-    }
-
     /// Returns the counters so far.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -336,12 +336,6 @@ impl Session {
         self.shared.learnt.get().map(Vec::as_slice)
     }
 
-    /// Returns warnings for the user about the daemon.
-    pub(crate) fn notices(&self) -> Vec<String> {
-        let wanted = self.shared.wanted();
-        wanted.connection.as_ref().map_or_else(Vec::new, |connection| connection.notices.clone())
-    }
-
     pub(crate) fn daemon_pid(&self) -> Option<u32> {
         self.shared.wanted().connection.as_ref().map(|connection| connection.daemon_pid)
     }

@@ -293,6 +293,10 @@ impl Begin {
 /// may be kept.
 pub const NO_OTHERS: u32 = 0;
 
+/// Most times that a batch is read again, each time into a slab of its own: a device pauses after
+/// three errors, and the next copy goes elsewhere.
+pub const REREADS_MAX: u32 = 5;
+
 /// Messages from daemon to trainer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Reply {
@@ -411,8 +415,8 @@ pub enum Reply {
         shard: u32,
     },
     /// Memory of a tier, for a trainer that asked for it ([`Request::Borrow`]): members may lie
-    /// there. Two descriptors are attached: the memory, and the end of a pipe. The trainer writes a
-    /// byte there when it reads the memory no more. Until then, or until every process has closed
+    /// there. Two descriptors are attached: the memory, and one end of a socket. The trainer sends
+    /// a byte there when it reads the memory no more. Until then, or until every process has closed
     /// that end, the daemon uses the memory of an ended session's batches for nothing else.
     Memory {
         /// Names the memory within the session; above [`IN_SLOT`].

@@ -15,7 +15,9 @@ use forebay_tests::{
     Origin, PATIENCE, ScriptedDaemon, TrainerConnection, UserHome, config, eventually, job, next,
 };
 use forebay_wire::PROTOCOL_POSITIONS;
-use forebay_wire::message::{Bad, Begin, Decoded, NO_OTHERS, Reply, Request, RunEnd, SlowSample};
+use forebay_wire::message::{
+    Bad, Begin, Decoded, NO_OTHERS, REREADS_MAX, Reply, Request, RunEnd, SlowSample,
+};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -98,6 +100,23 @@ fn batches_after_one_in_a_slab_of_its_own_are_taken() {
         assert_eq!(batch(&loader).index, index);
     }
     assert_eq!(loader.stats().reconnects, 0);
+}
+
+/// As many slabs are mapped as batches in flight can have had.
+#[test]
+fn slabs_of_batches_that_never_come_are_forgotten() {
+    let daemon = ScriptedDaemon::new();
+    let (loader, mut peer) = connected(&daemon);
+    loader.start(Begin::at(0, 0)).unwrap();
+    let (run, ..) = peer.started();
+    let most = job(&Origin::new(), Origin::urls(1)).prefetch * (1 + REREADS_MAX);
+    (1..=most + 1).for_each(|slab| peer.slab(slab, 4096, NO_OTHERS));
+    peer.batch(run, 0, 2);
+    assert_eq!(batch(&loader).index, 0);
+    peer.batch(run, 1, 1);
+    // What names forgotten memory is not of this protocol.
+    daemon.accept().register();
+    eventually("it goes on there", || loader.stats().reconnects == 1);
 }
 
 /// A daemon of the release before plays what it knows, and what it does not know is refused with

@@ -388,7 +388,7 @@ impl Link {
         loop {
             match tokio::time::timeout(REST, &mut place).await {
                 Ok(place) => return place,
-                Err(_) => drop(self.resting.longest()),
+                Err(_) => self.resting.end_one(),
             }
         }
     }

@@ -77,6 +77,26 @@ impl Floor {
 pub(super) struct Paused {
     stage: Stage,
     place: QueuePermit,
+    rank: Rank,
+}
+
+impl Paused {
+    /// Returns its urgency: smaller goes first.
+    pub(super) fn level(&self) -> u64 {
+        self.rank.level()
+    }
+
+    /// Ends it, and gives its place back.
+    pub(super) fn abandon(self) {
+        // The time of a reply that was not read says nothing of the endpoint.
+        match self.stage {
+            Stage::One { reply, .. } => reply.abandon(),
+            Stage::Two { first, second, .. } => {
+                first.into_iter().chain([second]).for_each(Reply::abandon);
+            }
+            Stage::Idle => {}
+        }
+    }
 }
 
 /// State of the request.
@@ -133,7 +153,8 @@ impl ObjectRead {
     pub(super) fn begun(mut self, reply: Reply, place: QueuePermit) -> Self {
         self.paid = true;
         // Any object can be asked for again from the first byte on.
-        self.rest = Some(self.object.link().rest(Paused { stage: self.watch(reply), place }));
+        let (stage, rank) = (self.watch(reply), self.rank.clone());
+        self.rest = Some(self.object.link().rest(Paused { stage, place, rank }));
         self
     }
 
@@ -141,7 +162,7 @@ impl ObjectRead {
     fn resume(&mut self) {
         let Some(rest) = self.rest.take() else { return };
         match rest.end() {
-            Some(Paused { stage, place }) => (self.stage, self.place) = (stage, Some(place)),
+            Some(Paused { stage, place, .. }) => (self.stage, self.place) = (stage, Some(place)),
             // Losing the place is no failure.
             None => self.attempts = Attempts::new(self.object.limits()),
         }
@@ -156,7 +177,8 @@ impl ObjectRead {
         }
         match self.stat.binding {
             Binding::Strong | Binding::Weak => {
-                self.rest = Some(self.object.link().rest(Paused { stage, place }));
+                let rank = self.rank.clone();
+                self.rest = Some(self.object.link().rest(Paused { stage, place, rank }));
             }
             // Only all of it can be asked for again.
             Binding::Sequential | Binding::Stream => {

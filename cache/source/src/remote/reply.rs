@@ -151,6 +151,11 @@ impl Reply {
         )
     }
 
+    /// Ends it without a word of its duration.
+    pub(super) fn abandon(mut self) {
+        self.first = None;
+    }
+
     /// Tells the link how this one went.
     fn landed(&mut self) {
         if let Some(first) = self.first.take() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::frame::Receiver;
-use forebay_wire::message::{Batch, NO_OTHERS, Reply};
+use forebay_wire::message::{Batch, NO_OTHERS, REREADS_MAX, Reply};
 use forebay_wire::slab::Slab;
 
 use crate::connection::Connection;
@@ -91,12 +91,13 @@ impl Maps {
         Ok((batch, offsets, lease))
     }
 
-    /// Forgets the oldest slabs of one batch, if there are more of them than batches in flight: the
-    /// batches of the others were read again, or their run ended.
+    /// Forgets the oldest slabs of one batch, if there are more of them than the batches in flight
+    /// can have had: the batches of the others were read again, or their run ended.
     fn forget_dead(&mut self, prefetch: u32) {
+        let most = prefetch.saturating_mul(1 + REREADS_MAX) as usize;
         let lone = self.slabs.iter().filter(|(_, slab)| slab.is_lone);
         let lone: Vec<u32> = lone.map(|(number, _)| *number).collect();
-        for number in lone.iter().rev().skip(prefetch as usize) {
+        for number in lone.iter().rev().skip(most) {
             self.slabs.remove(number);
         }
     }

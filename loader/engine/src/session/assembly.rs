@@ -18,7 +18,7 @@ use forebay_shard::{Member, wanted_members};
 use forebay_store::{Placed, Shard, ShardHandle, Verdict};
 use forebay_uring::Span;
 use forebay_wire::clock::now_ns;
-use forebay_wire::message::{self, Batch, Bytes, Cause, IN_SLOT, Sample, Stage};
+use forebay_wire::message::{self, Batch, Bytes, Cause, IN_SLOT, REREADS_MAX, Sample, Stage};
 
 use super::JobData;
 use super::awaited::Awaited;
@@ -36,10 +36,6 @@ const RESERVED: &str = "__";
 
 /// Copies of a shard read for one batch before its error is reported.
 const WRONG_COPIES: u32 = 2;
-
-/// The same for copies that only a fetch can replace: a device pauses after three errors, and the
-/// next copy goes elsewhere.
-const LOST_COPIES: u32 = 5;
 
 /// A sample of the batch, located by the plan.
 #[derive(Debug, Clone, Copy)]
@@ -289,7 +285,7 @@ impl Assembly {
         let mut slot = self.slot.take().expect("a batch is read after it got its slot");
         let mut spans = Vec::with_capacity(self.runs.len());
         let (mut checked_runs, mut waited) = self.read_runs(slot.span.take()).await?;
-        for _ in 0..LOST_COPIES {
+        for _ in 0..REREADS_MAX {
             let misled = self.misled(&checked_runs);
             let is_stranded = checked_runs.iter().any(|run| run.placed.is_stranded());
             if misled.is_empty() && !is_stranded {
@@ -442,7 +438,7 @@ impl Assembly {
                 break;
             }
             let failed = bad.iter().flat_map(|bad| &bad.members).find_map(|m| m.as_ref().err());
-            let limit = if shard.is_lost() { LOST_COPIES } else { WRONG_COPIES };
+            let limit = if shard.is_lost() { REREADS_MAX } else { WRONG_COPIES };
             let is_hearsay = failed.is_some_and(|error| self.is_hearsay(number, error));
             // Facts of another node that this node's own copy contradicts are the ones to doubt.
             let is_refuted = is_hearsay && !shard.is_at_owner();

@@ -5,6 +5,7 @@
 //! request that waits takes the place of a reply that has rested for [`REST`]. The reader asks
 //! again for what is left.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,8 +14,9 @@ use std::time::{Duration, Instant};
 use super::Link;
 use crate::remote::range_read::Paused;
 
-/// Time for which a reply keeps its place unread: a disk that works takes less to write all parts
-/// that wait for it, and a job that waits hardly notices so much.
+/// Time for which a reply keeps its place unread: an NVMe drive takes less to write all parts that
+/// wait for it, and a job that waits hardly notices so much. A hard disk takes longer; what the
+/// network had brought of such a reply comes twice.
 pub(super) const REST: Duration = Duration::from_millis(500);
 
 /// The resting replies of a link, the longest resting first.
@@ -58,12 +60,21 @@ impl Link {
 }
 
 impl Resting {
-    /// Returns the longest resting reply if it has rested for [`REST`].
-    pub(super) fn longest(&self) -> Option<Paused> {
-        let mut replies = self.replies();
-        let first = replies.by_number.first_entry()?;
-        let has_rested = first.get().0.elapsed() >= REST;
-        has_rested.then(|| first.remove().1)
+    /// Ends a reply that has rested for [`REST`]: the least urgent, and the longest resting of
+    /// those.
+    pub(super) fn end_one(&self) {
+        let ended = {
+            let mut replies = self.replies();
+            let rested =
+                replies.by_number.iter().take_while(|(_, (since, _))| since.elapsed() >= REST);
+            // The first of the least urgent ones.
+            let number = rested.min_by_key(|(_, (_, reply))| Reverse(reply.level()));
+            let number = number.map(|(number, _)| *number);
+            number.and_then(|number| replies.by_number.remove(&number))
+        };
+        if let Some((_, reply)) = ended {
+            reply.abandon();
+        }
     }
 
     fn take(&self, number: u64) -> Option<Paused> {
