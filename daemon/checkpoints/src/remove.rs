@@ -105,6 +105,21 @@ impl Inner {
         }
     }
 
+    /// Aborts the upload of a file that will not be brought: its parts would stay in the store,
+    /// where no list shows them.
+    pub(crate) async fn abandon_upload(&self, record: &Record, options: &Options) {
+        let Progress::Uploading { upload, .. } = &record.progress else { return };
+        let place = object_url(&record.url, &record.name);
+        let aborted = match self.sink(&record.url, options) {
+            Ok(sink) => sink.abort(&place, &UploadId::new(upload.clone())).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = aborted {
+            let (url, name) = (shown(&record.url), record.name.as_str());
+            tracing::warn!(url, name, %error, "parts of an abandoned upload may stay in the store");
+        }
+    }
+
     /// Undoes the upload or the publication of a file that was removed in the midst of it.
     pub(crate) async fn undo(&self, tracked: &Tracked) {
         if let Err(error) = self.try_to_undo(tracked).await {
@@ -154,6 +169,7 @@ impl Inner {
         for file in ids.filter_map(|id| self.registry.get(*id)) {
             let record = file.record();
             self.registry.remove(&file).await?;
+            self.abandon_upload(&record, &file.options()).await;
             let is_named = |key: &String| later.entries().any(|entry| entry.name.as_str() == key);
             let gone: Vec<_> = keys_of(&record).into_iter().filter(|key| !is_named(key)).collect();
             remove_objects(sink, &record.url, &gone).await?;

@@ -144,11 +144,14 @@ impl Inner {
         for file in left.iter().filter(|file| is_abandoned(file)) {
             let record = file.record();
             let (url, name) = (shown(&record.url), record.name.as_str());
-            match self.registry.remove(file).await {
-                Ok(()) if record.is_lone => {}
-                Ok(()) => tracing::warn!(url, name, "removed a file that was never published"),
-                Err(error) => tracing::warn!(url, name, %error, "failed to remove a leftover"),
+            if let Err(error) = self.registry.remove(file).await {
+                tracing::warn!(url, name, %error, "failed to remove a leftover");
+                continue;
             }
+            if !record.is_lone {
+                tracing::warn!(url, name, "removed a file that was never published");
+            }
+            self.abandon_upload(&record, &file.options()).await;
         }
     }
 }

@@ -88,6 +88,7 @@ impl Inner {
                 if !is_known && let Err(error) = self.registry.note(tracked, failed).await {
                     tracing::warn!(url, name, %error, "failed to note that a file is damaged");
                 }
+                self.abandon_upload(&record, &tracked.options()).await;
                 self.registry.note_trouble(tracked, tracked.asked(), error);
                 return;
             }
@@ -156,6 +157,7 @@ impl Inner {
         let _alone = self.places.lock(&place).await;
         if record.is_lone && self.is_superseded(&record) {
             self.registry.remove(tracked).await?;
+            self.abandon_upload(&record, &tracked.options()).await;
             return Ok(None);
         }
         let sink = self.sink(&record.url, &tracked.options())?;

@@ -101,6 +101,22 @@ fn checkpoint_is_visible_once_all_files_are() {
     assert_eq!(bench.load("1").unwrap(), bytes(100, 2));
 }
 
+/// Parts of an upload that nobody goes on with would be paid for, and no list shows them.
+#[test]
+fn upload_of_a_replaced_file_is_aborted() {
+    let (_server, proxy, bench) = SavingNode::behind_proxy();
+    proxy.set([(When::put().of("partNumber=3"), Fault::status(503))]);
+    bench.save_alone("last", 1, &bytes(70 * MIB, 1));
+    proxy.wait_until(|traffic| traffic.faults > 0);
+    bench.save_alone("last", 2, &bytes(100, 2));
+    proxy.wait_until(|traffic| traffic.answered("DELETE", 204) > 0);
+    eventually("the later one is there", || {
+        let place = bench.place_at(&format!("{}/last", bench.url), "");
+        place.wait(Level::Published).is_ok()
+    });
+    assert_eq!(proxy.traffic().answered("DELETE", 204), 1);
+}
+
 /// Local copies of what is in the store make room for the next save, below the `max` of its rule.
 #[test]
 fn published_copies_make_room_below_the_limit_of_their_rule() {
