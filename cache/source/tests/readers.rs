@@ -9,11 +9,15 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
-use forebay_error::ErrorKind;
-use forebay_source::{Limits, Options, Rank, Source, Sources, Stat};
+use async_trait::async_trait;
+use forebay_error::{Error, ErrorKind};
+use forebay_source::{Client, Ending, Handover, Limits, Options, Rank, Source, Sources, Stat};
 use forebay_testkit::{Requirement, field, skip};
 use forebay_uring::{Arena, Region};
+use forebay_wire::files::answer;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process};
 
@@ -47,7 +51,7 @@ impl Bench {
         format!("file://{}", self.dir.path().join("0.tar").display())
     }
 
-    fn source(&self) -> std::sync::Arc<dyn Source> {
+    fn source(&self) -> Arc<dyn Source> {
         self.sources.open(&self.url(), &Options::default()).unwrap()
     }
 
@@ -219,6 +223,46 @@ fn reader_waiting_for_a_client_ends_with_its_daemon() {
     drop(daemon);
     // A reader that goes on waiting hangs this test: its client never answers.
     assert!(reader.wait().unwrap().success());
+}
+
+/// A client that opens every file it is asked for.
+struct Opening;
+
+#[async_trait]
+impl Handover for Opening {
+    async fn hand(&self, socket: OwnedFd) -> Result<(), Error> {
+        let open = |path: &str| Ok(std::fs::File::open(path).unwrap().into());
+        std::thread::spawn(move || answer(&UnixStream::from(socket), open));
+        Ok(())
+    }
+
+    async fn run(&self, _: &str, _: OwnedFd) -> Result<Ending, Error> {
+        Err(Error::new(ErrorKind::Invalid, "no command is named"))
+    }
+}
+
+/// A user with so many connections that each keeping a reader takes all there are.
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_readers_leave_room_for_other_connections() {
+    const CONNECTIONS: u64 = 66;
+    let bench = Bench::new();
+    let connections: Vec<_> = (0..CONNECTIONS)
+        .map(|number| {
+            let handover = Arc::new(Opening);
+            let client = Client { name: number.to_string(), user: 7, permit: None, handover };
+            bench.sources.by_client(&client)
+        })
+        .collect();
+    let stat = async |connection| {
+        let source = bench.sources.open_for(&bench.url(), &Options::default(), Some(connection));
+        source.unwrap().stat(&bench.url()).await.unwrap().len
+    };
+    for connection in &connections {
+        // Below the time after which a mount counts as hung.
+        let found = tokio::time::timeout(Duration::from_secs(30), stat(connection)).await;
+        assert_eq!(found.expect("an idle reader ends for it"), LEN as u64);
+    }
+    assert!(bench.pids().len() <= 64);
 }
 
 #[tokio::test(flavor = "multi_thread")]

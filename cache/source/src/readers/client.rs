@@ -18,7 +18,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use futures::future::BoxFuture;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 use super::counts::{Counts, FileCounts};
 use super::message::Request;
@@ -91,10 +91,38 @@ pub struct Client {
     pub handover: Arc<dyn Handover>,
 }
 
+/// Time for which a new process waits for one of the user's to end, before one that nobody asks
+/// ends for it: a request that is answered takes less.
+const RELIEF: Duration = Duration::from_millis(250);
+
 /// State shared by the connections of one user.
 struct User {
     turns: Arc<Queue>,
     readers: Arc<Semaphore>,
+    /// The readers of each of its clients.
+    pools: Mutex<Vec<Weak<Mount>>>,
+}
+
+impl User {
+    fn pools(&self) -> Vec<Arc<Mount>> {
+        let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn add(&self, pool: &Arc<Mount>) {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.retain(|pool| pool.strong_count() > 0);
+        pools.push(Arc::downgrade(pool));
+    }
+
+    /// Ends the process that nobody has asked for longest.
+    fn end_idle(&self) {
+        let pools = self.pools();
+        let idle = pools.iter().filter_map(|pool| Some((pool.idle_since()?, pool)));
+        if let Some((_, pool)) = idle.min_by_key(|(since, _)| *since) {
+            pool.end_oldest();
+        }
+    }
 }
 
 /// The right to have one more process of a user's. It outlives connections: whoever comes back
@@ -107,17 +135,9 @@ pub(super) struct Right {
 /// Users that have connections.
 #[derive(Default)]
 pub(super) struct Users {
-    known: Mutex<HashMap<u64, Known>>,
+    known: Mutex<HashMap<u64, Weak<User>>>,
     /// Counters of all clients' readers.
     counts: Arc<Counts>,
-}
-
-/// State of a user, while it is connected.
-#[derive(Default)]
-struct Known {
-    user: Weak<User>,
-    /// The readers of each of its clients.
-    pools: Vec<Weak<Mount>>,
 }
 
 /// A client, as its readers know it.
@@ -145,29 +165,29 @@ impl Users {
         limit: Duration,
     ) -> ClientReaders {
         let mut users = self.lock();
-        users.retain(|_, known| known.user.strong_count() > 0);
+        users.retain(|_, known| known.strong_count() > 0);
         let known = users.entry(client.user).or_default();
-        let user = known.user.upgrade().unwrap_or_else(|| {
+        let user = known.upgrade().unwrap_or_else(|| {
             let turns = if client.permit.is_none() { SHARDS } else { USER_SHARDS };
             Arc::new(User {
                 turns: Queue::new(turns),
                 readers: Arc::new(Semaphore::new(USER_READERS)),
+                pools: Mutex::default(),
             })
         });
-        known.user = Arc::downgrade(&user);
+        *known = Arc::downgrade(&user);
         let (handover, counts) = (client.handover.clone(), self.counts.clone());
-        let attached = Attached { handover, user, counts };
+        let attached = Attached { handover, user: user.clone(), counts };
         let point = PathBuf::from(format!("files of {}", client.name));
         let pool = Mount::new(point, command, limit, Some(attached));
-        known.pools.retain(|pool| pool.strong_count() > 0);
-        known.pools.push(Arc::downgrade(&pool));
+        user.add(&pool);
         ClientReaders { pool: Arc::downgrade(&pool), _held: Some(pool) }
     }
 
     /// The readers of each client that is there.
     pub(super) fn pools(&self) -> Vec<Arc<Mount>> {
-        let users = self.lock();
-        users.values().flat_map(|known| &known.pools).filter_map(Weak::upgrade).collect()
+        let users: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
+        users.iter().flat_map(|user| user.pools()).collect()
     }
 
     /// Returns the counters of all clients' readers, ended ones included.
@@ -175,7 +195,7 @@ impl Users {
         self.counts.read()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Known>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<User>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -206,9 +226,21 @@ impl Attached {
         self.user.turns.clone()
     }
 
+    /// Waits until the user may have one more process.
+    async fn right(&self) -> std::result::Result<OwnedSemaphorePermit, AcquireError> {
+        let mut right = std::pin::pin!(self.user.readers.clone().acquire_owned());
+        loop {
+            match tokio::time::timeout(RELIEF, &mut right).await {
+                Ok(right) => return right,
+                // Each of the user's connections keeps some for its next request.
+                Err(_) => self.user.end_idle(),
+            }
+        }
+    }
+
     /// A socket to the client, for one more reader; its other end is on its way there.
     pub(super) async fn socket(&self, limit: Duration) -> Result<ClientSocket> {
-        let right = tokio::time::timeout(limit, self.user.readers.clone().acquire_owned()).await;
+        let right = tokio::time::timeout(limit, self.right()).await;
         let Ok(right) = right else {
             let error =
                 Error::new(ErrorKind::Unavailable, "too many reader processes for one user");

@@ -245,6 +245,19 @@ impl Mount {
             .advise("check the mount and its server; the daemon retries when a job asks")
     }
 
+    /// Returns the time at which its longest idle reader was asked last.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        self.idle().first().map(|reader| reader.since)
+    }
+
+    /// Ends its longest idle reader, if one is idle.
+    pub(super) fn end_oldest(&self) {
+        let mut idle = self.idle();
+        if !idle.is_empty() {
+            tokio::spawn(idle.remove(0).bury());
+        }
+    }
+
     fn idle(&self) -> MutexGuard<'_, Vec<Reader>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
