@@ -257,6 +257,9 @@ def ended_workers() -> Iterator[None]:
         patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
         yield
         gc.collect()
+    for worker in multiprocessing.active_children():
+        # It was told to end; a busy machine takes its time.
+        worker.join(GONE_WITHIN)
     assert not multiprocessing.active_children()
 
 
