@@ -101,7 +101,8 @@ pub(crate) async fn next_batch(
             | Event::Memory { .. }
             | Event::Learnt { .. }
             | Event::Locate { .. }
-            | Event::Acknowledged { .. } => {}
+            | Event::Acknowledged { .. }
+            | Event::Unrecorded { .. } => {}
             Event::Batch { batch, offsets } => {
                 assert_eq!(batch.errors, []);
                 let (mut bytes, mut ends) = (0, HashMap::new());

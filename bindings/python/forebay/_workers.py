@@ -108,7 +108,7 @@ class _OfThread:
             if not self._future.cancelled():
                 # The user's own.
                 raise
-            raise _closed() from None
+            raise closed() from None
 
     def wait(self, seconds: float | None) -> bool:
         return bool(futures.wait([self._future], seconds).done)
@@ -319,7 +319,7 @@ class _AtWorker:
     def abandon(self) -> None:
         """End every wait for it: its workers end."""
         if not self._is_over():
-            self._failure = _closed()
+            self._failure = closed()
 
     def _died(self, worker: _Worker, how_known: Exception) -> ForebayError:
         process = worker.process
@@ -340,8 +340,8 @@ class _AtWorker:
         return died
 
 
-def _closed() -> Closed:
-    """Return the error of a batch whose workers were ended by another thread."""
+def closed() -> Closed:
+    """Return the error of a loader that is closed."""
     return Closed("the loader is closed; make a new one")
 
 

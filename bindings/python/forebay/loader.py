@@ -34,8 +34,8 @@ from forebay._stop import Guard
 from forebay._turns import Turns
 from forebay._usercode import UserCode
 from forebay._values import U64_MAX, whole
-from forebay._workers import Processes, Threads, Workers, refuse_in_unborn_worker
-from forebay.errors import Closed, ForebayError, Invalid
+from forebay._workers import Processes, Threads, Workers, closed, refuse_in_unborn_worker
+from forebay.errors import ForebayError, Invalid
 from forebay.fields import Field
 from forebay.schedule import Change
 from forebay.streams import checked_weights
@@ -458,7 +458,7 @@ class DataLoader:
     def _opened(self) -> _native.Loader:
         """Return the native loader of this process, opened if need be."""
         if self._closed:
-            raise Closed("the loader is closed; make a new one")
+            raise closed()
         if self._options.worker_type == "process":
             refuse_in_unborn_worker()
         if self._process != _native.forks():

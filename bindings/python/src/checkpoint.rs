@@ -27,6 +27,7 @@ type Interrupt = Arc<Mutex<Option<PyErr>>>;
 
 /// A place, and the signal that ends waits there.
 fn place(url: String, name: String, way: Way) -> Result<(CheckpointPlace, Interrupt)> {
+    logs::begin();
     let (daemon, command, timeout) = way;
     let launch = Launch { command, directory: RuntimeDirectory::of_this_user() };
     let interrupt = Interrupt::default();
@@ -67,7 +68,6 @@ fn at_place<T: Send>(
     work: impl FnOnce(&CheckpointPlace) -> Result<T> + Send,
 ) -> PyResult<T> {
     let (place, interrupt) = place(url, name, way).map_err(|error| raise(py, &error))?;
-    logs::begin();
     let done = py.detach(|| work(&place));
     logs::tell(py)?;
     done.map_err(|error| failed(py, &interrupt, &error))
@@ -100,7 +100,6 @@ impl CheckpointWriter {
         let (url, name) = target;
         let (place, interrupt) = place(url, name, way).map_err(|error| raise(py, &error))?;
         let config = SaveConfig { place, id, expected, is_lone, job };
-        logs::begin();
         let opened = py.detach(|| Writer::open(config));
         logs::tell(py)?;
         let writer = opened.map_err(|error| failed(py, &interrupt, &error))?;
@@ -157,7 +156,6 @@ impl CheckpointReader {
     #[new]
     fn new(py: Python<'_>, url: String, name: String, way: Way) -> PyResult<Self> {
         let (place, interrupt) = place(url, name, way).map_err(|error| raise(py, &error))?;
-        logs::begin();
         let opened = py.detach(|| Reader::open(&place));
         logs::tell(py)?;
         let reader = opened.map_err(|error| failed(py, &interrupt, &error))?;

@@ -71,7 +71,7 @@ pub(crate) fn begin() {
 /// Logs the warnings that wait.
 ///
 /// # Errors
-/// What ends the program or the loop, raised meanwhile: Ctrl-C, or an exit.
+/// Exceptions that end the loop or the program, raised meanwhile: Ctrl-C, or an exit.
 pub(crate) fn tell(py: Python<'_>) -> PyResult<()> {
     let Some(warnings) = Warnings::now() else { return Ok(()) };
     // Another thread tells, or a handler called back.

@@ -386,9 +386,13 @@ def test_ranks_on_several_nodes_require_a_lease_server(data, monkeypatch):
         monkeypatch.setenv(name, value)
     with (
         loader(data, world_size=2) as batches,
-        pytest.raises(forebay.Invalid, match="FOREBAY_LEASES"),
+        pytest.raises(forebay.Invalid, match="FOREBAY_LEASES") as failed,
     ):
         next(iter(batches))
+    # The daemon answers at once: no log has a place.
+    with pytest.raises(forebay.Invalid) as unknown:
+        batches.state_dict()
+    assert str(unknown.value) == str(failed.value)
 
 
 def test_torch_process_group_requires_uneven(data, tmp_path):

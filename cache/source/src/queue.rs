@@ -8,12 +8,28 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use forebay_error::{Error, Result};
 use tokio::sync::{SetOnce, oneshot};
 
 use crate::Rate;
 use crate::bill::Bill;
+
+/// Waits for a place of a limited number, and has one freed each time that takes `patience`.
+pub(crate) async fn relieved<T>(
+    place: impl Future<Output = T>,
+    patience: Duration,
+    free_one: impl Fn(),
+) -> T {
+    let mut place = std::pin::pin!(place);
+    loop {
+        match tokio::time::timeout(patience, &mut place).await {
+            Ok(place) => return place,
+            Err(_) => free_one(),
+        }
+    }
+}
 
 /// A caller waits for it now.
 const NOW: u64 = 0;

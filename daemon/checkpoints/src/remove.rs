@@ -95,9 +95,7 @@ impl Inner {
         // Two files for one object, or its upload, are not under way beside this.
         let _alone = self.places.lock(&place).await;
         match &record.progress {
-            Progress::Uploading { upload, .. } => {
-                sink.abort(&place, &UploadId::new(upload.clone())).await
-            }
+            Progress::Uploading { .. } => abort_upload(sink, record).await,
             Progress::Uploaded { .. } | Progress::Published { .. } if record.commit.is_none() => {
                 remove_objects(sink, &record.url, &keys_of(record)).await
             }
@@ -108,10 +106,8 @@ impl Inner {
     /// Aborts the upload of a file that will not be brought: its parts would stay in the store,
     /// where no list shows them.
     pub(crate) async fn abandon_upload(&self, record: &Record, options: &Options) {
-        let Progress::Uploading { upload, .. } = &record.progress else { return };
-        let place = object_url(&record.url, &record.name);
         let aborted = match self.sink(&record.url, options) {
-            Ok(sink) => sink.abort(&place, &UploadId::new(upload.clone())).await,
+            Ok(sink) => abort_upload(&*sink, record).await,
             Err(error) => Err(error),
         };
         if let Err(error) = aborted {
@@ -212,6 +208,13 @@ fn is_later_at(record: &Record, than: &Record, key: &str) -> bool {
 /// Keys of a file's objects in the store: its bytes, and its receipt.
 fn keys_of(record: &Record) -> [String; 2] {
     [record.name.to_string(), receipt_name(record.id)]
+}
+
+/// Aborts the upload of a file, if one is under way.
+async fn abort_upload(sink: &dyn Sink, record: &Record) -> Result<()> {
+    let Progress::Uploading { upload, .. } = &record.progress else { return Ok(()) };
+    let place = object_url(&record.url, &record.name);
+    sink.abort(&place, &UploadId::new(upload.clone())).await
 }
 
 /// Removes objects below a URL.

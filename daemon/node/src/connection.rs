@@ -263,9 +263,12 @@ impl Connection {
                 }
                 Request::Bad(bad) => self.session()?.told().bad_samples = BadSamples::told(bad),
                 Request::Progress(progress) => self.progress(*progress)?,
-                Request::Share { run, sharing } => self.share(run, *sharing).await?,
+                Request::Share { run, sharing } => self.share(run, *sharing)?,
                 Request::Acknowledge { run, number, batch, marks } => {
-                    self.session()?.lock().acknowledge(run, number, batch, &marks)?;
+                    let marks = self.session()?.lock().acknowledge(run, number, batch, &marks)?;
+                    if let Some(error) = marks {
+                        self.reply(&Reply::Unrecorded { run, number, error }).await?;
+                    }
                 }
                 Request::Explain { run } => {
                     let wait = self.session()?.lock().awaited();
@@ -393,12 +396,10 @@ impl Connection {
     }
 
     /// Begins a run of leased shards, in a queue of this client's user.
-    async fn share(&mut self, run: u64, sharing: Sharing) -> Result<()> {
+    fn share(&mut self, run: u64, sharing: Sharing) -> Result<()> {
         let owner = self.rights.last().owner;
-        match self.node.leases.of(sharing.keeper.as_deref(), sharing.is_spread) {
-            Ok(leases) => self.begins()?.share(run, sharing, leases, owner),
-            Err(error) => self.reply(&Reply::Failed { run: Some(run), error }).await?,
-        }
+        let leases = self.node.leases.of(sharing.keeper.as_deref(), sharing.is_spread);
+        self.begins()?.share(run, sharing, leases, owner);
         Ok(())
     }
 
@@ -599,6 +600,9 @@ async fn forward(
             Event::Locate { shard } => (Reply::Locate { shard }, None),
             Event::Acknowledged { run, number, place } => {
                 (Reply::Acknowledged { run, number, place }, None)
+            }
+            Event::Unrecorded { run, number, error } => {
+                (Reply::Unrecorded { run, number, error }, None)
             }
         };
         let run = match &reply {

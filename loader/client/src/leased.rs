@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use forebay_error::{Error, Result};
 use forebay_wire::leases::{LogPosition, Mark, Sharing};
 use forebay_wire::message::Batch;
 
@@ -19,6 +20,8 @@ pub(crate) struct Leased {
     number: u64,
     noted: u64,
     place: Option<LogPosition>,
+    /// Number of the last acknowledgement that no log will hold, and the reason.
+    unrecorded: Option<(u64, Error)>,
 }
 
 impl Leased {
@@ -32,7 +35,8 @@ impl Leased {
         let (received, acknowledged) = (VecDeque::new(), VecDeque::new());
         // The first is what answers the run itself.
         let number = 1;
-        Self { sharing, received, acknowledged, number, noted: 0, place: None }
+        let (noted, place, unrecorded) = (0, None, None);
+        Self { sharing, received, acknowledged, number, noted, place, unrecorded }
     }
 
     /// Returns the request to a daemon that continues the run.
@@ -74,8 +78,17 @@ impl Leased {
         self.place = Some(place);
     }
 
-    /// Returns the log's position once the acknowledgement with that number is recorded.
-    pub(crate) fn place(&self, number: u64) -> Option<LogPosition> {
-        self.place.clone().filter(|_| self.noted >= number)
+    /// A daemon will not record the acknowledgements up to that number.
+    pub(crate) fn refuse(&mut self, number: u64, error: Error) {
+        self.unrecorded = Some((number, error));
+    }
+
+    /// Returns the log's position once the acknowledgement with that number is recorded, or the
+    /// reason once it will not be.
+    pub(crate) fn place(&self, number: u64) -> Option<Result<LogPosition>> {
+        let recorded = self.place.as_ref().filter(|_| self.noted >= number);
+        let refused = self.unrecorded.as_ref().filter(|(upto, _)| *upto >= number);
+        let refused = refused.map(|(_, error)| Err(error.clone()));
+        recorded.map(|place| Ok(place.clone())).or(refused)
     }
 }

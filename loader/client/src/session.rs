@@ -313,6 +313,9 @@ impl Session {
 
     /// Returns the lease log's position once it holds the acknowledgement `number`; `None` after
     /// `limit`.
+    ///
+    /// # Errors
+    /// The reason once no log will hold it.
     pub(crate) fn place(&self, number: u64, limit: Duration) -> Result<Option<LogPosition>> {
         let wanted = self.shared.wanted();
         let place =
@@ -322,7 +325,7 @@ impl Session {
         let (wanted, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match (place(&wanted), self.lost()) {
             (None, Some(lost)) => Err(lost.clone()),
-            (place, _) => Ok(place),
+            (place, _) => place.transpose(),
         }
     }
 
@@ -406,6 +409,16 @@ impl Shared {
         self.noted.notify_all();
     }
 
+    /// Notes that no lease log will hold acknowledgement `number`.
+    fn unrecorded(&self, run: u64, number: u64, error: Error) {
+        let mut wanted = self.wanted();
+        let is_this = run == wanted.run;
+        if let Some(leased) = wanted.leased.as_mut().filter(|_| is_this) {
+            leased.refuse(number, error);
+        }
+        self.noted.notify_all();
+    }
+
     /// Notes the daemon's answer that a run goes on with its consumer, or not.
     fn confirmed(&self, run: u64, holds: bool) {
         let mut wanted = self.wanted();
@@ -433,6 +446,7 @@ impl Shared {
             Reply::Acknowledged { run, number, place } => {
                 self.acknowledged(run, number, place);
             }
+            Reply::Unrecorded { run, number, error } => self.unrecorded(run, number, error),
             Reply::Awaited { run, wait } => {
                 self.explained(run, wait);
             }

@@ -123,6 +123,15 @@ pub enum Event {
         /// State of the queue's log.
         place: leases::LogPosition,
     },
+    /// An acknowledgement will not be recorded.
+    Unrecorded {
+        /// The run.
+        run: u64,
+        /// The last acknowledgement's number.
+        number: u64,
+        /// Reason.
+        error: Error,
+    },
 }
 
 /// Data shared by every run of a job.
@@ -474,7 +483,7 @@ impl Session {
     /// Plays an epoch from a position on, ending the current run.
     pub fn start(&mut self, run: u64, begin: Begin) {
         let (job, events) = (self.job.clone(), self.events.clone());
-        self.run(run, async move {
+        self.run(run, None, async move {
             job.located.clear();
             let _looking = look::begin_run(&job);
             play(job, run, begin, &events).await
@@ -484,7 +493,7 @@ impl Session {
     /// Plays an epoch ahead of its consumer, ending the current run. Its shards may still change.
     pub fn start_ahead(&mut self, run: u64, begin: Begin) {
         let (job, events) = (self.job.clone(), self.events.clone());
-        self.run(run, async move {
+        self.run(run, None, async move {
             job.located.clear();
             job.store.begin_run(true);
             play(job, run, begin, &events).await
@@ -512,20 +521,27 @@ impl Session {
     /// the job's own index, if it has one.
     pub fn pick(&mut self, run: u64, samples: Vec<Picked>, located: Vec<message::Located>) {
         let (job, events) = (self.job.clone(), self.events.clone());
-        self.run(run, async move {
+        self.run(run, None, async move {
             job.located.set(located, job.spec.urls.len())?;
             pick(job, run, &samples, &events).await
         });
     }
 
-    /// Delivers shards that this trainer takes from a queue of `owner`, ending the current run.
-    pub fn share(&mut self, run: u64, sharing: Sharing, leases: Arc<dyn Leases>, owner: u64) {
+    /// Delivers shards that this trainer takes from a queue of `owner`, ending the current run;
+    /// without a queue, the run fails.
+    pub fn share(
+        &mut self,
+        run: u64,
+        sharing: Sharing,
+        leases: Result<Arc<dyn Leases>>,
+        owner: u64,
+    ) {
         let (job, events) = (self.job.clone(), self.events.clone());
-        let acknowledgements = Arc::<Acknowledgements>::default();
+        let acknowledgements = Arc::new(Acknowledgements::new(&sharing));
         let theirs = acknowledgements.clone();
-        self.run(run, async move {
+        self.run(run, Some(acknowledgements.clone()), async move {
             job.located.clear();
-            let queue = (leases, owner);
+            let queue = (leases?, owner);
             let leased = Leased::begin(job.clone(), run, sharing, queue, theirs, &events).await?;
             share(job, leased, &events).await
         });
@@ -533,23 +549,30 @@ impl Session {
     }
 
     /// Records the consumer's progress in a run with a shared queue; `batch` is the first it has
-    /// not finished.
+    /// not finished. Returns the reason if it will not be recorded.
     ///
     /// # Errors
     /// `Invalid` for more marks than a trainer can have.
-    pub fn acknowledge(&self, run: u64, number: u64, batch: u64, marks: &[Mark]) -> Result<()> {
+    pub fn acknowledge(
+        &self,
+        run: u64,
+        number: u64,
+        batch: u64,
+        marks: &[Mark],
+    ) -> Result<Option<Error>> {
         match &self.current.leasing {
             Some(trainer) if trainer.run == run => {
                 trainer.acknowledgements.add(number, batch, marks)
             }
-            // The run is over: others read everything it did not record.
-            _ => Ok(()),
+            // Others read everything it did not record.
+            _ => Ok(Some(Error::new(ErrorKind::Closed, "the daemon does not serve this run"))),
         }
     }
 
     fn run(
         &mut self,
         run: u64,
+        leasing: Option<Arc<Acknowledgements>>,
         delivering: impl Future<Output = Result<Outcome>> + Send + 'static,
     ) {
         self.current = CurrentRun::default();
@@ -581,6 +604,12 @@ impl Session {
                     Event::Failed { run, error }
                 }
             };
+            if let (Event::Failed { error, .. }, Some(leasing)) = (&last, leasing)
+                && let Some(number) = leasing.fail(error)
+            {
+                let error = error.clone();
+                let _ = events.send(Event::Unrecorded { run, number, error }).await;
+            }
             // A dropped receiver ended the session.
             let _ = events.send(last).await;
         }));

@@ -100,14 +100,16 @@ pub enum Request {
     /// slowest samples. Replaces the earlier report.
     Progress(Box<Progress>),
     /// Starts (or continues) delivery of shards that this trainer takes, one after the other, from
-    /// a queue shared with others. Answered by [`Reply::Acknowledged`], before the first batch.
+    /// a queue shared with others. Answered by [`Reply::Acknowledged`], before the first batch, or
+    /// by [`Reply::Unrecorded`].
     Share {
         /// Chosen by the client, larger than any before it; stamps each batch.
         run: u64,
         /// The trainer's part.
         sharing: Box<Sharing>,
     },
-    /// Reports the consumer's progress in shards of the queue; answered by [`Reply::Acknowledged`].
+    /// Reports the consumer's progress in shards of the queue; answered by [`Reply::Acknowledged`]
+    /// or [`Reply::Unrecorded`].
     Acknowledge {
         /// The run.
         run: u64,
@@ -440,6 +442,15 @@ pub enum Reply {
         run: u64,
         /// True if every shard that the run opened so far is the one that its URL stands for now.
         holds: bool,
+    },
+    /// Answers [`Request::Share`] and [`Request::Acknowledge`] where no log records them.
+    Unrecorded {
+        /// The run.
+        run: u64,
+        /// The number of the last one answered.
+        number: u64,
+        /// Reason.
+        error: Error,
     },
 }
 

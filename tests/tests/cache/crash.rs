@@ -154,7 +154,8 @@ fn eight_trainers_starting_at_once_elect_one_daemon() {
 }
 
 /// Bears promises 4, 6 and 7 together: fifty kills of either side while three trainers play. Those
-/// left alone end well, and in the end there is no daemon, socket or memory.
+/// left alone end well, and in the end there is no daemon and no socket. Slabs have no name: their
+/// memory ends with the processes.
 #[test]
 fn fifty_kills_leave_at_most_one_daemon() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
@@ -182,6 +183,4 @@ fn fifty_kills_leave_at_most_one_daemon() {
     assert_whole_or_gone(&home, &origin);
     eventually("no daemon is left", || home.daemons().is_empty());
     assert!(!home.socket().exists());
-    let memory = descriptors(std::process::id());
-    assert!(!memory.iter().any(|path| path.to_string_lossy().contains("forebay-slab")));
 }

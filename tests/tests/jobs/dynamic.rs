@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_client::{Address, Batch, Loader, Next, Tally};
 use forebay_error::{Error, ErrorKind};
 use forebay_testkit::Redis;
-use forebay_tests::{Daemon, Origin, UserHome, config, job, kill, loader, next};
+use forebay_tests::{Daemon, Origin, UserHome, config, eventually, job, kill, loader, next};
 use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{Open, Shuffle};
 
@@ -75,6 +75,11 @@ impl Rank {
     fn place(&mut self) -> LogPosition {
         self.done.append(&mut self.under_way);
         self.loader.place::<Error>(self.handed, || Ok(())).unwrap()
+    }
+
+    /// The reason that there is no state.
+    fn no_place(&self) -> Error {
+        self.loader.place::<Error>(self.handed, || Ok(())).unwrap_err()
     }
 
     /// Steps to the end, in a thread of its own.
@@ -265,6 +270,7 @@ fn ranks_that_do_not_agree_are_told(keeper: &Keeper) {
     let error = next(&other.loader).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.place("from").is_some(), "{error}");
+    assert_eq!(other.no_place(), error);
 }
 
 macro_rules! over_both_keepers {
@@ -312,6 +318,21 @@ fn killed_daemons_lose_no_sample(keeper: &Keeper) {
         all.extend(rank.join().unwrap());
     }
     assert_once(&all);
+}
+
+/// A daemon that never served a run answers for its state all the same.
+#[test]
+fn ended_run_has_no_state_at_the_next_daemon() {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let home = UserHome::new(ACTOR);
+    let mut rank = ranks(&home.address(), &origin, &Keeper::Daemon, 1).remove(0);
+    while rank.step() {}
+    let first = rank.loader.stats().daemon_pid.unwrap();
+    kill(first);
+    eventually("another daemon is there", || {
+        rank.loader.stats().daemon_pid.is_some_and(|pid| pid != first)
+    });
+    assert_eq!(rank.no_place().kind(), ErrorKind::Closed);
 }
 
 #[test]
@@ -377,6 +398,7 @@ fn node_ignores_servers_that_jobs_name() {
     let error = next(&rank.loader).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied);
     assert!(error.to_string().contains("[leases] redis"), "{error}");
+    assert_eq!(rank.no_place(), error);
 }
 
 /// A daemon's memory is no queue for ranks that it does not see.
@@ -388,6 +410,7 @@ fn ranks_on_several_nodes_need_a_server() {
     let error = next(&rank.loader).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("FOREBAY_LEASES"), "{error}");
+    assert_eq!(rank.no_place(), error);
 }
 
 /// A server that is not there is named, and what to do about it.
@@ -401,4 +424,5 @@ fn unreachable_server_is_named() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     let text = error.to_string();
     assert!(text.contains("127.0.0.1:9") && !text.contains("secret"), "{text}");
+    assert_eq!(rank.no_place(), error);
 }

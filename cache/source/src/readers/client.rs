@@ -18,13 +18,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use futures::future::BoxFuture;
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::counts::{Counts, FileCounts};
 use super::message::Request;
 use super::mount::{Loan, Mount, SHARDS};
 use super::process::ClientSocket;
-use crate::queue::Queue;
+use crate::queue::{Queue, relieved};
 
 /// Processes that read for one user, over all its connections: one or two each for the ranks of a
 /// few jobs, and 256 MiB of memory.
@@ -226,21 +226,12 @@ impl Attached {
         self.user.turns.clone()
     }
 
-    /// Waits until the user may have one more process.
-    async fn right(&self) -> std::result::Result<OwnedSemaphorePermit, AcquireError> {
-        let mut right = std::pin::pin!(self.user.readers.clone().acquire_owned());
-        loop {
-            match tokio::time::timeout(RELIEF, &mut right).await {
-                Ok(right) => return right,
-                // Each of the user's connections keeps some for its next request.
-                Err(_) => self.user.end_idle(),
-            }
-        }
-    }
-
     /// A socket to the client, for one more reader; its other end is on its way there.
     pub(super) async fn socket(&self, limit: Duration) -> Result<ClientSocket> {
-        let right = tokio::time::timeout(limit, self.right()).await;
+        let right = self.user.readers.clone().acquire_owned();
+        // Each of the user's connections keeps some for its next request.
+        let right = relieved(right, RELIEF, || self.user.end_idle());
+        let right = tokio::time::timeout(limit, right).await;
         let Ok(right) = right else {
             let error =
                 Error::new(ErrorKind::Unavailable, "too many reader processes for one user");

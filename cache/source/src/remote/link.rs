@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use utoipa::ToSchema;
 
 use crate::origin_checksum::{Checksums, Tally};
-use crate::queue::{Queue, QueuePermit, Rank};
+use crate::queue::{Queue, QueuePermit, Rank, relieved};
 use crate::rate::Rate;
 use breaker::{Breaker, May};
 use concurrency_limit::ConcurrencyLimit;
@@ -384,13 +384,7 @@ impl Link {
 
     /// Waits for a place among the requests under way, or for that of a reply that is not read.
     pub(super) async fn place(&self, rank: &Rank) -> Result<QueuePermit> {
-        let mut place = std::pin::pin!(self.queue.place(rank));
-        loop {
-            match tokio::time::timeout(REST, &mut place).await {
-                Ok(place) => return place,
-                Err(_) => self.resting.end_one(),
-            }
-        }
+        relieved(self.queue.place(rank), REST, || self.resting.end_one()).await
     }
 
     /// Waits until so many bytes may be asked for.

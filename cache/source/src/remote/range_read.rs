@@ -153,9 +153,14 @@ impl ObjectRead {
     pub(super) fn begun(mut self, reply: Reply, place: QueuePermit) -> Self {
         self.paid = true;
         // Any object can be asked for again from the first byte on.
-        let (stage, rank) = (self.watch(reply), self.rank.clone());
-        self.rest = Some(self.object.link().rest(Paused { stage, place, rank }));
+        self.rest(self.watch(reply), place);
         self
+    }
+
+    /// Lets a request rest until the next read.
+    fn rest(&mut self, stage: Stage, place: QueuePermit) {
+        let rank = self.rank.clone();
+        self.rest = Some(self.object.link().rest(Paused { stage, place, rank }));
     }
 
     /// Takes the reply and its place back, as far as they are there.
@@ -176,10 +181,7 @@ impl ObjectRead {
             return;
         }
         match self.stat.binding {
-            Binding::Strong | Binding::Weak => {
-                let rank = self.rank.clone();
-                self.rest = Some(self.object.link().rest(Paused { stage, place, rank }));
-            }
+            Binding::Strong | Binding::Weak => self.rest(stage, place),
             // Only all of it can be asked for again.
             Binding::Sequential | Binding::Stream => {
                 (self.stage, self.place) = (stage, Some(place));

@@ -39,8 +39,9 @@ const MARKS_MAX: usize = 4096;
 const OPEN_MAX: usize = 1 << 16;
 
 /// Acknowledgements of a trainer that its queue has not recorded.
-#[derive(Default)]
 pub(super) struct Acknowledgements {
+    /// Number that answers the run itself.
+    first: u64,
     pending: Mutex<Pending>,
     heard: Notify,
     /// First batch that its consumer has not finished.
@@ -54,6 +55,10 @@ struct Pending {
     number: Option<u64>,
     /// True if the trainer started another run, or left.
     over: bool,
+    /// True once the queue is told.
+    is_told: bool,
+    /// Reason that the queue will not record any more.
+    refused: Option<Error>,
 }
 
 impl Pending {
@@ -67,16 +72,25 @@ impl Pending {
 }
 
 impl Acknowledgements {
+    pub(super) fn new(sharing: &Sharing) -> Self {
+        let (pending, heard, done) = <(Mutex<Pending>, Notify, watch::Sender<u64>)>::default();
+        Self { first: sharing.number, pending, heard, done }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a trainer's acknowledgement; several together become one for the queue.
+    /// Adds a trainer's acknowledgement; several together become one for the queue. Returns the
+    /// reason if the queue will not record it.
     ///
     /// # Errors
     /// `Invalid` for more marks than a trainer can have.
-    pub(super) fn add(&self, number: u64, batch: u64, marks: &[Mark]) -> Result<()> {
+    pub(super) fn add(&self, number: u64, batch: u64, marks: &[Mark]) -> Result<Option<Error>> {
         let mut pending = self.lock();
+        if let Some(error) = &pending.refused {
+            return Ok(Some(error.clone()));
+        }
         pending.merge(marks, Some(number));
         if pending.marks.len() > MARKS_MAX {
             return Err(Error::new(
@@ -88,7 +102,21 @@ impl Acknowledgements {
         drop(pending);
         self.reach(batch);
         self.heard.notify_one();
-        Ok(())
+        Ok(None)
+    }
+
+    /// Ends a run that failed before its queue was told; returns the number to answer.
+    pub(super) fn fail(&self, error: &Error) -> Option<u64> {
+        let is_told = self.lock().is_told;
+        (!is_told).then(|| self.refuse(error, Some(self.first))).flatten()
+    }
+
+    /// Ends recording; returns the number to answer.
+    fn refuse(&self, error: &Error, number: Option<u64>) -> Option<u64> {
+        let mut pending = self.lock();
+        pending.refused = Some(error.clone());
+        pending.marks.clear();
+        pending.number.take().max(number)
     }
 
     fn reach(&self, batch: u64) {
@@ -152,6 +180,10 @@ async fn tell(
                 continue;
             }
             Err(error) => {
+                if let Some(number) = acknowledgements.refuse(&error, number) {
+                    let error = error.clone();
+                    let _ = events.send(Event::Unrecorded { run, number, error }).await;
+                }
                 let _ = events.send(Event::Failed { run, error }).await;
                 return;
             }
@@ -232,6 +264,7 @@ impl Leased {
         let done = acknowledgements.done.subscribe();
         let tenant = job.store.tenant().map(str::to_owned);
         let whose = (job.store.session(), job.spec.job.clone(), tenant);
+        acknowledgements.lock().is_told = true;
         tokio::spawn(tell(whose, member.clone(), acknowledgements, run, events.clone()));
         // A trainer that left needs no answer.
         let number = sharing.number;
