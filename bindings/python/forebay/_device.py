@@ -158,6 +158,30 @@ def opened(
     return device
 
 
+class Kept:
+    """A loader's device, opened once in each process: starting nvJPEG takes half a second."""
+
+    def __init__(self) -> None:
+        self._opened: tuple[int, _native.Device | None] | None = None
+
+    def get(self, *arguments: Any) -> _native.Device | None:
+        """Return the device that `opened` opens with these arguments.
+
+        Raises
+        ------
+        ForebayError
+            The reason a requested GPU cannot be used.
+        """
+        here = _native.forks()
+        if self._opened is None or self._opened[0] != here:
+            self._opened = here, opened(*arguments)
+        return self._opened[1]
+
+    def drop(self) -> None:
+        """Give its memory back once nothing else uses the device."""
+        self._opened = None
+
+
 def libraries() -> list[str]:
     """Return files that may be nvJPEG, the best first.
 
@@ -188,10 +212,18 @@ def _ordinal() -> int:
     Torch's current device if torch has one already: the training loop uses it. Else the rank on the
     node; but the only GPU if a launcher shows each rank its own alone.
     """
+    ranks = [rank for rank in map(_number, _LOCAL_RANKS) if rank is not None]
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return int(torch.cuda.current_device())
-    ranks = [rank for rank in map(_number, _LOCAL_RANKS) if rank is not None]
+        current = int(torch.cuda.current_device())
+        # Torch's default, too, for a script that names its GPU in each call.
+        if current == 0 and any(ranks[:1]) and _count() > 1:
+            _log.warning(
+                "rank %d of this node decodes on cuda:0, torch's current device: call "
+                "torch.cuda.set_device before the first batch, or give device='cuda:N'",
+                ranks[0],
+            )
+        return current
     return ranks[0] if ranks and _count() != 1 else 0
 
 

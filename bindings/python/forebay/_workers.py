@@ -100,6 +100,10 @@ class _OfThread:
 
     def __init__(self, future: Future[Made]) -> None:
         self._future = future
+        # Set by a cancelled batch at once: `futures.wait` waits until a worker has noted that, and
+        # ended workers note nothing.
+        self._over = threading.Event()
+        future.add_done_callback(lambda _: self._over.set())
 
     def result(self) -> Made:
         try:
@@ -111,7 +115,7 @@ class _OfThread:
             raise closed() from None
 
     def wait(self, seconds: float | None) -> bool:
-        return bool(futures.wait([self._future], seconds).done)
+        return self._over.wait(seconds)
 
     def cancel(self) -> None:
         self._future.cancel()

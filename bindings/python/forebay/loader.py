@@ -225,7 +225,7 @@ class DataLoader:
         self._steps = _steps.Steps(self._options)
         self._weights: list[Change] = []  # Set while the job ran.
         self._learnt: int | None = None  # Samples of a complete epoch over all ranks.
-        self._process = _native.forks()
+        self._process, self._gpu = _native.forks(), _device.Kept()
         self._native: _native.Loader | None = None
         self._before: _native.Loader | None = None  # For its counts.
         self._place: ranks.Place | None = None
@@ -419,6 +419,7 @@ class DataLoader:
         if self._leases is not None:
             self._leases.leave(self._own_native(), self._held)
         self._let_go()
+        self._gpu.drop()
         self._end_workers()
 
     def __enter__(self) -> DataLoader:
@@ -505,12 +506,11 @@ class DataLoader:
         return self._assemble
 
     def _device(self) -> _native.Device | None:
-        options, framework = self._options, self._assembler().code.framework
+        options, name = self._options, self._assembler().code.framework.name
         maps = [field.map for field in (options.fields or {}).values()]
         has_code = any(part is not None for part in (options.select, options.transform, *maps))
-        in_worker = ranks.torch_worker() is not None
-        suits = options.device.suits(options.fields, framework.name, has_code, in_worker)
-        return _device.opened(options.device, options.fields, framework.name, suits)
+        suits = options.device.suits(options.fields, name, has_code, bool(ranks.torch_worker()))
+        return self._gpu.get(options.device, options.fields, name, suits)
 
     def _pool(self) -> Workers | None:
         options = self._options

@@ -206,10 +206,6 @@ impl Loader {
             raise(py, &Error::new(ErrorKind::Invalid, what))
         })?;
         let urls = settings.urls.clone().into();
-        let make = match settings.leases {
-            true => forebay_client::Loader::leasing,
-            false => forebay_client::Loader::open_after,
-        };
         // Reaching and starting a daemon waits on locks and sockets.
         let tally = before.map(|before| before.tally.clone()).unwrap_or_default();
         let counting = tally.clone();
@@ -226,7 +222,10 @@ impl Loader {
         let parts = parts_of(&settings, selection, locator);
         let open = move || {
             let parts = parts.map(|parts| parts()).transpose()?;
-            make(settings.into_config(device, following, samples, parts)?, counting)
+            forebay_client::Loader::open_after(
+                settings.into_config(device, following, samples, parts)?,
+                counting,
+            )
         };
         let opened = py.detach(|| interruptible("fb-open", open));
         logs::tell(py)?;

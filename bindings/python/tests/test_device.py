@@ -95,6 +95,44 @@ def test_gpu_number_is_that_of_torch_if_it_has_one(gpus, monkeypatch):
     assert _device._ordinal() == 5
 
 
+@pytest.mark.parametrize(("rank", "current", "count", "warnings"), [
+    ("3", 0, 8, 1),
+    ("3", 3, 8, 0),
+    ("3", 0, 1, 0),
+    ("0", 0, 8, 0),
+    (None, 0, 8, 0),
+])
+def test_ranks_that_share_the_first_gpu_are_warned(
+    gpus, monkeypatch, caplog, rank, current, count, warnings
+):
+    gpus(count)
+    if rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    cuda = SimpleNamespace(is_initialized=lambda: True, current_device=lambda: current)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert _device._ordinal() == current
+    assert len(caplog.records) == warnings
+
+
+def test_sessions_of_a_loader_share_its_device(make, monkeypatch):
+    opened = []
+
+    def counted(*arguments):
+        opened.append(arguments)
+
+    monkeypatch.setattr(_device, "opened", counted)
+    loader = make(fields=IMAGE)
+    sessions = []
+    for _ in range(2):
+        assert sum(len(batch["image"]) for batch in loader) > 0
+        sessions.append(loader._native)
+    # Sample counts, learnt in the first epoch, need a new session.
+    assert sessions[0] is None
+    assert len(opened) == 1
+    loader.close()
+    assert loader._gpu._opened is None
+
+
 @pytest.mark.parametrize(("count", "level"), [(0, logging.DEBUG), (2, logging.WARNING)])
 def test_gpu_that_is_there_and_not_used_is_logged(gpus, monkeypatch, caplog, count, level):
     def missing(*_arguments):

@@ -22,6 +22,8 @@ import forebay
 from conftest import wait_gone
 from forebay import _workers
 
+# Seconds for a thread that is told at once, on a busy machine.
+PATIENCE = 30
 PROCESSES = {"workers": 2, "worker_type": "process"}
 FIELDS = {
     "image": forebay.Image("png"),
@@ -430,7 +432,12 @@ def test_batches_of_ended_workers_are_closed(monkeypatch):
     processes = _workers.Processes(1, stream, None)
     for workers in (threads, processes):
         task = workers.submit(decode)
+        taker = threading.Thread(target=task.wait, args=(None,), daemon=True)
+        taker.start()
         workers.end()
+        taker.join(PATIENCE)
+        assert not taker.is_alive()
+        assert task.wait(None)
         with pytest.raises(forebay.Closed):
             task.result()
     go_on.set()

@@ -27,19 +27,27 @@ impl Checkpoints {
     /// once a later one of the same URL is visible: it was dropped.
     ///
     /// # Errors
-    /// `NotFound` if nothing of the checkpoint is on this node and it is not in the store; the
-    /// error of an upload or a publication that fails for good.
+    /// `NotFound` if nothing of the checkpoint is on this node and it is not in the store; `Closed`
+    /// if the save was removed meanwhile; the error of an upload or a publication that fails for
+    /// good.
     pub async fn reach(&self, place: Place, level: Level) -> Result<()> {
         self.inner.resumed.wait().await;
         let (url, options) = (checked_url(&place.url)?, Options::from(place.origin));
         let mut changed = self.inner.registry.subscribe();
         let mut looks = looks();
+        let mut had_save = false;
         loop {
             changed.borrow_and_update();
             let Some(save) = self.inner.last_save(&url) else {
                 // Other nodes have it, or had it.
                 if self.inner.is_visible(&url, &options).await? {
                     return Ok(());
+                }
+                if had_save {
+                    let what = "the save was removed from this node before it was published";
+                    return Err(Error::new(ErrorKind::Closed, what)
+                        .at("url", url)
+                        .advise("ask who removed it, or save again"));
                 }
                 if level < Level::Published {
                     let what = "nothing of this checkpoint is on its way from this node";
@@ -50,6 +58,7 @@ impl Checkpoints {
                 looks.tick().await;
                 continue;
             };
+            had_save = true;
             if save.has_reached(level)? {
                 return Ok(());
             }

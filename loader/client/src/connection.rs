@@ -19,7 +19,7 @@ use forebay_wire::message::{
 };
 use forebay_wire::socket::SocketPath;
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
@@ -375,6 +375,14 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// Returns true if a request of some kilobytes can be sent without a wait. A daemon that reads
+    /// nothing is told no more: whoever tells would wait, with all who need the same lock.
+    pub(crate) fn has_room(&self) -> bool {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::OUT)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
     /// Blocks until the next reply. `receiver` belongs to this connection alone.

@@ -78,6 +78,11 @@ impl Leased {
         self.place = Some(place);
     }
 
+    /// No daemon will record the acknowledgements so far.
+    pub(crate) fn refuse_all(&mut self, error: Error) {
+        self.refuse(self.number, error);
+    }
+
     /// A daemon will not record the acknowledgements up to that number.
     pub(crate) fn refuse(&mut self, number: u64, error: Error) {
         self.unrecorded = Some((number, error));

@@ -139,26 +139,14 @@ impl Loader {
     /// # Errors
     /// `Invalid` for options that make no sense, else why no daemon serves the job.
     pub fn open(config: LoaderConfig) -> Result<Self> {
-        Self::with(config, Tally::default(), false)
+        Self::open_after(config, Tally::default())
     }
 
     /// The same, going on with what loaders before it counted.
     ///
     /// # Errors
     /// As [`Loader::open`].
-    pub fn open_after(config: LoaderConfig, tally: Tally) -> Result<Self> {
-        Self::with(config, tally, false)
-    }
-
-    /// The same for a job whose runs lease their shards ([`Loader::share`]).
-    ///
-    /// # Errors
-    /// As [`Loader::open`].
-    pub fn leasing(config: LoaderConfig, tally: Tally) -> Result<Self> {
-        Self::with(config, tally, true)
-    }
-
-    fn with(mut config: LoaderConfig, tally: Tally, leases: bool) -> Result<Self> {
+    pub fn open_after(mut config: LoaderConfig, tally: Tally) -> Result<Self> {
         // A GPU copies from pinned memory, which slabs are.
         config.session.borrows &= config.device.is_none();
         let prefetch = config.session.open.prefetch as usize;
@@ -182,7 +170,7 @@ impl Loader {
             Some(std::mem::replace(first, first.saturating_add(shards)))
         });
         let streams = firsts.collect();
-        let (session, raw) = Session::open(config.session, leases, config.trace.clone())?;
+        let (session, raw) = Session::open(config.session, config.trace.clone())?;
         let telling = Telling::new(session.teller(), tally.clone())?;
         if tally.lock().progress() != Progress::default() {
             // So that what a loader before this one counted is told apart from what this one will.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver as Queue, bounded, unbounded};
+use crossbeam_channel::{Receiver as Queue, unbounded};
 use forebay_error::{Doing, Error, ErrorKind, Result, shown};
 use forebay_wire::fork::Generation;
 use forebay_wire::leases::{LogPosition, Sharing};
@@ -105,6 +105,16 @@ pub(crate) enum Rest {
 }
 
 impl Wanted {
+    /// Refuses all acknowledgements if the run is over and its daemon is lost: the next daemon does
+    /// not serve it. It hears of those of a run that goes on.
+    fn refuse_if_over(&mut self) {
+        if let Some(leased) = self.leased.as_mut().filter(|_| self.rest.is_none()) {
+            let lost = Error::new(ErrorKind::Closed, "the daemon that served this run has ended");
+            leased
+                .refuse_all(self.lost.iter().fold(lost, |lost, last| lost.at("last_error", last)));
+        }
+    }
+
     /// Asks for what is left, if anything is.
     fn ask(&self, connection: &Connection) -> Result<()> {
         match &self.rest {
@@ -154,11 +164,9 @@ pub(crate) struct Session {
 impl Session {
     /// Opens the job; batches come out of the queue after [`Session::start`].
     ///
-    /// `leases` says whether its runs will lease their shards.
     /// `trace` hears what comes in of the job's shards.
     pub(crate) fn open(
         config: SessionConfig,
-        leases: bool,
         trace: Option<Trace>,
     ) -> Result<(Self, Queue<RawBatch>)> {
         if config.timeout > TIMEOUT_MAX {
@@ -179,12 +187,9 @@ impl Session {
             }
         }
         let (connection, opened) = registered?;
-        let (batches, queue) = match leases {
-            // Acknowledgements come behind batches, and must not wait for whoever waits for them.
-            // No more batches come than are to be ready beyond what is acknowledged.
-            true => unbounded(),
-            false => bounded(config.open.prefetch as usize),
-        };
+        // The daemon's answers come behind batches, and must not wait for whoever waits for them.
+        // Slots bound the batches, and each run has one end.
+        let (batches, queue) = unbounded();
         let borrows = AtomicBool::new(config.borrows);
         let wanted = Wanted { connection: Some(connection.clone()), ..Wanted::default() };
         let wanted = Mutex::new(wanted);
@@ -219,7 +224,7 @@ impl Session {
     /// # Errors
     /// `Invalid` if the daemon's release knows no such run.
     pub(crate) fn start(&self, run: u64, rest: Rest) -> Result<()> {
-        self.begin(run, rest, false)
+        Self::begin(self.shared.wanted(), run, rest, false)
     }
 
     /// Starts a run whose consumer has not come yet.
@@ -227,11 +232,15 @@ impl Session {
     /// # Errors
     /// As [`Session::start`].
     pub(crate) fn start_ahead(&self, run: u64, begin: Begin) -> Result<()> {
-        self.begin(run, Rest::Play(begin), true)
+        Self::begin(self.shared.wanted(), run, Rest::Play(begin), true)
     }
 
-    fn begin(&self, run: u64, rest: Rest, is_ahead: bool) -> Result<()> {
-        let mut wanted = self.shared.wanted();
+    fn begin(
+        mut wanted: MutexGuard<'_, Wanted>,
+        run: u64,
+        rest: Rest,
+        is_ahead: bool,
+    ) -> Result<()> {
         (wanted.run, wanted.rest) = (run, Some(rest));
         (wanted.has_failed, wanted.is_ahead) = (false, is_ahead);
         wanted.question = Question::None;
@@ -277,7 +286,7 @@ impl Session {
     pub(crate) fn tell(&self, bad: Bad) {
         let mut wanted = self.shared.wanted();
         wanted.bad = bad;
-        if let Some(connection) = &wanted.connection {
+        if let Some(connection) = wanted.connection.as_ref().filter(|one| one.has_room()) {
             // As for how far its consumer came.
             let _ = connection.tell(&wanted.bad);
         }
@@ -293,10 +302,10 @@ impl Session {
     /// # Errors
     /// As [`Session::start`].
     pub(crate) fn share(&self, run: u64, sharing: Sharing) -> Result<()> {
+        // At once: an answer about the run before must not count for this one.
         let mut wanted = self.shared.wanted();
         wanted.leased = Some(Leased::new(sharing, wanted.leased.as_ref()));
-        drop(wanted);
-        self.start(run, Rest::Share)
+        Self::begin(wanted, run, Rest::Share, false)
     }
 
     /// Says that the consumer is done with the batches of the run before number `before`.
@@ -304,9 +313,11 @@ impl Session {
         let mut wanted = self.shared.wanted();
         let run = wanted.run;
         let (number, marks) = wanted.leased.as_mut()?.acknowledge(before);
-        if let Some(connection) = &wanted.connection {
-            // If the daemon is gone, the next one is told.
-            let _ = connection.acknowledge(run, number, before, marks);
+        let connection = wanted.connection.as_ref();
+        let is_sent = connection
+            .is_some_and(|connection| connection.acknowledge(run, number, before, marks).is_ok());
+        if !is_sent {
+            wanted.refuse_if_over();
         }
         Some(number)
     }
@@ -484,6 +495,7 @@ fn register(
     deadline: &Deadline,
 ) -> Result<(Arc<Connection>, Opened)> {
     let connection = Arc::new(config.address.connect(deadline)?);
+    connection.limit_sends(config.timeout)?;
     if config.allow_pipe {
         connection.allow_commands();
     }
@@ -515,10 +527,7 @@ fn register(
         connection.trace()?;
     }
     match connection.ask(&Request::Open(Box::new(config.job())), deadline)? {
-        Reply::Opened(opened) => {
-            connection.limit_sends(config.timeout)?;
-            Ok((connection, opened))
-        }
+        Reply::Opened(opened) => Ok((connection, opened)),
         _ => Err(Error::new(ErrorKind::Invalid, "the daemon did not answer a job")),
     }
 }

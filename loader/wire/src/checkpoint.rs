@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use forebay_error::Error;
 use serde::{Deserialize, Serialize};
 
 /// Unit of checksums and transfers in bytes. The last block of a file may be shorter.
@@ -132,7 +133,7 @@ pub enum Reply {
         /// Length of the lent memory, of which [`Reply::Backed`] may be used.
         memory: u64,
     },
-    /// Answers [`Request::Write`] and [`Request::Read`].
+    /// Answers [`Request::Write`] and [`Request::Read`]; of a read that fails, [`Reply::Unread`].
     Done {
         /// Number of the block.
         number: u64,
@@ -169,6 +170,13 @@ pub enum Reply {
         bytes: u64,
         /// True if another of these follows.
         grows: bool,
+    },
+    /// Answers [`Request::Read`] if the block cannot be read.
+    Unread {
+        /// Number of the block.
+        number: u64,
+        /// Reason.
+        error: Error,
     },
 }
 

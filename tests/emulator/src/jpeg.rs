@@ -32,6 +32,9 @@ const OUTPUT_Y: c_int = 2;
 /// Decoders that did not start, of those that are not to.
 static CREATE_FAILS: AtomicUsize = AtomicUsize::new(0);
 
+/// States that were not made, of those that are not to.
+static STATES_FAIL: AtomicUsize = AtomicUsize::new(0);
+
 /// A batch is to fail.
 static FAILS: AtomicBool = AtomicBool::new(false);
 
@@ -92,6 +95,9 @@ pub extern "C" fn nvjpegDestroy(_handle: usize) -> Status {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvjpegJpegStateCreate(_handle: usize, state: *mut *mut State) -> Status {
+    if STATES_FAIL.fetch_add(1, Ordering::Relaxed) < asked("STATES_FAIL").unwrap_or(0) {
+        return EXECUTION_FAILED;
+    }
     unsafe { *state = Box::into_raw(Box::default()) };
     SUCCESS
 }

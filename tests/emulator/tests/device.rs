@@ -404,6 +404,15 @@ fn next_nvjpeg_is_tried_if_one_does_not_start() {
     assert_eq!(found.routes.into_keys().collect::<Vec<_>>(), [(FIRST, "plain")]);
 }
 
+/// A handle without states is no decoder: the next backend is tried.
+#[test]
+fn cores_decode_if_the_engines_have_no_states() {
+    if is_emulated("cores_decode_if_the_engines_have_no_states", &[("STATES_FAIL", "6")]) {
+        let spec = ImageSpec { dtype: DType::Uint8, mean: None, std: None, ..crops() };
+        assert_batches(&open(), &spec, "nvjpeg_cores");
+    }
+}
+
 #[test]
 fn nvjpeg_that_does_not_start_is_reported_with_all_tried() {
     let name = "nvjpeg_that_does_not_start_is_reported_with_all_tried";
@@ -472,6 +481,55 @@ fn large_slab_is_registered_in_pieces() {
     );
     let (at, len) = framework.take(on_device(found.outputs.into_iter().next().unwrap().column));
     assert!(framework.read(at, len) == on_host(&expected.outputs[0].column));
+}
+
+/// A loader's threads have no current device. A slab whose copies wait in line stays registered until
+/// they are done, whichever thread brings the next slab.
+#[test]
+fn replaced_slab_is_unregistered_after_its_copies() {
+    if !is_emulated("replaced_slab_is_unregistered_after_its_copies", &[]) {
+        return;
+    }
+    let fields = || vec![array("wide", "npy", Ragged::List, None)];
+    let device = Device::open(0, None).unwrap();
+    let (gpu, cpu) = (decoder(fields(), Some(&device)), decoder(fields(), None));
+    let slab = |byte: u8| {
+        let array = npy("|u1", "False", "(4096,)", &[byte; 4096]);
+        Samples::new(&[vec![("npy", array)]])
+    };
+    let slabs = [slab(1), slab(2), slab(3)];
+    let decoded: Vec<_> = slabs
+        .iter()
+        .map(|samples| {
+            let decode = || {
+                device.copy_from(&samples.slab);
+                samples.decode(&gpu, 0)
+            };
+            std::thread::scope(|scope| scope.spawn(decode).join().unwrap())
+        })
+        .collect();
+    let framework = Framework::new();
+    assert_eq!(framework.registered_copies(), slabs.len() as u64);
+    for (found, samples) in decoded.into_iter().zip(&slabs) {
+        let expected = samples.decode(&cpu, 0);
+        let (at, len) = framework.take(on_device(found.outputs.into_iter().next().unwrap().column));
+        assert!(framework.read(at, len) == on_host(&expected.outputs[0].column));
+    }
+}
+
+#[test]
+fn members_are_copied_for_arrays_and_by_some_backends() {
+    if !is_emulated("members_are_copied_for_arrays_and_by_some_backends", &[]) {
+        return;
+    }
+    let images = || vec![image(crops()), label()];
+    let arrays = || vec![label(), array("wide", "npy", Ragged::List, None)];
+    let copies = |fields, device| decoder(fields, device).copies_members();
+    let (from_host, copied) = (open(), open_with_copies());
+    assert!(!copies(images(), Some(&from_host)));
+    assert!(copies(images(), Some(&copied)));
+    assert!(copies(arrays(), Some(&from_host)));
+    assert!(!copies(vec![label()], Some(&copied)) && !copies(arrays(), None));
 }
 
 #[test]

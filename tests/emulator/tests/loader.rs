@@ -10,7 +10,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use forebay_client::{Batch, Loader, LoaderConfig, Next, Rows};
-use forebay_decode::{Column, Crop, Device, FieldKind, FieldSpec, ImageSpec};
+use forebay_decode::{
+    Backend, Column, Crop, DType, Device, FieldKind, FieldSpec, ImageSpec, Ragged, RawSpec,
+    WithNvjpeg,
+};
 use forebay_tests::{Daemon, config, eventually, job_with, next};
 use forebay_wire::message::Begin;
 
@@ -18,7 +21,10 @@ use emulated::{is_emulated, nvjpeg};
 
 const SAMPLES: usize = 96;
 
-/// A shard of photos of every kind, each with a label.
+/// Elements of each sample's array.
+const ELEMENTS: usize = 64;
+
+/// A shard of photos of every kind, each with a label and an array.
 fn shard(folder: &Path) -> String {
     let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../loader/decode/tests/data");
     let files = ["wide-420.jpg", "tall-444.jpg", "gray.jpg", "wide-progressive.jpg"];
@@ -33,6 +39,7 @@ fn shard(folder: &Path) -> String {
         let photo = std::fs::read(home.join(files[sample % files.len()])).unwrap();
         add(format!("{sample:06}.jpg"), &photo);
         add(format!("{sample:06}.cls"), sample.to_string().as_bytes());
+        add(format!("{sample:06}.bin"), &[sample as u8; ELEMENTS]);
     }
     tar.finish().unwrap();
     format!("file://{}", path.display())
@@ -54,21 +61,38 @@ impl Stage {
     }
 }
 
-fn loader(daemon: &Daemon, url: &str, on_gpu: bool) -> Loader {
-    loader_with(daemon, url, on_gpu, 4)
+/// Place where a loader decodes.
+#[derive(Clone, Copy)]
+enum On {
+    Cpu,
+    /// By the first backend that starts.
+    Gpu,
+    GpuBy(Backend),
 }
 
-fn loader_with(daemon: &Daemon, url: &str, on_gpu: bool, prefetch: u32) -> Loader {
+fn loader(daemon: &Daemon, url: &str, on: On) -> Loader {
+    loader_with(daemon, url, on, 4)
+}
+
+fn loader_with(daemon: &Daemon, url: &str, on: On, prefetch: u32) -> Loader {
     let crop = Crop::Random { scale: (0.1, 1.0), ratio: (0.75, 1.25) };
     let image = ImageSpec { size: Some((32, 32)), crop, flip: true, ..ImageSpec::default() };
+    let raw = RawSpec { dtype: DType::Uint8, shape: vec![Some(ELEMENTS)] };
+    let array = FieldKind::Npy { ragged: Ragged::List, raw: Some(raw) };
     let fields = vec![
         FieldSpec::new("image", "jpg", FieldKind::Image(image)),
         FieldSpec::new("label", "cls", FieldKind::Int { path: None }),
+        FieldSpec::new("array", "bin", array),
     ];
     let mut open = job_with(BTreeMap::new(), vec![url.to_owned()]);
     open.fields = Some(FieldSpec::wanted(&fields));
     open.prefetch = prefetch;
-    let device = on_gpu.then(|| Device::open(0, Some(&nvjpeg())).unwrap());
+    let open_device = |backend| Device::open(0, Some(&WithNvjpeg { backend, ..nvjpeg() })).unwrap();
+    let device = match on {
+        On::Cpu => None,
+        On::Gpu => Some(open_device(None)),
+        On::GpuBy(backend) => Some(open_device(Some(backend))),
+    };
     let plain = config(daemon.address(), open);
     Loader::open(LoaderConfig { fields: Some(fields), threads: 2, device, ..plain }).unwrap()
 }
@@ -100,25 +124,37 @@ fn bytes(batch: Batch) -> Vec<Vec<u8>> {
 
 /// Nobody takes what is on the device until the end: slots go back to the daemon all the same, when
 /// the device is done with them, and what it holds is right.
-#[test]
-fn slots_return_when_the_device_is_done_with_them() {
-    if !is_emulated("slots_return_when_the_device_is_done_with_them", &[]) {
-        return;
-    }
+fn assert_slots_return(on: On, decoded_by: &str) {
     let Stage { daemon, url, .. } = &Stage::new();
-    let gpu = loader(daemon, url, true);
+    let gpu = loader(daemon, url, on);
     let found = batches(&gpu);
     eventually("all slots are back", || daemon.number("/jobs/0/lent_slots") == 0);
     let plain = SAMPLES as u64 / 4 * 3;
     let decoders = gpu.stats().decoders;
-    assert_eq!(decoders["nvjpeg_engines"], BTreeMap::from([("plain", plain)]));
+    assert_eq!(decoders[decoded_by], BTreeMap::from([("plain", plain)]));
+    assert_eq!(decoders["gather"], BTreeMap::from([("plain", SAMPLES as u64)]));
     assert_eq!(decoders["cpu"], BTreeMap::from([("scans", SAMPLES as u64 - plain)]));
     drop(gpu);
-    let expected = batches(&loader(daemon, url, false));
+    let expected = batches(&loader(daemon, url, On::Cpu));
     assert_eq!(found.len(), SAMPLES / 8);
     for (found, expected) in found.into_iter().zip(expected) {
         assert_eq!(found.keys, expected.keys);
         assert!(bytes(found) == bytes(expected));
+    }
+}
+
+#[test]
+fn slots_return_when_the_device_is_done_with_them() {
+    if is_emulated("slots_return_when_the_device_is_done_with_them", &[]) {
+        assert_slots_return(On::Gpu, "nvjpeg_engines");
+    }
+}
+
+#[test]
+fn slots_return_once_files_are_copied_and_decoded() {
+    if is_emulated("slots_return_once_files_are_copied_and_decoded", &[]) {
+        assert_slots_return(On::GpuBy(Backend::Engines), "nvjpeg_engines");
+        assert_slots_return(On::GpuBy(Backend::Cores), "nvjpeg_cores");
     }
 }
 
@@ -129,7 +165,7 @@ fn restarted_run_and_dropped_loader_leave_nothing_behind() {
         return;
     }
     let Stage { daemon, url, .. } = &Stage::new();
-    let gpu = loader(daemon, url, true);
+    let gpu = loader(daemon, url, On::Gpu);
     for _ in 0..3 {
         gpu.start(Begin::at(0, 0)).unwrap();
         let Next::Batch(first) = next(&gpu).unwrap() else { panic!("no batch") };
@@ -158,7 +194,7 @@ fn late_copies_are_charged_to_h2d() {
         }
     };
     let epoch = || {
-        let gpu = loader_with(daemon, url, true, 1);
+        let gpu = loader_with(daemon, url, On::Gpu, 1);
         gpu.start(Begin::at(0, 0)).unwrap();
         let (mut measured, mut kept) = (0.0, Vec::new());
         loop {

@@ -388,6 +388,44 @@ fn removal_ends_what_is_under_way() {
     assert_eq!(bench.place("").resume().unwrap(), 0);
 }
 
+/// A wait for a save that is removed before another node commits it has nothing to wait for.
+#[test]
+fn wait_for_a_removed_save_ends() {
+    let (_server, proxy, bench) = SavingNode::behind_proxy();
+    bench.save("0", 1, &bytes(MIB, 1));
+    bench.wait(Level::Uploaded).unwrap();
+    // The commit is another node's, for which the waiting node looks at the store.
+    proxy.set([(When::any().of(".metadata"), Fault::status(503))]);
+    let error = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| bench.wait(Level::Published).unwrap_err());
+        proxy.wait_until(|traffic| traffic.faults > 0);
+        proxy.clear();
+        assert_eq!(bench.place("").remove(false).unwrap().local_files, 1);
+        waiting.join().unwrap()
+    });
+    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+}
+
+#[test]
+fn block_that_could_not_be_read_is_asked_for_again() {
+    let (_server, proxy, bench) = SavingNode::behind_proxy();
+    bench.save("0", 1, &bytes(9 * MIB, 1));
+    bench.commit(2, &[1], false);
+    bench.wait(Level::Published).unwrap();
+    let other = bench.another();
+    let mut reader = CheckpointReader::open(&other.place("0")).unwrap();
+    let absent = Fault::Refuse { status: 404, code: "NoSuchKey", retry_after: None };
+    proxy.set([(When::any(), absent)]);
+    let mut read = vec![0; MIB];
+    for _ in 0..2 {
+        let error = reader.read_at(0, &mut read).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    }
+    proxy.clear();
+    assert_eq!(reader.read_at(0, &mut read).unwrap(), MIB);
+    assert!(read == bytes(9 * MIB, 1)[..MIB]);
+}
+
 /// Time in which a node looks at a store several times: by then a wait that is over too early is.
 const SEVERAL_LOOKS: Duration = Duration::from_secs(7);
 

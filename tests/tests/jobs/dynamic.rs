@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_client::{Address, Batch, Loader, Next, Tally};
+use forebay_client::{Address, Batch, Loader, Next};
 use forebay_error::{Error, ErrorKind};
 use forebay_testkit::Redis;
-use forebay_tests::{Daemon, Origin, UserHome, config, eventually, job, kill, loader, next};
+use forebay_tests::{Daemon, Origin, UserHome, eventually, job, kill, loader, next};
 use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{Open, Shuffle};
 
@@ -48,7 +48,7 @@ struct Rank {
 
 impl Rank {
     fn open(address: Address, origin: &Origin, counted: bool, sharing: Sharing) -> Self {
-        let loader = leasing(address, open(origin, counted)).unwrap();
+        let loader = loader(address, open(origin, counted)).unwrap();
         loader.share(sharing).unwrap();
         Self { loader, handed: 0, under_way: Vec::new(), done: Vec::new() }
     }
@@ -103,10 +103,6 @@ fn open(origin: &Origin, counted: bool) -> Open {
     open.patience_ms = u64::MAX;
     open.counts = counted.then(|| vec![SAMPLES; SHARDS as usize]);
     open
-}
-
-fn leasing(address: Address, open: Open) -> forebay_error::Result<Loader> {
-    Loader::leasing(config(address, open), Tally::default())
 }
 
 /// Rank `rank` of `world_size` in the first epoch of a job.
@@ -335,6 +331,32 @@ fn ended_run_has_no_state_at_the_next_daemon() {
     assert_eq!(rank.no_place().kind(), ErrorKind::Closed);
 }
 
+/// Neither a daemon that is gone, nor one that ends before it answers, knows a place any more.
+#[test]
+fn ended_run_has_no_state_once_its_daemon_is_lost() {
+    for answers in [true, false] {
+        let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+        let home = UserHome::new(ACTOR);
+        let mut rank = ranks(&home.address(), &origin, &Keeper::Daemon, 1).remove(0);
+        while rank.step() {}
+        let pid = rank.loader.stats().daemon_pid.unwrap();
+        let error = std::thread::scope(|scope| {
+            if answers {
+                kill(pid);
+                return rank.no_place();
+            }
+            let process = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+            rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
+            let asked = scope.spawn(|| rank.no_place());
+            // Asked, most likely, and never answered.
+            std::thread::yield_now();
+            kill(pid);
+            asked.join().unwrap()
+        });
+        assert_eq!(error.kind(), ErrorKind::Closed);
+    }
+}
+
 #[test]
 fn killed_daemons_lose_no_sample_with_their_own_queue() {
     killed_daemons_lose_no_sample(&Keeper::Daemon);
@@ -356,7 +378,7 @@ fn assignments_of_a_dead_node_move_to_another() {
     let home = UserHome::new(ACTOR);
     let open = open(&origin, true);
     let mut here = Rank::open(daemon.address(), &origin, true, sharing(&keeper, 0, 2));
-    let there = leasing(home.address(), open).unwrap();
+    let there = loader(home.address(), open).unwrap();
     there.share(sharing(&keeper, 1, 2)).unwrap();
     let Next::Batch(batch) = next(&there).unwrap() else { panic!("there is enough for both") };
     assert!(!samples(&batch).is_empty());

@@ -8,7 +8,7 @@ use forebay_error::{Error, ErrorKind};
 use forebay_tests::{
     Daemon, Origin, ScriptedDaemon, TrainerConnection, config, eventually, job, loader, next, play,
 };
-use forebay_wire::message::{Begin, Open, Reply, RunEnd, Shuffle};
+use forebay_wire::message::{Begin, Open, Order, Reply, RunEnd, Shuffle};
 
 const SIZES: std::ops::Range<usize> = 500..3000;
 const SHARDS: u64 = 6;
@@ -109,6 +109,27 @@ fn epoch_is_asked_for_once_before_its_consumer_comes() {
     assert_eq!(epoch, 9);
     give(&mut peer, run);
     take(&loader, run);
+}
+
+/// All batches of an epoch and its end lie in front of the daemon's word that the epoch stands.
+#[test]
+fn epoch_ahead_of_any_length_is_confirmed() {
+    let daemon = ScriptedDaemon::new();
+    let (loader, mut peer, ahead) = ahead_of_two(&daemon);
+    // Twice what is kept ready, and the one in hand.
+    let batches = 2 * u64::from(Open::new("", Vec::new(), Order::of_list(1)).prefetch) + 1;
+    peer.slab(2, 1 << 16, 16);
+    for index in 0..batches {
+        peer.batch(ahead, index, 2);
+    }
+    let (samples, errors) = (batches, Vec::new());
+    peer.say(&Reply::End(RunEnd { run: ahead, batches, samples, errors }));
+    come(&loader, &mut peer, (ahead, 2), true);
+    for index in 0..batches {
+        let Next::Batch(batch) = next(&loader).unwrap() else { panic!("the epoch is over") };
+        assert_eq!(batch.keys, [format!("{ahead}/{index}")], "begun again");
+    }
+    assert!(matches!(next(&loader).unwrap(), Next::End(_)));
 }
 
 #[test]

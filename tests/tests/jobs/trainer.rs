@@ -148,6 +148,47 @@ fn daemon_of_the_previous_release_is_supported() {
     assert_eq!((batch.keys.len(), batch.offsets.len()), (1, 0));
 }
 
+/// A daemon that hangs reads nothing. Whoever tells it something waits for no room in its socket, and
+/// the loader ends at once.
+#[test]
+fn daemon_that_reads_nothing_holds_nobody_up() {
+    /// Far more than a socket holds.
+    const WORDS: usize = 10_000;
+    let daemon = ScriptedDaemon::new();
+    let (loader, mut peer) = connected(&daemon);
+    loader.start(Begin::at(0, 0)).unwrap();
+    peer.started();
+    let telling = std::thread::spawn(move || {
+        for _ in 0..WORDS {
+            loader.tell(bad());
+        }
+        assert_eq!(loader.stats().reconnects, 0);
+        drop(loader);
+    });
+    eventually("the loader ends", || telling.is_finished());
+    telling.join().unwrap();
+}
+
+/// A daemon of an older release, found when the last was lost, is an error at once if it does not
+/// know the job's run.
+#[test]
+fn run_that_the_next_daemon_does_not_know_ends() {
+    let daemon = ScriptedDaemon::new();
+    let (loader, mut peer) = connected(&daemon);
+    loader.start(Begin { base: 5, ..Begin::at(0, 0) }).unwrap();
+    peer.started();
+    drop(peer);
+    let error = std::thread::scope(|scope| {
+        let taking = scope.spawn(|| next(&loader).unwrap_err());
+        let mut peer = daemon.accept();
+        peer.greet_in(PROTOCOL_POSITIONS - 1);
+        peer.open();
+        taking.join().unwrap()
+    });
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.place("last").is_some_and(|last| last.contains("older")), "{error}");
+}
+
 /// A daemon that rejects what the job says ends it: the next one would do the same.
 #[test]
 fn rejection_by_the_daemon_ends_the_job() {

@@ -239,7 +239,12 @@ impl Attached {
         };
         let right = right.map_err(|_| Error::shutting_down())?;
         let (near, far) = UnixStream::pair().doing("make a socket to a client")?;
-        self.handover.hand(far.into()).await?;
+        // A client that reads nothing takes no socket, either.
+        let Ok(handed) = tokio::time::timeout(limit, self.handover.hand(far.into())).await else {
+            let what = "a client does not take sockets for its files";
+            return Err(Error::new(ErrorKind::Unavailable, what).at("seconds", limit.as_secs()));
+        };
+        handed?;
         let right = Right { _permit: right, _user: self.user.clone() };
         Ok(ClientSocket { socket: near.into(), right })
     }

@@ -18,6 +18,7 @@ use forebay_uring::Span;
 use lru::LruCache;
 use tokio::sync::Notify;
 
+use super::identity::{COPIES, PEERS};
 use super::{Store, StoreInner};
 use crate::directory::{ObjectKey, ShardName};
 use crate::selector::Selector;
@@ -142,7 +143,13 @@ impl Store {
         }
         let rank = self.rank();
         let _awaited = request.is_awaited.then(|| rank.awaited());
-        self.look_for_peer(&source, &request.url).await
+        if request.only_cached {
+            // This goes no further than the origin. With another list of members, the asking node
+            // may be the one that this node would ask, and both would wait for each other.
+            let origin = self.inner.sources.open(&request.url, &Options::default())?;
+            return self.look_for_peer(&origin, COPIES, &request.url).await;
+        }
+        self.look_for_peer(&source, PEERS, &request.url).await
     }
 
     /// Opens a shard for another node: a whole copy, or the shard as it arrives. `indexed`: with

@@ -23,7 +23,10 @@ use crate::identity::{Asked, Begun, Head, IDENTITY_TTL, Identity};
 use crate::shard::Waited;
 
 /// Prefix of the scope under which other nodes' questions are kept; no scope begins with it.
-const PEERS: &str = "nodes:";
+pub(super) const PEERS: &str = "nodes:";
+
+/// Prefix of the scope under which their questions about copies are kept.
+pub(super) const COPIES: &str = "copies:";
 
 impl Store {
     /// Returns length and version of the object at `url`, with its first bytes if this is its first
@@ -71,10 +74,16 @@ impl Store {
     }
 
     /// Asks about a shard for another node. An answer to this node's own jobs counts while it is
-    /// fresh. A question of theirs is not joined: it may wait for that very node.
-    pub(super) async fn look_for_peer(&self, source: &Arc<dyn Source>, url: &str) -> Result<Stat> {
+    /// fresh. A question of theirs, or of another `kind`, is not joined: it may wait for that very
+    /// node.
+    pub(super) async fn look_for_peer(
+        &self,
+        source: &Arc<dyn Source>,
+        kind: &str,
+        url: &str,
+    ) -> Result<Stat> {
         let own = (source.scope().to_owned(), url.to_owned());
-        let key = (format!("{PEERS}{}", own.0), own.1.clone());
+        let key = (format!("{kind}{}", own.0), own.1.clone());
         let begun = {
             let mut identities = self.inner.shared.identities();
             let is_fresh = |known: &Identity| known.age() < IDENTITY_TTL;

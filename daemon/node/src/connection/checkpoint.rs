@@ -158,8 +158,11 @@ impl Connection {
             return Err(Error::new(ErrorKind::Invalid, "no file is being saved"));
         };
         let (lent, saving) = (lent.clone(), saving.clone());
-        let write = async move { saving.write(block, &lent).await };
-        self.serve_block(block.number, WRITTEN_AT_ONCE, write).await
+        let write = async move {
+            saving.write(block, &lent).await?;
+            Ok(wire::Reply::Done { number: block.number })
+        };
+        self.serve_block(WRITTEN_AT_ONCE, write).await
     }
 
     async fn read_block(&mut self, block: Block, is_distrusted: bool) -> Result<()> {
@@ -167,17 +170,21 @@ impl Connection {
             return Err(Error::new(ErrorKind::Invalid, "no file is being read"));
         };
         let (lent, loading, node) = (lent.clone(), loading.clone(), self.node.clone());
-        let read =
-            async move { node.checkpoints.read(&loading, block, &lent, is_distrusted).await };
-        self.serve_block(block.number, READ_AT_ONCE, read).await
+        let number = block.number;
+        let answer = async move {
+            match node.checkpoints.read(&loading, block, &lent, is_distrusted).await {
+                Ok(()) => wire::Reply::Done { number },
+                Err(error) => wire::Reply::Unread { number, error },
+            }
+        };
+        self.serve_block(READ_AT_ONCE, async { Ok(answer.await) }).await
     }
 
-    /// Serves a block beside others; at the limit, requests wait.
+    /// Serves a block beside others; at the limit, requests wait. An error fails the file.
     async fn serve_block(
         &mut self,
-        number: u64,
         at_once: usize,
-        work: impl Future<Output = Result<()>> + Send + 'static,
+        work: impl Future<Output = Result<wire::Reply>> + Send + 'static,
     ) -> Result<()> {
         let checkpoint = &mut self.checkpoint;
         while checkpoint.blocks.try_join_next().is_some() {}
@@ -187,7 +194,7 @@ impl Connection {
         let (outgoing, failed) = (self.outgoing.clone(), checkpoint.failed.clone());
         checkpoint.blocks.spawn(async move {
             let reply = match work.await {
-                Ok(()) => Reply::Checkpoint(Box::new(wire::Reply::Done { number })),
+                Ok(reply) => Reply::Checkpoint(Box::new(reply)),
                 Err(error) => {
                     let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                     failed.get_or_insert_with(|| error.clone());

@@ -26,6 +26,8 @@ pub struct CheckpointReader {
     reading: HashMap<u64, usize>,
     /// Blocks that are here.
     here: HashMap<u64, Here>,
+    /// Blocks that could not be read, each until it is wanted; no more than slots.
+    failed: HashMap<u64, Error>,
     /// Counts uses.
     uses: u64,
     /// Block that was read last, apart from those that came out of order.
@@ -56,8 +58,8 @@ impl CheckpointReader {
             return Err(unexpected());
         }
         let url = format!("{}/{}", place.url, place.name);
-        let (reading, here) = (HashMap::new(), HashMap::new());
-        Ok(Self { line, url, len, blocks, reading, here, uses: 0, last: None })
+        let (reading, here, failed) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Ok(Self { line, url, len, blocks, reading, here, failed, uses: 0, last: None })
     }
 
     /// Length of the file.
@@ -166,6 +168,10 @@ impl CheckpointReader {
                 block.used = self.uses;
                 return Ok(*block);
             }
+            // The next read asks again.
+            if let Some(error) = self.failed.remove(&number) {
+                return Err(error);
+            }
             if !self.reading.contains_key(&number) {
                 self.ask(number, false)?;
             }
@@ -217,21 +223,37 @@ impl CheckpointReader {
                 None => drop(self.hear()?),
             }
         };
+        self.failed.remove(&number);
         self.reading.insert(number, slot);
         let (memory, len) = ((slot * BLOCK as usize) as u64, self.block_len(number));
         let block = Block { number, memory, len, crc: 0 };
         self.line.send(Request::Read { block, is_distrusted })
     }
 
-    /// Waits for a block, and returns its number; none if there is more memory instead.
+    /// Waits for a block that comes or fails, and returns its number; none if there is more memory
+    /// instead.
     fn hear(&mut self) -> Result<Option<u64>> {
-        let number = match self.line.hear()? {
+        let (number, error) = match self.line.hear()? {
             None => return Ok(None),
-            Some(Reply::Done { number }) => number,
+            Some(Reply::Done { number }) => (number, None),
+            Some(Reply::Unread { number, error }) => (number, Some(error)),
             Some(_) => return Err(unexpected()),
         };
         let slot = self.reading.remove(&number).ok_or_else(unexpected)?;
-        self.here.insert(number, Here { slot, used: self.uses, is_checked: false });
+        match error {
+            None => {
+                self.here.insert(number, Here { slot, used: self.uses, is_checked: false });
+            }
+            Some(error) => {
+                self.line.free.push(slot);
+                if self.failed.len() >= self.line.slots()
+                    && let Some(other) = self.failed.keys().next().copied()
+                {
+                    self.failed.remove(&other);
+                }
+                self.failed.insert(number, error);
+            }
+        }
         Ok(Some(number))
     }
 
@@ -270,6 +292,9 @@ impl CheckpointReader {
         self.line.free.extend(self.here.remove(&number).map(|here| here.slot));
         self.ask(number, true)?;
         while self.hear()? != Some(number) {}
+        if let Some(error) = self.failed.remove(&number) {
+            return Err(error);
+        }
         let slot = self.here.get(&number).ok_or_else(unexpected)?.slot;
         if self.check(number, slot, None) {
             self.note_checked(number);

@@ -311,7 +311,9 @@ impl Work {
         lease: &Arc<Lease>,
     ) -> Result<Made> {
         let mut brought = Vec::new();
-        if let Some((device, _)) = &self.device {
+        if let Some((device, _)) = &self.device
+            && decoder.copies_members()
+        {
             let start_ns = now_ns();
             device.copy_from(lease.slab());
             brought.push(start_ns..now_ns());

@@ -33,6 +33,7 @@ pub(super) fn receive(shared: &Shared, first: Arc<Connection>, batches: &Sender<
                 // No other daemon knows which versions it has.
                 (wanted.rest, wanted.has_failed) = (None, true);
             }
+            wanted.refuse_if_over();
         }
         shared.noted.notify_all();
         tracing::warn!(error = %lost, "lost the daemon; looking for another");
@@ -180,7 +181,10 @@ fn reconnect(
     });
     let error = match found {
         _ if shared.closing.is_closed() => return Ok(None),
-        Ok(Some(connection)) => return Ok(resume(shared, connection)),
+        Ok(Some(connection)) => match resume(shared, connection) {
+            Ok(resumed) => return Ok(resumed),
+            Err(error) => Some(error),
+        },
         Ok(None) => last,
         Err(error) => Some(error),
     };
@@ -204,21 +208,28 @@ fn is_lasting(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Invalid | ErrorKind::PermissionDenied | ErrorKind::Full)
 }
 
-fn resume(shared: &Shared, connection: Arc<Connection>) -> Option<Arc<Connection>> {
+/// Asks the next daemon for what is left of the run; `None` if the session closes.
+///
+/// # Errors
+/// `Invalid` if the daemon's release knows no such run.
+fn resume(shared: &Shared, connection: Arc<Connection>) -> Result<Option<Arc<Connection>>> {
     let mut wanted = shared.wanted();
     if shared.closing.is_closed() {
-        return None;
+        return Ok(None);
+    }
+    match wanted.ask(&connection) {
+        Err(error) if error.kind() == ErrorKind::Invalid => return Err(error),
+        // If this daemon is gone, too, the next receive says so.
+        _ => {}
     }
     wanted.reconnects += 1;
     wanted.connection = Some(connection.clone());
     wanted.lost = None;
-    // If this daemon is gone too, the next receive says so.
     if !wanted.bad.counts.is_empty() {
         let _ = connection.tell(&wanted.bad);
     }
     if wanted.progress != Progress::default() {
         let _ = connection.tell_progress(&wanted.progress);
     }
-    let _ = wanted.ask(&connection);
-    Some(connection)
+    Ok(Some(connection))
 }

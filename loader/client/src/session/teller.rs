@@ -20,7 +20,7 @@ impl Teller {
         let mut wanted = self.0.wanted();
         // Counted behind the lock: what was counted later is not told earlier.
         wanted.progress = progress();
-        if let Some(connection) = &wanted.connection {
+        if let Some(connection) = wanted.connection.as_ref().filter(|one| one.has_room()) {
             // If it is gone, the next one is told when it is found.
             let _ = connection.tell_progress(&wanted.progress);
         }
@@ -30,7 +30,8 @@ impl Teller {
     pub(crate) fn ask_awaited(&self) {
         let mut wanted = self.0.wanted();
         let run = wanted.run;
-        let Some(connection) = &wanted.connection else { return };
+        let connection = wanted.connection.as_ref().filter(|one| one.has_room());
+        let Some(connection) = connection else { return };
         // If it is gone, that is the reason of the wait.
         if connection.explains() && connection.explain(run).is_ok() {
             // An earlier answer is good until the next.

@@ -104,10 +104,13 @@ impl Device {
         if registered.as_ref().is_some_and(|now| now.is_of(slab)) {
             return;
         }
-        // Another thread's call may read files of the old slab now, and copies from it be queued;
-        // their errors reach the batches that wait for them.
+        // Another thread's call may read files of the old slab now, and copies from it be queued.
         let _pause = self.decoder.as_ref().map(Decoder::pause);
-        let _ = self.copies.done().and_then(|copied| copied.wait());
+        if self.copies.done().and_then(|copied| copied.wait()).is_err() {
+            // The error reaches the batches that wait for the copies. It does not tell that they
+            // are over, so the old slab stays.
+            return;
+        }
         // The old slab first: there may be room for only one.
         *registered = None;
         *registered = Some(Registered::new(&self.driver, slab));
@@ -162,13 +165,17 @@ impl Device {
     /// batches are in flight as overlap: more would take memory and save no time.
     pub(crate) fn begin<'a>(&'a self, around: &'a [u8]) -> Result<Submission<'a>> {
         let entered = self.driver.enter()?;
-        let mut flight = self.flight();
-        while flight.len() >= BATCHES {
-            let oldest = flight.pop_front().expect("checked just now");
+        while let Some(oldest) = self.oldest_of_many() {
+            // Other threads may note ends meanwhile.
             oldest.wait()?;
         }
-        drop(flight);
         Ok(Submission::new(self, around, entered))
+    }
+
+    /// Takes the end of the oldest batch in flight if there are as many as overlap.
+    fn oldest_of_many(&self) -> Option<Done> {
+        let mut flight = self.flight();
+        if flight.len() < BATCHES { None } else { flight.pop_front() }
     }
 
     /// Notes the end of a batch in flight.

@@ -64,7 +64,9 @@ impl fmt::Debug for Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if self.driver.is_ours() {
+        if self.driver.is_ours()
+            && let Ok(_entered) = self.driver.enter()
+        {
             // SAFETY: it was made with this object, and has no other owner. An event may be
             // destroyed before it is complete.
             let _ = unsafe { result::event::destroy(self.raw) };
@@ -409,8 +411,10 @@ impl Stream {
         waits.map_err(|error| failed("order the GPU's work", error))
     }
 
-    /// Returns the end of all work queued so far.
+    /// Returns the end of all work queued so far. Any thread may ask.
     pub(super) fn done(&self) -> Result<Done> {
+        // An event is made for the current context.
+        let _entered = self.driver.enter()?;
         let flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32
             | sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         let mut raw = null_mut();

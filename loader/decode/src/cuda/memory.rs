@@ -10,8 +10,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::result;
-use forebay_error::Result;
+use cudarc::driver::sys::CUresult;
+use cudarc::driver::{DriverError, result};
+use forebay_error::{Error, ErrorKind, Result};
 
 use super::driver::{Done, Driver, failed};
 use super::view::Address;
@@ -135,7 +136,10 @@ impl Shared {
             // SAFETY: as above. Cached, since the host reads it as well: no flags.
             Side::Host => unsafe { result::malloc_host(len, 0) }.map(|at| at as Address),
         };
-        let at = at.map_err(|error| failed("take memory", error).at("bytes", len))?;
+        let at = at.map_err(|error| match self.side {
+            Side::Device => failed("take memory", error).at("bytes", len),
+            Side::Host => failed_host(error).at("bytes", len),
+        })?;
         Ok(Block { at, len, used: Use::None })
     }
 
@@ -184,6 +188,18 @@ impl Shared {
             Side::Host => unsafe { result::free_host(block.at as *mut std::ffi::c_void) },
         };
     }
+}
+
+/// Translates a driver error about the host's memory.
+fn failed_host(DriverError(code): DriverError) -> Error {
+    if code != CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+        return failed("pin memory", DriverError(code));
+    }
+    let what = "the node has no memory left that the GPU can copy from";
+    Error::new(ErrorKind::Full, what).advise(
+        "use a smaller batch_size or prefetch, give the job more memory (a cgroup's limit counts \
+         pinned memory), or use device=\"cpu\"",
+    )
 }
 
 impl Drop for Shared {

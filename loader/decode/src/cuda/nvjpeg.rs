@@ -118,6 +118,10 @@ impl fmt::Display for Backend {
     }
 }
 
+/// Bytes of components that are decoded at once: some 1,700 photos of 500 by 375 pixels, more than
+/// keeps every engine busy. Larger batches are decoded in parts.
+pub(super) const PLANES_MAX: usize = 512 << 20;
+
 /// All three components as stored.
 const OUTPUT_YUV: c_int = 1;
 
@@ -135,6 +139,7 @@ struct Image {
 macro_rules! functions {
     ($($name:ident = $symbol:literal : fn($($argument:ty),*);)*) => {
         /// Functions of the library, by their own names.
+        #[derive(Clone, Copy)]
         struct Functions { $($name: unsafe extern "C" fn($($argument),*) -> Status,)* }
 
         impl Functions {
@@ -166,6 +171,7 @@ functions! {
 }
 
 /// The library. It stays open for good: a thread of its own may outlive every decoder.
+#[derive(Clone)]
 pub(super) struct Nvjpeg {
     functions: Functions,
     version: (c_int, c_int),
@@ -255,6 +261,10 @@ impl Slot {
             && let Some(planes) = &mut self.planes
         {
             planes.is_unused();
+            if planes.room() > PLANES_MAX {
+                // One large image had it. Later batches take no more than they need.
+                self.planes = None;
+            }
         }
         waited
     }
@@ -303,10 +313,11 @@ impl Decoder {
             let (major, minor) = nvjpeg.version;
             let mut failed = Vec::new();
             for backend in wanted.as_ref().map_or(&Backend::ALL[..], std::slice::from_ref) {
-                match nvjpeg.create(*backend) {
-                    Ok(handle) => {
+                let made = nvjpeg.create(*backend);
+                match made.and_then(|handle| Self::new(driver, &nvjpeg, handle, *backend)) {
+                    Ok(decoder) => {
                         warn_of(&failed, *backend);
-                        return Self::new(driver, nvjpeg, handle, *backend);
+                        return Ok(decoder);
                     }
                     Err(status) => failed.push((*backend, status)),
                 }
@@ -333,12 +344,17 @@ impl Decoder {
         Err(error.advise(advice))
     }
 
-    fn new(driver: &Arc<Driver>, nvjpeg: Nvjpeg, handle: Handle, backend: Backend) -> Result<Self> {
-        let driver = driver.clone();
+    /// Makes a decoder of a handle of this backend.
+    fn new(
+        driver: &Arc<Driver>,
+        nvjpeg: &Nvjpeg,
+        handle: Handle,
+        backend: Backend,
+    ) -> std::result::Result<Self, Status> {
         // From here on, dropping it destroys everything made so far.
         let mut decoder = Self {
-            nvjpeg,
-            driver,
+            nvjpeg: nvjpeg.clone(),
+            driver: driver.clone(),
             handle,
             backend,
             parsed: Mutex::default(),
@@ -359,8 +375,7 @@ impl Decoder {
             (functions.pad_device)(PADDING, handle);
             (functions.pad_pinned)(PADDING, handle);
         }
-        decoder.check("start nvJPEG", status)?;
-        Ok(decoder)
+        if status == Status::SUCCESS { Ok(decoder) } else { Err(status) }
     }
 
     /// Returns the hardware that decodes.
@@ -438,18 +453,29 @@ impl Decoder {
     }
 }
 
-/// Warns that a slower decoder is used than the device might have.
+/// Warns that a slower backend is used than the device might have.
 fn warn_of(failed: &[(Backend, Status)], used: Backend) {
     for (backend, status) in failed {
         // A device without engines is no news.
-        if *status != Status::ARCH_MISMATCH {
-            tracing::warn!(
-                failed = %backend,
-                status = status.name(),
-                used = %used,
+        if *status == Status::ARCH_MISMATCH {
+            continue;
+        }
+        let (failed, status) = (backend.to_string(), status.name());
+        match used {
+            Backend::Cores => tracing::warn!(
+                failed,
+                status,
+                %used,
                 "JPEG engines do not start: in a container they need the driver's video libraries \
                  (NVIDIA_DRIVER_CAPABILITIES=compute,utility,video)"
-            );
+            ),
+            Backend::EnginesFromHost | Backend::Engines => tracing::warn!(
+                failed,
+                status,
+                %used,
+                "nvJPEG's fastest backend does not start on this GPU: files are copied before they \
+                 are decoded"
+            ),
         }
     }
 }

@@ -14,7 +14,7 @@ use forebay_error::{Error, Result};
 use super::device::{Device, Staging};
 use super::driver::{Done, Entered, Stream};
 use super::memory::Memory;
-use super::nvjpeg::JpegTask;
+use super::nvjpeg::{JpegTask, PLANES_MAX};
 use super::runs::runs;
 use super::tensor::DeviceTensor;
 use super::view::{Address, CHANNELS, Move, Placing, Plane, Stored, Tables};
@@ -24,10 +24,6 @@ use crate::image::ImagePlan;
 
 /// Alignment of files and rows in a block: the widest loads.
 const ALIGN: usize = 256;
-
-/// Bytes of components that are decoded at once: some 1,700 photos of 500 by 375 pixels, more than
-/// keeps every engine busy. Larger batches are decoded in parts.
-const PLANES_MAX: usize = 512 << 20;
 
 /// An image that the device decodes.
 #[derive(Debug)]

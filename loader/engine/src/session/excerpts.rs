@@ -120,10 +120,13 @@ impl Excerpts {
     /// Places of a shard; none if the whole shard is read.
     async fn of(&self, shard: u32) -> Result<Option<Arc<ExcerptPlaces>>> {
         loop {
+            // Room first: a run that ends while it waits for room must leave no question unasked.
+            let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
+            let room = self.events.reserve().await.map_err(gone)?;
             let (mut answer, is_new) = self.question(shard);
-            if is_new && self.events.send(Event::Locate { shard }).await.is_err() {
-                self.asked().shards.pop(&shard);
-                return Err(Error::new(ErrorKind::Closed, "the trainer is gone"));
+            match is_new {
+                true => room.send(Event::Locate { shard }),
+                false => drop(room),
             }
             // Ends without an answer if other shards took its place meanwhile.
             if let Ok(found) = answer.wait_for(Option::is_some).await {
@@ -331,6 +334,21 @@ mod tests {
         let json = [vec!["json".to_owned()]];
         let none = Located::read(located(9, &places), Some(&json)).unwrap();
         assert!(none.rows.is_empty() && none.excerpt.is_empty());
+    }
+
+    /// A run that ends while it waits for room in the queue leaves no question that nobody asked.
+    #[tokio::test]
+    async fn question_of_an_ended_run_is_asked_by_the_next() {
+        let (events, mut told) = mpsc::channel(1);
+        let excerpts = Excerpts::new(events.clone());
+        events.send(Event::Locate { shard: 9 }).await.unwrap();
+        assert!(futures::poll!(std::pin::pin!(excerpts.of(0))).is_pending());
+        assert!(matches!(told.recv().await, Some(Event::Locate { shard: 9 })));
+        let mut next = std::pin::pin!(excerpts.of(0));
+        assert!(futures::poll!(&mut next).is_pending());
+        assert!(matches!(told.try_recv(), Ok(Event::Locate { shard: 0 })));
+        excerpts.answer(0, Ok(Answered::default()));
+        assert!(next.await.unwrap().is_none());
     }
 
     #[test]
