@@ -14,8 +14,10 @@ cd "$(dirname "$0")/.."
 # Seconds of the steps: nine minutes with the grace of all, since a command on a lent machine has ten. The tenth
 # is for wheels and the first import.
 readonly FACTS=30 MEASURE=185 TESTS=120 MEMCHECK=60 PROBE=105
-# Seconds of the figures alone, with more rounds.
-readonly BENCH=480
+# Seconds of the probe's questions; the rest is for its daemon's end.
+readonly PROBE_ASKS=100
+# Seconds of the figures, or of the tests, where they are all of it: with more rounds.
+readonly ALONE=480
 # Seconds of the tests of the model, which `test` runs and no visit.
 readonly MODEL=300
 # Seconds that a step has to end by itself once it was told to: a daemon ends, and memory is given back.
@@ -77,7 +79,7 @@ run_tests() {
         step tests "$TESTS" "${pytest[@]}" bindings/python/tests/test_gpu.py
     else
         pytest_with "$ONE_TEST"
-        step tests "$BENCH" "${pytest[@]}" bindings/python/tests/test_gpu.py
+        step tests "$ALONE" "${pytest[@]}" bindings/python/tests/test_gpu.py
         # A run of its own: both files have a conftest of their own.
         step model "$MODEL" "${pytest[@]}" cli/bench/contest/tests/test_model.py
     fi
@@ -110,10 +112,12 @@ run_memcheck() {
 run_step() {
     case "$1" in
     facts) step facts "$FACTS" bash scripts/gpu-facts.sh "$python" ;;
-    probe) step probe "$PROBE" "$python" benches/gpu/probe.py --json "$results/probe.json" ;;
+    probe)
+        step probe "$PROBE" "$python" benches/gpu/probe.py --seconds "$PROBE_ASKS" --json "$results/probe.json"
+        ;;
     tests) run_tests ;;
     measure)
-        local limit=$BENCH rounds=5
+        local limit=$ALONE rounds=5
         if [ "$what" = visit ]; then limit=$MEASURE rounds=2; fi
         step measure "$limit" "$python" benches/gpu/measure.py --rounds "${ROUNDS:-$rounds}" \
             --json "$results/gpu.json"

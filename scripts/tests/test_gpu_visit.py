@@ -10,6 +10,7 @@ import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 TOOLKIT = "/usr/local/cuda*/bin/compute-sanitizer"
+ASKS = "PROBE_ASKS"
 # A program that does nothing well.
 QUIET = "#!/usr/bin/env bash\n"
 NEEDED = ("bash", "dirname", "date", "head", "tr", "sed", "mkdir", "tail", "cut", "timeout")
@@ -210,6 +211,13 @@ def test_results_lie_in_a_folder_of_the_day_and_the_gpu(visit):
     (folder,) = (visit.home / "benches/results").iterdir()
     assert folder.name.endswith("-nvidia-h100-80gb-hbm3")
     assert (folder / "probe.txt").exists()
+
+
+def test_probe_of_a_visit_has_the_time_of_all_its_questions():
+    script = (SCRIPTS / "gpu.sh").read_text()
+    probe = (SCRIPTS.parent / "benches/gpu/probe.py").read_text()
+    step, asks = (int(script.partition(f" {name}=")[2].split()[0]) for name in ("PROBE", ASKS))
+    assert float(probe.partition("\nSECONDS = ")[2].split()[0]) <= asks < step
 
 
 def test_reset_test_is_one_of_the_gpu_tests():
