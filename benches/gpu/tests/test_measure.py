@@ -314,56 +314,69 @@ def test_decoder_that_does_not_start_leaves_the_others(monkeypatch):
 # Training beside decoding
 
 
-class Photos:
-    """A loader whose batches take so many seconds each."""
+def scripted(monkeypatch, seconds, photos):
+    """Let rounds take these seconds, alone and beside a loader in turns, and these photos."""
+    rounds = iter(zip(seconds, photos, strict=True))
+    loaders = []
 
-    def __init__(self, count, seconds, batches=None):
-        self.batch = {"image": range(count)}
-        self.seconds, self.batches = seconds, batches
+    def timed(loader, products):
+        loaders.append(loader)
+        return next(rounds)
+
+    monkeypatch.setattr(beside, "timed_beside", timed)
+    monkeypatch.setattr(beside, "LEAST_ROUNDS", 3)
+    return loaders
+
+
+def test_slowdown_is_the_median_of_the_pairs_ratios(monkeypatch):
+    # The device's clock changes meanwhile: medians of either column would give 50 %.
+    loaders = scripted(
+        monkeypatch, (1.0, 1.1, 2.0, 3.0, 4.0, 4.2), (0.0, 2000.0, 0.0, 6000.0, 0.0, 8400.0)
+    )
+    report = gpu_report.Report(1, None, {})
+    beside.slower(report, "loader", lambda: None)
+    assert loaders == [None, "loader"] * 3
+    figure = report.figures["training: slower by"]
+    assert figure.rounds == pytest.approx([10.0])
+    assert figure.more["ratios"] == pytest.approx([1.1, 1.5, 1.05])
+    assert report.figures["training: photos beside it"].rounds[2] == pytest.approx(2000.0)
+
+
+def test_training_beside_too_few_photos_fails_with_figures(monkeypatch):
+    few = beside.ENOUGH * beside.DEMAND - 1
+    scripted(monkeypatch, (1.0,) * 6, (0.0, few) * 3)
+    report = gpu_report.Report(1, None, {})
+    with pytest.raises(ValueError, match="instead of 1,786"):
+        beside.slower(report, "loader", lambda: None)
+    assert report.figures["training: photos beside it"].median() == few
+    assert report.figures["training: slower by"].rounds == [0.0]
+
+
+def test_photos_count_once_they_are_due_and_there():
+    begin = beside.time.perf_counter() - 1.0
+    ahead = beside.Feed(begin, seen=1 << 40).used()
+    assert beside.DEMAND <= ahead < 1 << 40
+    assert beside.Feed(begin, seen=5).used() == 5
+
+
+class Stalled:
+    """A loader that gives up after a batch, as Forebay's does at its `timeout=`."""
+
+    def __init__(self):
+        self.ended = threading.Event()
 
     def __iter__(self):
-        made = 0
-        while made != self.batches:
-            threading.Event().wait(self.seconds)
-            made += 1
-            yield self.batch
+        yield {"image": range(1)}
+        self.ended.set()
         raise OSError("the loader waited too long")
 
 
-def product():
-    threading.Event().wait(0.05)
-
-
-@pytest.fixture
-def short(monkeypatch, no_device):
-    monkeypatch.setattr(beside, "SETTLED_SECONDS", 0.1)
-    monkeypatch.setattr(beside, "LEAST_ROUNDS", 2)
-
-
-@pytest.mark.usefixtures("short")
-def test_photos_beside_training_are_counted_as_they_are_due():
-    report = gpu_report.Report(1, None, {})
-    beside.slower(report, Photos(256, 0.0), product)
-    photos = report.figures["training: photos beside it"]
-    assert len(photos.rounds) == 2
-    # No more than were due, however many were ahead.
-    assert all(rate <= 1.01 * beside.DEMAND for rate in photos.rounds)
-    assert len(report.figures["training: slower by"].more["ratios"]) == 2
-
-
-@pytest.mark.usefixtures("short")
-def test_training_beside_too_few_photos_fails_with_figures():
-    report = gpu_report.Report(1, None, {})
-    with pytest.raises(ValueError, match="instead of 1,786"):
-        beside.slower(report, Photos(1, 0.01), product)
-    assert report.figures["training: photos beside it"].median() < 0.5 * beside.DEMAND
-    assert report.figures["training: slower by"].rounds
-
-
-@pytest.mark.usefixtures("short")
-def test_failed_loader_fails_the_training_beside_it():
+@pytest.mark.usefixtures("no_device")
+def test_stalled_loader_fails_the_training_beside_it(monkeypatch):
+    monkeypatch.setattr(beside, "SETTLED_SECONDS", 0.0)
+    loader = Stalled()
     with pytest.raises(OSError, match="waited too long"):
-        beside.timed_beside(Photos(1, 0.0, batches=2), product)
+        beside.timed_beside(loader, lambda: loader.ended.wait(LIMIT))
 
 
 # Pixels
