@@ -18,6 +18,8 @@ fact 'engines in use' nvidia-smi dmon -s u -c 1
 fact 'confidential computing' nvidia-smi conf-compute -f
 fact 'devices' bash -c 'ls -l /dev/nvidia* /dev/nvidia-caps 2>&1'
 fact 'driver libraries' bash -c "ldconfig -p | grep -E 'nvcuvid|libcuda[.]|nvidia-ml|nvjpeg|libnppi|avcodec'"
+fact 'nvJPEG of the toolkit' bash -c 'ls -l /usr/local/cuda*/lib64/libnvjpeg* 2>&1'
+fact 'sanitizer' bash -c 'command -v compute-sanitizer; ls -l /usr/local/cuda*/bin/compute-sanitizer 2>&1'
 fact 'system' bash -c 'uname -a; nproc; grep -m 1 "model name" /proc/cpuinfo; cat /etc/os-release | head -n 2'
 fact 'memory' bash -c 'grep -E "MemTotal|MemAvail|Huge|Shmem" /proc/meminfo'
 fact 'huge pages' bash -c 'grep -H . /sys/kernel/mm/transparent_hugepage/{enabled,shmem_enabled}'
@@ -27,6 +29,7 @@ fact 'capabilities' bash -c 'env | grep -E "^(NVIDIA|CUDA|XLA|LD_|FOREBAY)"; gre
 fact 'Python' "$python" - <<'PYTHON'
 import importlib
 import importlib.metadata
+import pathlib
 import platform
 import sys
 
@@ -46,6 +49,12 @@ for name in ("torch", "torchvision", "torchcodec", "nvidia.nvimgcodec", "forebay
         print(name, getattr(module, "__file__", ""))
     except Exception as error:
         print(name, "does not import:", " ".join(f"{type(error).__name__}: {error}".split())[:300])
+
+# Copies of nvJPEG: Forebay opens torchvision's, then those of NVIDIA's packages, then the toolkit's.
+for folder in dict.fromkeys(sys.path):
+    for pattern in ("torchvision.libs/libnvjpeg*", "nvidia/*/lib/libnvjpeg*"):
+        for file in sorted(pathlib.Path(folder or ".").glob(pattern)):
+            print(file, file.stat().st_size)
 
 try:
     import torch

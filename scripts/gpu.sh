@@ -2,33 +2,41 @@
 # What only a machine with a GPU can show: its tests, its figures, or all of it in one visit.
 #
 #   scripts/gpu.sh test|bench
-#   scripts/gpu.sh visit [facts] [probe] [tests] [measure] [memcheck]
+#   scripts/gpu.sh visit [facts] [measure] [tests] [memcheck] [probe]
 #
 # It needs nothing but what is there. Where the environment was not made by `make setup` (a machine lent for
-# half an hour, without a network), FOREBAY_WHEEL names a wheel, or several with blanks between, and the
-# machine's own Python has torch. Results go to the folder FOREBAY_GPU_RESULTS, or one under benches/results.
+# half an hour, without a network), FOREBAY_WHEEL names a wheel, or several with blanks between or as a pattern,
+# and the machine's own Python has torch. Results go to the folder FOREBAY_GPU_RESULTS, else to that of OUT if
+# there is one, else to one under benches/results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Seconds of the steps: nine minutes with the grace of all, since a command on a lent machine has ten.
-readonly FACTS=30 PROBE=110 TESTS=145 MEASURE=150 MEMCHECK=80
-# Seconds of the figures alone, with more rounds.
-readonly BENCH=480
-# Seconds that a step has to end by itself once it was told to.
-readonly GRACE=5
+# Seconds of the steps: nine minutes with the grace of all, since a command on a lent machine has ten. The tenth
+# is for wheels and the first import.
+readonly FACTS=30 MEASURE=185 TESTS=120 MEMCHECK=60 PROBE=105
+# Seconds of the probe's questions; the rest is for its daemon's end.
+readonly PROBE_ASKS=100
+# Seconds of the figures, or of the tests, where they are all of it: with more rounds.
+readonly ALONE=480
+# Seconds of the tests of the model, which `test` runs and no visit.
+readonly MODEL=300
+# Seconds that a step has to end by itself once it was told to: a daemon ends, and memory is given back.
+readonly GRACE=8
+# Seconds of pip, for all wheels and for each alone, and of the first import.
+readonly INSTALL=30 INSTALL_ONE=15 IMPORT=30
 # Lines of a step that are shown at its end; its file has all of them.
 readonly SHOWN=60
-# One test of the GPU, which takes seconds.
-readonly ONE_TEST=60
+# One test of the GPU, which takes seconds; one under compute-sanitizer.
+readonly ONE_TEST=60 ONE_CHECKED=45
 # A test that resets a context.
 readonly RESETS=destroyed_cuda_context
 # Requirements that a lent GPU may lack; `gpu` itself is none of them.
-export FOREBAY_TESTS_MAY_SKIP="${FOREBAY_TESTS_MAY_SKIP-gpu-registration,gpu-pids}"
+export FOREBAY_TESTS_MAY_SKIP="${FOREBAY_TESTS_MAY_SKIP-gpu-registration,gpu-pids,gpu-engines}"
 # A command killed at its limit has said everything until then.
 export PYTHONUNBUFFERED=1
 
 usage() {
-    printf 'usage: scripts/gpu.sh test|bench|visit [facts] [probe] [tests] [measure] [memcheck]\n' >&2
+    printf 'usage: scripts/gpu.sh test|bench|visit [facts] [measure] [tests] [memcheck] [probe]\n' >&2
     exit 2
 }
 
@@ -38,52 +46,110 @@ step() {
     local name=$1 limit=$2 code=0 begin=$SECONDS
     shift 2
     timeout -k "$GRACE" "$limit" "$@" >"$results/$name.txt" 2>&1 </dev/null || code=$?
-    [ "$code" != 124 ] || printf 'ended at its limit of %s s\n' "$limit" >>"$results/$name.txt"
+    # The second is that of a step that did not end in its grace, and was killed.
+    case "$code" in 124 | 137) printf 'ended at its limit of %s s\n' "$limit" >>"$results/$name.txt" ;; esac
     printf '\n==> %s: code %s after %s s; the end of %s:\n' "$name" "$code" $((SECONDS - begin)) "$results/$name.txt"
     tail -n "$SHOWN" "$results/$name.txt" | cut -c 1-240
     steps+=("$name: code $code, $((SECONDS - begin)) s")
     [ "$code" = 0 ] || failed=1
 }
 
-# Both files have a conftest of their own, so they are runs of their own.
-run_tests() { # arguments of pytest
-    local pytest=("$python" -m pytest -rs "$@")
-    # A plugin where it is installed: one test that hangs leaves the others their time.
-    if "$python" -c 'import pytest_timeout' 2>/dev/null; then pytest+=(--timeout "$ONE_TEST"); fi
-    step tests "$TESTS" bash -c 'code=0
-        "$@" bindings/python/tests/test_gpu.py || code=$?
-        "$@" cli/bench/contest/tests/test_model.py || code=$?
-        exit "$code"' - "${pytest[@]}"
+# Notes a step that failed whatever its code.
+fail() { # name, why
+    printf 'gpu: %s: %s\n' "$1" "$2" >>"$results/$1.txt"
+    printf 'gpu: %s: %s\n' "$1" "$2"
+    steps+=("$1: failed: $2")
+    failed=1
+}
+
+# Makes `pytest` the command with these arguments. A plugin where it is installed: one test that hangs leaves the
+# others their time.
+pytest_with() { # seconds of one test, arguments …
+    local one=$1
+    shift
+    pytest=("$python" -m pytest -rs "$@")
+    if "$python" -c 'import pytest_timeout' 2>/dev/null; then pytest+=(--timeout "$one"); fi
+}
+
+run_tests() {
+    if [ "$what" = visit ]; then
+        # A visit wants answers: what a library of the machine warns of fails no test, and no test resets a
+        # context that others of the machine might share.
+        pytest_with "$ONE_TEST" -W default -k "not $RESETS"
+        step tests "$TESTS" "${pytest[@]}" bindings/python/tests/test_gpu.py
+    else
+        pytest_with "$ONE_TEST"
+        step tests "$ALONE" "${pytest[@]}" bindings/python/tests/test_gpu.py
+        # A run of its own: both files have a conftest of their own.
+        step model "$MODEL" "${pytest[@]}" cli/bench/contest/tests/test_model.py
+    fi
+}
+
+# Every access of the kernels is looked at, on a part of the tests: it is some fifty times slower. Frameworks ask
+# the driver for what it may lack; such an answer is no fault. Torch's own cache of memory would hide accesses
+# past a tensor's end.
+run_memcheck() {
+    local sanitizer found said
+    sanitizer=$(command -v compute-sanitizer || true)
+    for found in /usr/local/cuda*/bin/compute-sanitizer; do
+        if [ -z "$sanitizer" ] && [ -x "$found" ]; then sanitizer=$found; fi
+    done
+    if [ -z "$sanitizer" ]; then
+        fail memcheck 'compute-sanitizer is not installed: accesses of the kernels were not checked'
+        return
+    fi
+    pytest_with "$ONE_CHECKED" -q -W default
+    step memcheck "$MEMCHECK" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$sanitizer" --tool memcheck \
+        --report-api-errors no --error-exitcode 9 "${pytest[@]}" bindings/python/tests/test_gpu.py \
+        -k 'reason or bad_image'
+    said=$(<"$results/memcheck.txt")
+    case "$said" in
+    *' passed'*'ERROR SUMMARY: 0 errors'*) ;;
+    *) fail memcheck 'no test passed that was checked without an error' ;;
+    esac
 }
 
 run_step() {
     case "$1" in
     facts) step facts "$FACTS" bash scripts/gpu-facts.sh "$python" ;;
-    probe) step probe "$PROBE" "$python" benches/gpu/probe.py --json "$results/probe.json" ;;
-    tests)
-        # A visit wants answers: what a library of the machine warns of fails no test, and no test resets a
-        # context that others of the machine might share.
-        if [ "$what" = visit ]; then run_tests -W default -k "not $RESETS"; else run_tests; fi
+    probe)
+        step probe "$PROBE" "$python" benches/gpu/probe.py --seconds "$PROBE_ASKS" --json "$results/probe.json"
         ;;
+    tests) run_tests ;;
     measure)
-        local limit=$BENCH rounds=5
+        local limit=$ALONE rounds=5
         if [ "$what" = visit ]; then limit=$MEASURE rounds=2; fi
         step measure "$limit" "$python" benches/gpu/measure.py --rounds "${ROUNDS:-$rounds}" \
             --json "$results/gpu.json"
         ;;
-    memcheck)
-        # Every access of the kernels is looked at, on a part of the tests: it is some fifty times slower.
-        # Frameworks ask the driver for what it may lack; such an answer is no fault.
-        if command -v compute-sanitizer >/dev/null; then
-            step memcheck "$MEMCHECK" compute-sanitizer --tool memcheck --report-api-errors no \
-                --error-exitcode 9 "$python" -m pytest -q bindings/python/tests/test_gpu.py \
-                -k 'reason or bad_image'
-        else
-            printf 'gpu: compute-sanitizer is not installed: accesses of the kernels were not checked\n'
-        fi
-        ;;
+    memcheck) run_memcheck ;;
     *) usage ;;
     esac
+}
+
+# Installs the wheels beside each other; where pip refuses them together, each in a folder of its own, so that one
+# that does not fit costs no other.
+install() {
+    local wheels wheel number=0 folders=$site
+    # Blanks and patterns are the user's.
+    # shellcheck disable=SC2206
+    wheels=($FOREBAY_WHEEL)
+    local pip=("$python" -m pip install --quiet --no-index --no-deps --target)
+    if ! timeout "$INSTALL" "${pip[@]}" "$site" "${wheels[@]}"; then
+        printf 'gpu: pip refused the wheels together: each is installed alone\n'
+        folders=
+        for wheel in "${wheels[@]}"; do
+            number=$((number + 1))
+            if timeout "$INSTALL_ONE" "${pip[@]}" "$site/$number" "$wheel"; then
+                folders+=${folders:+:}$site/$number
+            else
+                printf 'gpu: not installed: %s\n' "$wheel"
+            fi
+        done
+    fi
+    folders=${folders:-$site}
+    export PYTHONPATH="$folders${PYTHONPATH:+:$PYTHONPATH}"
+    export PATH="${folders//://bin:}/bin:$PATH"
 }
 
 what=${1:-test}
@@ -91,7 +157,8 @@ shift || true
 case "$what" in
 test) chosen=(tests memcheck) ;;
 bench) chosen=(measure) ;;
-visit) chosen=("${@:-facts probe tests measure memcheck}") ;;
+# Figures are wanted most, and have been lost before.
+visit) chosen=("${@:-facts measure tests memcheck probe}") ;;
 *) usage ;;
 esac
 read -ra chosen <<<"${chosen[*]}"
@@ -108,15 +175,19 @@ if [ -n "${FOREBAY_WHEEL:-}" ]; then
     python=$(command -v python3)
     site=$(mktemp -d)
     trap 'rm -rf "$site"' EXIT
-    read -ra wheels <<<"$FOREBAY_WHEEL"
-    "$python" -m pip install --quiet --no-index --no-deps --target "$site" "${wheels[@]}" ||
-        printf 'gpu: the wheels were not installed: what needs Forebay will fail\n'
-    export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}" PATH="$site/bin:$PATH"
+    install
+fi
+if ! timeout "$IMPORT" "$python" -c 'import forebay'; then
+    printf 'gpu: Forebay does not import in %s: nothing was run\n' "$python"
+    exit 1
 fi
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | tr '[:upper:]' '[:lower:]' |
     tr -cs 'a-z0-9' '-' | sed 's/-$//') || gpu=gpu
-results=${FOREBAY_GPU_RESULTS:-benches/results/$(date -u +%Y-%m-%d)-$gpu}
+results=benches/results/$(date -u +%Y-%m-%d)-$gpu
+# A lent machine brings back one folder.
+if [ -n "${OUT:-}" ] && [ -d "${OUT:-}" ]; then results=$OUT; fi
+results=${FOREBAY_GPU_RESULTS:-$results}
 mkdir -p "$results"
 failed=0
 steps=()

@@ -1,29 +1,28 @@
-"""Cost and gain of decoding on a GPU: copies, images per second, starvation, training slowdown.
+"""Cost and gain of decoding on a GPU: images per second, pixels, training, starvation, copies.
 
     make gpu-bench            # everything, in under eight minutes
     python benches/gpu/measure.py --rounds 5 --json result.json
 
 Contenders take turns in one run, on the same photos. The report gives the median of their rounds
 and the spread. The clock stops only when the device has finished. A part that fails is a line and
-stops no other, and the figures are written after each. Without a GPU nothing is measured, and the
-script says so.
+stops no other. Rounds are printed and written as they come, so that a limit leaves those before it.
+Without a GPU nothing is measured, and the script says so.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import gc
-import json
 import mmap
 import os
+import signal
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +31,21 @@ ROOT = HERE.parents[1]
 FOLDERS = [ROOT / "examples", ROOT / "cli/bench/contest", HERE.parent / "rivals", HERE / "parts"]
 sys.path[:0] = map(str, FOLDERS)
 
+from gpu_report import Report  # noqa: E402
+from own_daemon import WAIT_SECONDS  # noqa: E402
+
+DEVICE = "cuda"
 BATCH = 256
 # Distinct photos, and how often each lies in the shards: 1.3 GB.
 PHOTOS, COPIES = 512, 32
 SHARDS = 16
 # Names of each shard: an epoch of seconds, since its first batches are late on an idle device.
 NAMES = 4
-# A round of a decoder without epochs: some ten batches.
-ROUND_SECONDS = 0.5
+# Batches of a second epoch before the first counted one. The first epoch teaches a loader its
+# counts of samples, and the next one opens a session anew, which takes longer than a round varies.
+RENEWING = 8
+# A round of a decoder without epochs: twenty batches of the slowest bare loop and more.
+ROUND_SECONDS = 1.0
 # Bytes of one copy: two batches of photos together.
 COPY_BYTES, COPY_COUNT = 64 << 20, 24
 # MLPerf Storage's ResNet-50 on an H100: samples of a step, and its seconds.
@@ -47,11 +53,6 @@ STEP_SAMPLES, STEP_SECONDS, STEPS = 400, 0.224, 60
 # Steps left out: MLPerf Storage leaves out one, and the first use of memory lasts longer on a
 # virtual machine, as in `cli/bench/contest/accelerator.py`.
 WARM_UP = 6
-# Images per second of that profile, beside which training is timed.
-DEMAND = 1786
-MATMUL_SIDE, MATMUL_COUNT = 8192, 400
-# Seconds after which photos come at the profile's rate, those decoded ahead included.
-SETTLED_SECONDS = 1.5
 # Batches whose kernels are timed.
 PROFILED = 40
 FOREBAY, BARE = "decode: forebay", "decode: bare"
@@ -59,79 +60,11 @@ FOREBAY, BARE = "decode: forebay", "decode: bare"
 DELIVERY = "delivery: forebay, files as they are"
 # Threads below so many cores are not named.
 NAMED_CORES = 0.02
-
-
-@dataclass
-class Figure:
-    """One contender's rounds."""
-
-    unit: str
-    rounds: list[float] = field(default_factory=list)
-    more: dict[str, Any] = field(default_factory=dict)
-
-    def median(self) -> float:
-        """Median of the rounds."""
-        return statistics.median(self.rounds)
-
-    def report(self) -> dict[str, Any]:
-        """Median and spread."""
-        low, high = min(self.rounds), max(self.rounds)
-        spread = {"median": self.median(), "min": low, "max": high, "rounds": self.rounds}
-        return {"unit": self.unit, **spread, **self.more}
-
-
-@dataclass
-class Report:
-    """Figures so far, their file, and the parts that failed."""
-
-    rounds: int
-    target: Path | None
-    gpu: dict[str, str]
-    figures: dict[str, Figure] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-
-    def add(self, name: str, unit: str, value: float) -> Figure:
-        """Add a round to a contender's."""
-        figure = self.figures.setdefault(name, Figure(unit))
-        figure.rounds.append(value)
-        return figure
-
-    def fail(self, name: str, error: BaseException) -> None:
-        """Say and keep that a part failed."""
-        from probe_lines import failure
-
-        self.failed[name] = failure(error)
-        print(f"{name}: failed: {self.failed[name]}", flush=True)
-
-    def part(self, name: str, work: Callable[[], None]) -> None:
-        """Measure a part, print its figures, and write all so far."""
-        before = set(self.figures)
-        begin = time.monotonic()
-        try:
-            work()
-        except Exception as error:
-            self.fail(name, error)
-        for key, figure in self.figures.items():
-            if key not in before and figure.rounds:
-                cores = figure.more.get("cores")
-                words = "" if cores is None else f", {cores:.2f} cores"
-                print(f"{key:50} {figure.median():12,.2f} {figure.unit}{words}", flush=True)
-        print(f"({name}: {time.monotonic() - begin:.0f} s)", flush=True)
-        self.write()
-
-    def write(self) -> None:
-        """Write the figures so far to their file."""
-        if self.target is None:
-            return
-        import machine
-
-        figures = {name: one.report() for name, one in self.figures.items() if one.rounds}
-        kept = {
-            "machine": machine.describe(Path("/tmp")) | self.gpu,
-            "figures": figures,
-            "failed": self.failed,
-        }
-        self.target.write_text(json.dumps(kept, indent=1) + "\n")
+# Decoders of others, as they are installed.
+RIVALS = ("torchvision", "TorchCodec", "nvImageCodec")
+ONE_THREAD = "one Python thread calls the rival"
+# Figures of a loader that grow: percentiles have no difference.
+GROWING = ("count", "total_seconds", "by_cause")
 
 
 def main() -> int:
@@ -139,43 +72,60 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     parser.add_argument("--json", type=Path, help="file for the figures")
-    parser.add_argument("parts", nargs="*", help="copies, decode, starvation, training")
+    names = ("decode", "pixels", "training", "starvation", "copies")
+    parser.add_argument("parts", nargs="*", help=", ".join(names))
     arguments = parser.parse_args()
-    import make_photos
     import own_daemon
-    import photo_shards
-    import probe_inputs
     import torch
 
-    names = ("copies", "decode", "starvation", "training")
     if unknown := set(arguments.parts) - set(names):
         parser.error(f"{sorted(unknown)} are none of {names}")
     if not torch.cuda.is_available():
         print("gpu-bench: torch sees no GPU here; nothing was measured")
         return 0
+    # A limit ends the daemon, and removes what lies in memory, as an error does.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     gpu = {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
-    report = Report(arguments.rounds, arguments.json, gpu)
     with (
-        tempfile.TemporaryDirectory(prefix="forebay-gpu-", dir=own_daemon.memory()) as name,
-        own_daemon.environment() as environment,
+        own_daemon.storage() as place,
+        tempfile.TemporaryDirectory(prefix="forebay-gpu-", dir=place.folder) as name,
+        own_daemon.environment(place) as environment,
     ):
+        print(f"shards and cache in {place}", flush=True)
         os.environ.update(environment)
-        folder = Path(name)
-        for _ in make_photos.make(folder / "photos", PHOTOS):
-            pass
-        files = probe_inputs.photos(folder / "photos")
-        urls = photo_shards.write(folder, files, PHOTOS * COPIES, SHARDS)
-        urls += photo_shards.link(urls, NAMES - 1)
-        parts: dict[str, Callable[[], None]] = {
-            "copies": lambda: copies(report),
-            "decode": lambda: decoding(report, urls, files),
-            "starvation": lambda: starvation(report, urls),
-            "training": lambda: training(report, urls),
-        }
-        for part, work in parts.items():
-            if not arguments.parts or part in arguments.parts:
-                report.part(part, work)
-    return 1 if report.failed else 0
+        report = Report(arguments.rounds, arguments.json, gpu, place)
+        measure(report, Path(name), arguments.parts or names)
+    return report.code()
+
+
+def measure(report: Report, folder: Path, chosen: Sequence[str]) -> None:
+    """Make photos and shards, and measure the chosen parts, those wanted most first."""
+    import beside
+    import make_photos
+    import photo_shards
+    import pixel_steps
+    import probe_inputs
+
+    for _ in make_photos.make(folder / "photos", PHOTOS):
+        pass
+    files = probe_inputs.photos(folder / "photos")
+    urls = photo_shards.write(folder, files, PHOTOS * COPIES, SHARDS)
+    urls += photo_shards.link(urls, NAMES - 1)
+
+    def training() -> None:
+        with contextlib.closing(forebay_loader(urls)) as loader:
+            beside.training(report, loader)
+
+    parts: dict[str, Callable[[], None]] = {
+        "decode": lambda: decoding(report, urls, files),
+        "pixels": lambda: pixel_steps.pixels(report, folder, files),
+        "training": training,
+        "starvation": lambda: starvation(report, urls),
+        "copies": lambda: copies(report),
+    }
+    for part, work in parts.items():
+        if part in chosen:
+            report.part(part, work)
 
 
 def timed(work: Callable[[], None]) -> float:
@@ -266,7 +216,13 @@ def forebay_loader(urls: list[str], batch: int = BATCH) -> Any:
     import forebay
 
     return forebay.DataLoader(
-        urls, batch_size=batch, fields=fields(), device="cuda", framework="torch", seed=1
+        urls,
+        batch_size=batch,
+        fields=fields(),
+        device=DEVICE,
+        framework="torch",
+        seed=1,
+        timeout=WAIT_SECONDS,
     )
 
 
@@ -275,40 +231,91 @@ def files_loader(urls: list[str]) -> Any:
     import forebay
 
     fields = {"file": forebay.Bytes("jpg", copy=False)}
-    return forebay.DataLoader(urls, batch_size=BATCH, fields=fields, seed=1)
+    return forebay.DataLoader(urls, batch_size=BATCH, fields=fields, seed=1, timeout=WAIT_SECONDS)
 
 
 def decoding(report: Report, urls: list[str], files: list[bytes]) -> None:
-    """Images per second, delivered; and the share of the best bare loop."""
-    import decoders
-
-    contenders: dict[str, decoders.Contender] = {}
+    """Images per second, delivered; and their ratios to bare loops and to other decoders."""
     loaders: dict[str, Any] = {}
     for name, maker in ((FOREBAY, forebay_loader), (DELIVERY, files_loader)):
         try:
             loaders[name] = maker(urls)
-            contenders[name] = _epochs(loaders[name])
         except Exception as error:
             report.fail(name, error)
-    for name, contender in decoders.contenders(files, BATCH):
-        contenders[f"decode: {name}"] = contender
+    try:
+        try:
+            _take_turns(report, loaders, _contenders(report, loaders, files))
+        finally:
+            _compare(report)
+            report.write()
+        if FOREBAY in loaders and FOREBAY in report.figures:
+            report.part("kernels", lambda: kernels(report, loaders[FOREBAY]))
+    finally:
+        for one in loaders.values():
+            one.close()
+        gc.collect()
+
+
+def _contenders(
+    report: Report, loaders: dict[str, Any], files: list[bytes]
+) -> dict[str, Callable[[float], int]]:
+    """Return the loaders and every decoder that starts; others are failed lines."""
+    import decoders
+
+    found = {name: _epochs(loader) for name, loader in loaders.items()}
+    try:
+        for name, contender in decoders.contenders(
+            files, BATCH, lambda name, error: report.leave_out(f"decode: {name}", error)
+        ):
+            found[f"decode: {name}"] = contender
+    except Exception as error:
+        report.fail("decode: other decoders", error)
+    return found
+
+
+def _take_turns(
+    report: Report, loaders: dict[str, Any], contenders: dict[str, Callable[[float], int]]
+) -> None:
+    """Let each contender take its turns; the first is not counted."""
+    begun: dict[str, dict[str, Any]] = {}
     for turn in range(report.rounds + 1):
         for name, contender in list(contenders.items()):
+            loader = loaders.get(name)
             try:
-                daemon = loaders[name].stats()["daemon_pid"] if name in loaders else None
+                daemon = None if loader is None else loader.stats()["daemon_pid"]
                 _round(report, name, contender, is_counted=turn > 0, daemon=daemon)
+                if loader is not None and not turn:
+                    _renew(loader)
+                    begun[name] = loader.stats()
+                elif loader is not None:
+                    _keep(report, name, loader.stats(), begun[name])
             except Exception as error:
                 del contenders[name]
                 report.fail(name, error)
-    loader = loaders.get(FOREBAY)
-    if loader is not None and FOREBAY in report.figures:
-        more = report.figures[FOREBAY].more
-        more.update(decoders=loader.stats()["decoders"], wait=loader.stats()["wait"])
-        report.part("kernels", lambda: kernels(report, loader))
-    for one in loaders.values():
-        one.close()
-    gc.collect()
-    _compare(report)
+            report.write()
+
+
+def _renew(loader: Any) -> None:
+    """Take some batches of the next epoch, so that its session is there before a clock runs."""
+    for _ in zip(range(RENEWING), loader, strict=False):
+        pass
+
+
+def _keep(report: Report, name: str, now: dict[str, Any], begun: dict[str, Any]) -> None:
+    """Keep decoders and waits of a loader's counted rounds, and the place of its bytes."""
+    wait = {key: since(now["wait"][key], begun["wait"].get(key)) for key in GROWING}
+    more = report.figures[name].more
+    more.update(
+        wait=wait, decoders=since(now["decoders"], begun["decoders"]), cache=str(report.place)
+    )
+
+
+def since(now: Any, begun: Any) -> Any:
+    """Return what counts have grown by, in dictionaries of any depth."""
+    if isinstance(now, dict):
+        before = begun or {}
+        return {key: since(value, before.get(key)) for key, value in now.items()}
+    return now - (begun or 0)
 
 
 def _epochs(loader: Any) -> Callable[[float], int]:
@@ -339,6 +346,11 @@ def _round(
     """Take a contender's turn: images per second, CPU time per image, and cores.
 
     A daemon's are counted too; of both, threads by name.
+
+    Raises
+    ------
+    ValueError
+        If no image came.
     """
     images = 0
 
@@ -355,6 +367,10 @@ def _round(
     pids = [os.getpid(), daemon] if daemon else []
     before, threads = spent_by_now(), processes.thread_seconds(pids)
     seconds = timed(work)
+    if not images:
+        raise ValueError("no image came")
+    turn = "" if is_counted else ", not counted"
+    print(f"{name}: {images / seconds:,.0f} images/s in {seconds:.2f} s{turn}", flush=True)
     if not is_counted:
         return
     figure = report.add(name, "images/s", images / seconds)
@@ -371,18 +387,23 @@ def _round(
 
 
 def _compare(report: Report) -> None:
-    """Add the best bare loop's name, and the share of its rate that Forebay reaches."""
-    bare = {
-        name: figure.median()
-        for name, figure in report.figures.items()
-        if name.startswith(BARE) and figure.rounds
-    }
-    if not bare or FOREBAY not in report.figures:
+    """Add the share of the best bare loop's rate that Forebay reaches, and ratios to rivals."""
+    if FOREBAY not in report.figures:
         return
-    best = max(bare, key=lambda name: bare[name])
-    share = 100 * report.figures[FOREBAY].median() / bare[best]
-    report.add("decode: forebay by the best bare loop", "%", share).more["best"] = best
-    print(f"best bare loop: {best}", flush=True)
+    ours = report.figures[FOREBAY].median()
+    rates = {name: one.median() for name, one in report.figures.items() if one.rounds}
+    bare = {name: rate for name, rate in rates.items() if name.startswith(BARE)}
+    if bare:
+        best = max(bare, key=lambda name: bare[name])
+        share = report.add("decode: forebay by the best bare loop", "%", 100 * ours / bare[best])
+        share.more["best"] = best
+        print(f"best bare loop: {best}", flush=True)
+    for rival in RIVALS:
+        for way in ("alone", "with transforms"):
+            if rate := rates.get(f"decode: {rival} {way}"):
+                ratio = report.add(f"decode: forebay by {rival} {way}", "x", ours / rate)
+                ratio.more["note"] = ONE_THREAD
+                print(f"{rival} {way}: {ONE_THREAD}", flush=True)
 
 
 def kernels(report: Report, loader: Any) -> None:
@@ -392,8 +413,11 @@ def kernels(report: Report, loader: Any) -> None:
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         for _ in zip(range(PROFILED), loader, strict=False):
             pass
-    for event in profiled.key_averages():
-        if str(event.device_type).endswith("CUDA") and "forebay" in event.key:
+    events = [one for one in profiled.key_averages() if str(one.device_type).endswith("CUDA")]
+    if not events:
+        print("kernels: the profiler gave no events of the device: not measured", flush=True)
+    for event in events:
+        if "forebay" in event.key:
             ms = event.device_time_total / 1000 / event.count
             report.add(f"kernel: {event.key}", "ms", ms)
 
@@ -404,104 +428,29 @@ def kernels(report: Report, loader: Any) -> None:
 def starvation(report: Report, urls: list[str]) -> None:
     """AU_ideal of ResNet-50's profile: nominal compute time by what the steps took."""
     for consumers in (1, 4):
-        loader = forebay_loader(urls, STEP_SAMPLES)
-        # Several consumers ask for as many times the samples: each step is shorter.
-        compute = STEP_SECONDS / consumers
-        steps, begin, overslept = 0, 0.0, 0.0
-        while steps < STEPS:
-            for batch in loader:
-                if steps == WARM_UP:
-                    begin, overslept = time.perf_counter(), 0.0
-                batch["image"].amax()
-                slept = time.perf_counter()
-                time.sleep(compute)
-                overslept += time.perf_counter() - slept - compute
-                steps += 1
-                if steps == STEPS:
-                    break
-        wall = time.perf_counter() - begin
-        share = 100 * (STEPS - WARM_UP) * compute / wall
-        figure = report.add(f"AU_ideal: {consumers} consumers' demand", "%", share)
-        figure.more.update(wait=loader.stats()["wait"], overslept_seconds=overslept)
-        loader.close()
+        with contextlib.closing(forebay_loader(urls, STEP_SAMPLES)) as loader:
+            _starve(report, loader, consumers)
 
 
-# Training beside it
-
-
-def training(report: Report, urls: list[str]) -> None:
-    """Slowdown of a loop of bf16 products while photos are decoded beside it."""
-    import torch
-
-    a = torch.randn(MATMUL_SIDE, MATMUL_SIDE, device="cuda", dtype=torch.bfloat16)
-    b = torch.randn_like(a)
-
-    def products() -> None:
-        for _ in range(MATMUL_COUNT):
-            torch.mm(a, b)
-
-    products()
-    alone, beside = "training: products alone", "training: beside decoding"
-    loader = forebay_loader(urls)
-    for _ in range(report.rounds):
-        report.add(alone, "ms", _beside(None, products) * 1000 / MATMUL_COUNT)
-        report.add(beside, "ms", _beside(loader, products) * 1000 / MATMUL_COUNT)
-    loader.close()
-    slower = report.figures[beside].median() / report.figures[alone].median()
-    report.add("training: slower by", "%", 100 * (slower - 1))
-
-
-def _beside(loader: Any, products: Callable[[], None]) -> float:
-    """Seconds of the products while a thread takes photos at the profile's rate, if at all.
-
-    Raises
-    ------
-    Exception
-        The loader's, should it fail meanwhile.
-    """
-    import torch
-
-    stop = threading.Event()
-    failed: list[Exception] = []
-
-    def feed() -> None:
-        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        begin, seen = time.perf_counter(), 0
-        with torch.cuda.stream(stream):
-            while not stop.is_set():
-                for batch in loader:
-                    seen += len(batch["image"])
-                    ahead = seen / DEMAND - (time.perf_counter() - begin)
-                    if stop.wait(max(0.0, ahead)):
-                        return
-
-    def guarded() -> None:
-        try:
-            if loader is not None:
-                feed()
-        except Exception as error:
-            failed.append(error)
-
-    feeding = threading.Thread(target=guarded)
-    feeding.start()
-    try:
-        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream):
-            # The device is as warm and as busy before the clock starts as after.
-            begin = time.perf_counter()
-            while time.perf_counter() - begin < SETTLED_SECONDS:
-                products()
-                stream.synchronize()
-            begin = time.perf_counter()
-            products()
-            stream.synchronize()
-            seconds = time.perf_counter() - begin
-    finally:
-        stop.set()
-        feeding.join()
-    if failed:
-        raise failed[0]
-    return seconds
+def _starve(report: Report, loader: Any, consumers: int) -> None:
+    # Several consumers ask for as many times the samples: each step is shorter.
+    compute = STEP_SECONDS / consumers
+    steps, begin, overslept = 0, 0.0, 0.0
+    while steps < STEPS:
+        for batch in loader:
+            if steps == WARM_UP:
+                begin, overslept = time.perf_counter(), 0.0
+            batch["image"].amax()
+            slept = time.perf_counter()
+            time.sleep(compute)
+            overslept += time.perf_counter() - slept - compute
+            steps += 1
+            if steps == STEPS:
+                break
+    wall = time.perf_counter() - begin
+    share = 100 * (STEPS - WARM_UP) * compute / wall
+    figure = report.add(f"AU_ideal: {consumers} consumers' demand", "%", share)
+    figure.more.update(wait=loader.stats()["wait"], overslept_seconds=overslept)
 
 
 if __name__ == "__main__":

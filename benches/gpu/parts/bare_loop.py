@@ -137,17 +137,30 @@ class Loop:
 
 
 def together(loops: Sequence[Loop], seconds: float) -> Round:
-    """Run loops at once, each in a thread; return their sum."""
+    """Run loops at once, each in a thread; return their sum.
+
+    Raises
+    ------
+    Exception
+        The first of a loop, once all have ended: the others' images are no rate of all.
+    """
     rounds: list[Round] = []
-    threads = [
-        threading.Thread(target=lambda loop=loop: rounds.append(loop.run(seconds)))
-        for loop in loops
-    ]
+    failed: list[Exception] = []
+
+    def guarded(loop: Loop) -> None:
+        try:
+            rounds.append(loop.run(seconds))
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(loop,)) for loop in loops]
     cpu, begin = cpu_seconds(), time.perf_counter()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    if failed:
+        raise failed[0]
     total = Round(seconds=time.perf_counter() - begin, cpu_seconds=cpu_seconds() - cpu)
     for done in rounds:
         total.images += done.images

@@ -1,7 +1,7 @@
 """Decoders to compare Forebay with: nvJPEG alone, torchvision, TorchCodec, nvImageCodec.
 
 A contender decodes the same photos for some time and counts them. What is not installed, or does
-not start, is left out, and a line says so.
+not start, is left out, and the caller is told.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 from bare_loop import Loop, Shape, together
 from cuda_driver import Device
 from nvjpeg import CORES_DEVICE, ENGINES, ENGINES_DEVICE, Library
-from probe_lines import failure
 
 SIZE = 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -24,6 +23,7 @@ BARE: dict[str, tuple[Shape, ...]] = {
     "engines, uploading": (Shape(ENGINES_DEVICE, 256, 3, uploads=True),),
     "engines, uploading, two threads": (Shape(ENGINES_DEVICE, 256, 2, uploads=True),) * 2,
     "engines, host files": (Shape(ENGINES, 256, 2),),
+    "engines, host files, two threads": (Shape(ENGINES, 256, 2),) * 2,
     "cores, uploading": (Shape(CORES_DEVICE, 256, 3, uploads=True),),
     "engines beside cores, uploading": (
         Shape(ENGINES_DEVICE, 256, 2, uploads=True),
@@ -34,35 +34,47 @@ BARE: dict[str, tuple[Shape, ...]] = {
 # Decodes for at least that many seconds; returns images, once the device has made them.
 Contender = Callable[[float], int]
 Decode = Callable[[list[int]], list[Any]]
+# Takes the name of a contender that is left out, and the reason.
+LeftOut = Callable[[str, Exception], None]
+# Backends of nvImageCodec, those of its engines first. Without the list its CPU decoder steps in.
+NVIMAGECODEC = ("HW_GPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU")
 
 
-def contenders(photos: Sequence[bytes], batch: int) -> Iterator[tuple[str, Contender]]:
+def contenders(
+    photos: Sequence[bytes], batch: int, left_out: LeftOut
+) -> Iterator[tuple[str, Contender]]:
     """Yield every decoder that starts here, with its name."""
-    yield from bare(photos)
+    yield from bare(photos, left_out)
     makers = {"torchvision": _torchvision, "TorchCodec": _torchcodec, "nvImageCodec": _nvimagecodec}
     for name, maker in makers.items():
         try:
             decode = maker(photos)
         # A library that misses another of its own raises what it likes.
         except Exception as error:
-            print(f"{name}: left out: {failure(error)}", flush=True)
+            left_out(name, error)
             continue
         yield f"{name} alone", _alone(decode, len(photos), batch)
-        yield f"{name} with transforms", _transformed(decode, len(photos), batch)
+        try:
+            transformed = _transformed(decode, len(photos), batch)
+        # The transforms are torchvision's, also those of others' images.
+        except Exception as error:
+            left_out(f"{name} with transforms", error)
+            continue
+        yield f"{name} with transforms", transformed
 
 
-def bare(photos: Sequence[bytes]) -> Iterator[tuple[str, Contender]]:
+def bare(photos: Sequence[bytes], left_out: LeftOut) -> Iterator[tuple[str, Contender]]:
     """Yield the loops of nvJPEG alone, from files on the host to components on the device."""
     try:
         device, library = Device(), Library()
     except Exception as error:
-        print(f"bare loops: left out: {failure(error)}", flush=True)
+        left_out("bare loops", error)
         return
     for name, shapes in BARE.items():
         try:
             loops = [Loop(device, library, shape, photos) for shape in shapes]
         except Exception as error:
-            print(f"bare, {name}: left out: {failure(error)}", flush=True)
+            left_out(f"bare, {name}", error)
             continue
         yield f"bare, {name}", _looped(loops)
 
@@ -136,10 +148,14 @@ def _nvimagecodec(photos: Sequence[bytes]) -> Decode:
     import torch
 
     codec = importlib.import_module("nvidia.nvimgcodec")
-    decoder = codec.Decoder()
+    kinds = [getattr(codec.BackendKind, name) for name in NVIMAGECODEC]
+    decoder = codec.Decoder(backends=[codec.Backend(kind) for kind in kinds])
+    print(f"nvImageCodec: backends {', '.join(NVIMAGECODEC)}", flush=True)
 
     def decode(numbers: list[int]) -> list[Any]:
         found = decoder.decode([codec.CodeStream(photos[at]) for at in numbers])
+        if any(image is None for image in found):
+            raise ValueError("nvImageCodec left images out")
         # Rows of pixels; a view makes them planes.
         return [torch.as_tensor(image, device="cuda").permute(2, 0, 1) for image in found]
 

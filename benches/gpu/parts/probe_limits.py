@@ -87,9 +87,9 @@ def _apart(found: NDArray[np.int16], file: bytes) -> str:
 
 
 def outside(folder: Path) -> Iterator[Line]:
-    """E6: writes outside of components."""
+    """E6: writes outside of components, first by today's default."""
     del folder
-    for backend in (ENGINES_DEVICE, CORES_DEVICE):
+    for backend in (ENGINES, ENGINES_DEVICE, CORES_DEVICE):
         yield from attempt(BACKENDS[backend], _outside, backend)
 
 

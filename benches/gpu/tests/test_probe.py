@@ -37,6 +37,7 @@ def has_driver() -> bool:
     return True
 
 
+ALL = (*probe.EXPERIMENTS, *probe.ANSWERED)
 no_gpu = pytest.mark.skipif(has_driver(), reason="needs no-gpu: this machine has a CUDA driver")
 
 
@@ -71,7 +72,7 @@ def test_script_without_a_gpu_says_so_and_ends_well(script, tmp_path):
 
 
 @no_gpu
-@pytest.mark.parametrize("function", [function for _, function, _ in probe.EXPERIMENTS])
+@pytest.mark.parametrize("function", [function for _, function, _ in ALL])
 def test_experiment_without_a_gpu_is_a_line(function, environment, tmp_path):
     (tmp_path / "00.jpg").write_bytes(probe_inputs.encoded(probe_inputs.drawn(64, 64)))
     command = [sys.executable, GPU / "probe.py", "--ask", function, "--photos", tmp_path]
@@ -125,6 +126,24 @@ def test_experiments_past_the_time_are_named(tmp_path, monkeypatch):
     probe.ask_all(chosen, tmp_path / "photos", dict(os.environ), target, 0)
     (line,) = json.loads(target.read_text())["E0"]["lines"]
     assert "not asked" in line["text"]
+
+
+def test_limits_of_all_experiments_fit_the_time():
+    limits = [limit for _, _, limit in probe.EXPERIMENTS]
+    assert sum(limits) + probe.PREPARING <= probe.SECONDS
+    # None is asked twice, and what was never answered comes before the loops.
+    names = [name for name, _, _ in ALL]
+    assert len(set(names)) == len(names)
+    wanted = ("E9", "E10", "E11", "E6", "E1")
+    assert tuple(names[: len(wanted)]) == wanted
+
+
+@no_gpu
+@pytest.mark.parametrize("name", ["E5", "E5 loops", "E5 calls", "E1"])
+def test_experiments_are_known_by_either_name(name):
+    command = [sys.executable, GPU / "probe.py", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("size", SIZES)

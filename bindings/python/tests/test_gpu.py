@@ -27,6 +27,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs gpu
 # docs/PYTHON.md says, and by several steps at edges between colours.
 MEAN_STEPS = 1.0
 FAR_STEPS = 8
+# Backends in the order in which a loader tries them: engines that read host memory, engines, cores.
+BACKENDS = ("3", "5", "4")
+CORES = "4"
 # Room for a driver's and nvJPEG's own memory, and for no batch of large images.
 LEFT = 1 << 30
 
@@ -116,6 +119,33 @@ def test_gpu_images_equal_cpu_images_within_rounding(make, photos, layout):
     (name,) = set(decoders) - {"cpu"}
     assert name.startswith("nvjpeg_")
     assert decoders[name] == {"plain": 2048 - 128}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_pixels_of_each_backend_equal_those_of_the_cpu(make, photos, monkeypatch, backend):
+    monkeypatch.setenv("FOREBAY_NVJPEG_BACKEND", backend)
+    try:
+        # Iterations open the device.
+        gpu, batches = both(make, photos[:1], fields=fields(), batch_size=128)
+    except forebay.Unavailable as error:
+        # Not every GPU has engines; all have cores.
+        if backend == CORES:
+            raise
+        pytest.skip(f"needs gpu-engines: backend {backend} does not start here: {error}")
+    wrong = {}
+    far = count = 0
+    for found, expected in batches:
+        assert found["__key__"] == expected["__key__"]
+        steps = (found["image"].cpu().int() - expected["image"].int()).abs()
+        wrong |= apart(found["__key__"], steps)
+        far += (steps > FAR_STEPS).sum().item()
+        count += steps.numel()
+    assert not wrong, "images by their steps on average"
+    assert far / count < 1e-3, "elements that are far off"
+    decoders = gpu.stats()["decoders"]
+    kind = "nvjpeg_cores" if backend == CORES else "nvjpeg_engines"
+    assert decoders.keys() == {"cpu", kind}
+    assert decoders[kind] == {"plain": 512 - 32}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -297,9 +327,11 @@ def test_forked_child_is_rejected_with_advice_to_spawn(make, photos):
     assert len(next(iter(loader))["image"]) == 64
 
 
-def test_the_slab_is_registered(make, photos, caplog):
+def test_the_slab_is_registered(make, photos, caplog, monkeypatch):
     if not _registers():
         pytest.skip("needs gpu-registration: this one registers no memory that is read-only")
+    # Files of the default backend stay in host memory, for which nothing is copied.
+    monkeypatch.setenv("FOREBAY_NVJPEG_BACKEND", CORES)
     loader = make(photos, fields=fields(), batch_size=64, device="cuda", framework="torch")
     list(loader)
     loader.close()
