@@ -224,7 +224,7 @@ gpu-bench: ## Measure a GPU's decode; results go to benches/results
 	@FOREBAY_WHEEL='$(FOREBAY_WHEEL)' scripts/gpu.sh bench
 
 .PHONY: gpu-visit
-gpu-visit: ## Ask, test and measure a GPU in nine minutes: STEPS='facts probe tests measure memcheck'
+gpu-visit: ## Ask, test and measure a GPU in nine minutes: STEPS='facts measure tests memcheck probe'
 	$(call heading,visit to a GPU)
 	@$(if $(FOREBAY_WHEEL),,$(MAKE) setup-tests)
 	@FOREBAY_WHEEL='$(FOREBAY_WHEEL)' scripts/gpu.sh visit $(STEPS)

@@ -95,13 +95,16 @@ def test_gpu_number_is_that_of_torch_if_it_has_one(gpus, monkeypatch):
     assert _device._ordinal() == 5
 
 
-@pytest.mark.parametrize(("rank", "current", "count", "warnings"), [
-    ("3", 0, 8, 1),
-    ("3", 3, 8, 0),
-    ("3", 0, 1, 0),
-    ("0", 0, 8, 0),
-    (None, 0, 8, 0),
-])
+@pytest.mark.parametrize(
+    ("rank", "current", "count", "warnings"),
+    [
+        ("3", 0, 8, 1),
+        ("3", 3, 8, 0),
+        ("3", 0, 1, 0),
+        ("0", 0, 8, 0),
+        (None, 0, 8, 0),
+    ],
+)
 def test_ranks_that_share_the_first_gpu_are_warned(
     gpus, monkeypatch, caplog, rank, current, count, warnings
 ):

@@ -483,8 +483,8 @@ fn large_slab_is_registered_in_pieces() {
     assert!(framework.read(at, len) == on_host(&expected.outputs[0].column));
 }
 
-/// A loader's threads have no current device. A slab whose copies wait in line stays registered until
-/// they are done, whichever thread brings the next slab.
+/// A loader's threads have no current device. A slab whose copies wait in line stays registered
+/// until they are done, whichever thread brings the next slab.
 #[test]
 fn replaced_slab_is_unregistered_after_its_copies() {
     if !is_emulated("replaced_slab_is_unregistered_after_its_copies", &[]) {

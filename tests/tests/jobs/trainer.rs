@@ -148,8 +148,8 @@ fn daemon_of_the_previous_release_is_supported() {
     assert_eq!((batch.keys.len(), batch.offsets.len()), (1, 0));
 }
 
-/// A daemon that hangs reads nothing. Whoever tells it something waits for no room in its socket, and
-/// the loader ends at once.
+/// A daemon that hangs reads nothing. Whoever tells it something waits for no room in its socket,
+/// and the loader ends at once.
 #[test]
 fn daemon_that_reads_nothing_holds_nobody_up() {
     /// Far more than a socket holds.
