@@ -101,9 +101,10 @@ class _OfThread:
     def __init__(self, future: Future[Made]) -> None:
         self._future = future
         # Set by a cancelled batch at once: `futures.wait` waits until a worker has noted that, and
-        # ended workers note nothing.
-        self._over = threading.Event()
-        future.add_done_callback(lambda _: self._over.set())
+        # ended workers note nothing. The callback knows the event alone: with this object it would
+        # keep the batch until the garbage collector runs.
+        over = self._over = threading.Event()
+        future.add_done_callback(lambda _: over.set())
 
     def result(self) -> Made:
         try:

@@ -418,8 +418,8 @@ class DataLoader:
         self._acknowledge(self._held)
         if self._leases is not None:
             self._leases.leave(self._own_native(), self._held)
-        self._let_go()
         self._gpu.drop()
+        self._let_go()
         self._end_workers()
 
     def __enter__(self) -> DataLoader:

@@ -12,7 +12,25 @@ use crate::logs;
 
 /// An open GPU of this process.
 #[pyclass(frozen, module = "forebay._native")]
-pub(crate) struct Device(pub(crate) Arc<forebay_decode::Device>);
+pub(crate) struct Device {
+    /// Only the drop takes it.
+    opened: Option<Arc<forebay_decode::Device>>,
+}
+
+impl Device {
+    /// Returns it for a loader.
+    pub(crate) fn opened(&self) -> Option<Arc<forebay_decode::Device>> {
+        self.opened.clone()
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let opened = self.opened.take();
+        // The last owner waits for the device's work; other threads of Python go on.
+        Python::try_attach(|py| py.detach(|| drop(opened)));
+    }
+}
 
 #[pymethods]
 impl Device {
@@ -34,7 +52,9 @@ impl Device {
         let open = move || forebay_decode::Device::open(ordinal, nvjpeg.as_ref());
         let opened = py.detach(|| interruptible("fb-device", open));
         logs::tell(py)?;
-        opened.map(Self).map_err(|failure: Failure| failure.raise(py))
+        opened
+            .map(|device| Self { opened: Some(device) })
+            .map_err(|failure: Failure| failure.raise(py))
     }
 
     /// Returns the number of GPUs that the process may see; 0 without a driver.

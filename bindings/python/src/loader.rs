@@ -209,7 +209,7 @@ impl Loader {
         // Reaching and starting a daemon waits on locks and sockets.
         let tally = before.map(|before| before.tally.clone()).unwrap_or_default();
         let counting = tally.clone();
-        let device = device.map(|device| device.0.clone());
+        let device = device.and_then(|device| device.opened());
         // Later loaders of the same process continue a loader's run.
         let begun = before.filter(|before| before.made_in.is_now());
         let trace = match begun.and_then(|before| before.trace.clone()) {

@@ -27,9 +27,8 @@ impl Checkpoints {
     /// once a later one of the same URL is visible: it was dropped.
     ///
     /// # Errors
-    /// `NotFound` if nothing of the checkpoint is on this node and it is not in the store; `Closed`
-    /// if the save was removed meanwhile; the error of an upload or a publication that fails for
-    /// good.
+    /// `NotFound` if nothing of the checkpoint is on this node and it is not in the store, or if
+    /// the save was removed meanwhile; the error of an upload or a publication that fails for good.
     pub async fn reach(&self, place: Place, level: Level) -> Result<()> {
         self.inner.resumed.wait().await;
         let (url, options) = (checked_url(&place.url)?, Options::from(place.origin));
@@ -44,8 +43,8 @@ impl Checkpoints {
                     return Ok(());
                 }
                 if had_save {
-                    let what = "the save was removed from this node before it was published";
-                    return Err(Error::new(ErrorKind::Closed, what)
+                    let what = "the save was removed from this node";
+                    return Err(Error::new(ErrorKind::NotFound, what)
                         .at("url", url)
                         .advise("ask who removed it, or save again"));
                 }

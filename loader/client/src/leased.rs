@@ -85,7 +85,10 @@ impl Leased {
 
     /// A daemon will not record the acknowledgements up to that number.
     pub(crate) fn refuse(&mut self, number: u64, error: Error) {
-        self.unrecorded = Some((number, error));
+        // The daemon's answers may overtake each other.
+        if self.unrecorded.as_ref().is_none_or(|(upto, _)| *upto <= number) {
+            self.unrecorded = Some((number, error));
+        }
     }
 
     /// Returns the log's position once the acknowledgement with that number is recorded, or the
@@ -95,5 +98,50 @@ impl Leased {
         let refused = self.unrecorded.as_ref().filter(|(upto, _)| *upto >= number);
         let refused = refused.map(|(_, error)| Err(error.clone()));
         recorded.map(|place| Ok(place.clone())).or(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_error::ErrorKind;
+
+    use super::*;
+
+    fn leased() -> Leased {
+        let sharing = Sharing {
+            group: String::new(),
+            rank: 0,
+            world_size: 1,
+            is_spread: false,
+            epoch: 0,
+            take: 0,
+            member: 0,
+            batch: 0,
+            done: 0,
+            from: None,
+            log: None,
+            acknowledged: Vec::new(),
+            received: Vec::new(),
+            number: 0,
+            keeper: None,
+        };
+        Leased::new(sharing, None)
+    }
+
+    #[test]
+    fn answers_that_overtake_each_other_count_all() {
+        let mut leased = leased();
+        let numbers: Vec<_> = (0..3).map(|before| leased.acknowledge(before).0).collect();
+        let place = LogPosition { log: "log".to_owned(), position: 7, next: 0, open: Vec::new() };
+        leased.note(numbers[0], place.clone());
+        for number in [numbers[2], numbers[1]] {
+            leased.refuse(number, Error::new(ErrorKind::Closed, "the run is over"));
+        }
+        assert_eq!(leased.place(numbers[0]).unwrap().unwrap(), place);
+        for number in &numbers[1..] {
+            assert_eq!(leased.place(*number).unwrap().unwrap_err().kind(), ErrorKind::Closed);
+        }
+        let (later, _) = leased.acknowledge(3);
+        assert!(leased.place(later).is_none(), "not answered yet");
     }
 }

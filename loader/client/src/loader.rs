@@ -598,6 +598,15 @@ struct Work {
     order: InOrder<RawBatch, Ready>,
 }
 
+impl Drop for Work {
+    fn drop(&mut self) {
+        // The device may serve the job's next session; the slab is this one's.
+        if let Some((device, _)) = &self.device {
+            device.copy_from_none();
+        }
+    }
+}
+
 impl Work {
     /// Decodes batches until there are no more, or nobody takes them.
     fn run(&self) {

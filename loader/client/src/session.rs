@@ -80,6 +80,8 @@ struct Wanted {
     question: Question,
     /// Skipped samples so far.
     bad: Bad,
+    /// True if the daemon was not told of the last ones, for lack of room.
+    owes_bad: bool,
     /// Progress of its consumer.
     progress: Progress,
 }
@@ -188,7 +190,8 @@ impl Session {
         }
         let (connection, opened) = registered?;
         // The daemon's answers come behind batches, and must not wait for whoever waits for them.
-        // Slots bound the batches, and each run has one end.
+        // A daemon's slots bound its batches, each run has one end, and [`receive`] looks for
+        // another daemon only while few batches wait here.
         let (batches, queue) = unbounded();
         let borrows = AtomicBool::new(config.borrows);
         let wanted = Wanted { connection: Some(connection.clone()), ..Wanted::default() };
@@ -286,9 +289,10 @@ impl Session {
     pub(crate) fn tell(&self, bad: Bad) {
         let mut wanted = self.shared.wanted();
         wanted.bad = bad;
-        if let Some(connection) = wanted.connection.as_ref().filter(|one| one.has_room()) {
+        match wanted.connection.as_ref().filter(|one| one.has_room()) {
             // As for how far its consumer came.
-            let _ = connection.tell(&wanted.bad);
+            Some(connection) => drop(connection.tell(&wanted.bad)),
+            None => wanted.owes_bad = true,
         }
     }
 

@@ -120,18 +120,6 @@ impl Decoder {
         Ok(Self { fields, threads, buffers: buffers.clone(), device })
     }
 
-    /// Returns true if the device copies members of records from their memory: arrays, and images
-    /// that it does not decode from there.
-    #[must_use]
-    pub fn copies_members(&self) -> bool {
-        let copied = |device: &Device, field: &Field| match field.plan() {
-            Some(_) => !device.decodes_from_host(),
-            None => field.has_arrays(),
-        };
-        let device = self.device.as_deref();
-        device.is_some_and(|device| self.fields.iter().any(|field| copied(device, field)))
-    }
-
     /// Decodes `records` with the augmentation of (`seed`, `epoch`). A sample that cannot be
     /// decoded has no row and is listed as bad, with its first failed field. Without memory for the
     /// batch no record has a row, and each good one is listed with that error.

@@ -518,21 +518,6 @@ fn replaced_slab_is_unregistered_after_its_copies() {
 }
 
 #[test]
-fn members_are_copied_for_arrays_and_by_some_backends() {
-    if !is_emulated("members_are_copied_for_arrays_and_by_some_backends", &[]) {
-        return;
-    }
-    let images = || vec![image(crops()), label()];
-    let arrays = || vec![label(), array("wide", "npy", Ragged::List, None)];
-    let copies = |fields, device| decoder(fields, device).copies_members();
-    let (from_host, copied) = (open(), open_with_copies());
-    assert!(!copies(images(), Some(&from_host)));
-    assert!(copies(images(), Some(&copied)));
-    assert!(copies(arrays(), Some(&from_host)));
-    assert!(!copies(vec![label()], Some(&copied)) && !copies(arrays(), None));
-}
-
-#[test]
 fn cpu_decodes_images_the_gpu_rejects_or_fails() {
     if !is_emulated("cpu_decodes_images_the_gpu_rejects_or_fails", &[]) {
         return;

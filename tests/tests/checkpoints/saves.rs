@@ -403,7 +403,7 @@ fn wait_for_a_removed_save_ends() {
         assert_eq!(bench.place("").remove(false).unwrap().local_files, 1);
         waiting.join().unwrap()
     });
-    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::thread;
 
+use crate::trainer::returned;
 use forebay_client::{Address, Loader, LoaderConfig, Next};
 use forebay_error::{Error, ErrorKind};
 use forebay_tests::{
@@ -114,22 +115,24 @@ fn epoch_is_asked_for_once_before_its_consumer_comes() {
 /// All batches of an epoch and its end lie in front of the daemon's word that the epoch stands.
 #[test]
 fn epoch_ahead_of_any_length_is_confirmed() {
-    let daemon = ScriptedDaemon::new();
-    let (loader, mut peer, ahead) = ahead_of_two(&daemon);
-    // Twice what is kept ready, and the one in hand.
-    let batches = 2 * u64::from(Open::new("", Vec::new(), Order::of_list(1)).prefetch) + 1;
-    peer.slab(2, 1 << 16, 16);
-    for index in 0..batches {
-        peer.batch(ahead, index, 2);
-    }
-    let (samples, errors) = (batches, Vec::new());
-    peer.say(&Reply::End(RunEnd { run: ahead, batches, samples, errors }));
-    come(&loader, &mut peer, (ahead, 2), true);
-    for index in 0..batches {
-        let Next::Batch(batch) = next(&loader).unwrap() else { panic!("the epoch is over") };
-        assert_eq!(batch.keys, [format!("{ahead}/{index}")], "begun again");
-    }
-    assert!(matches!(next(&loader).unwrap(), Next::End(_)));
+    returned("an epoch ahead is taken", || {
+        let daemon = ScriptedDaemon::new();
+        let (loader, mut peer, ahead) = ahead_of_two(&daemon);
+        // Twice what is kept ready, and the one in hand.
+        let batches = 2 * u64::from(Open::new("", Vec::new(), Order::of_list(1)).prefetch) + 1;
+        peer.slab(2, 1 << 16, 16);
+        for index in 0..batches {
+            peer.batch(ahead, index, 2);
+        }
+        let (samples, errors) = (batches, Vec::new());
+        peer.say(&Reply::End(RunEnd { run: ahead, batches, samples, errors }));
+        come(&loader, &mut peer, (ahead, 2), true);
+        for index in 0..batches {
+            let Next::Batch(batch) = next(&loader).unwrap() else { panic!("the epoch is over") };
+            assert_eq!(batch.keys, [format!("{ahead}/{index}")], "begun again");
+        }
+        assert!(matches!(next(&loader).unwrap(), Next::End(_)));
+    });
 }
 
 #[test]

@@ -178,13 +178,14 @@ fn run_that_the_next_daemon_does_not_know_ends() {
     loader.start(Begin { base: 5, ..Begin::at(0, 0) }).unwrap();
     peer.started();
     drop(peer);
-    let error = std::thread::scope(|scope| {
-        let taking = scope.spawn(|| next(&loader).unwrap_err());
+    let serving = std::thread::spawn(move || {
         let mut peer = daemon.accept();
         peer.greet_in(PROTOCOL_POSITIONS - 1);
         peer.open();
-        taking.join().unwrap()
+        (daemon, peer)
     });
+    let error = returned("a run of a newer release", move || next(&loader).unwrap_err());
+    serving.join().unwrap();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.place("last").is_some_and(|last| last.contains("older")), "{error}");
 }
@@ -355,7 +356,10 @@ fn late_end_of_an_abandoned_epoch_is_ignored() {
 }
 
 /// Returns the result of `call`; a call that does not return fails its test rather than hanging it.
-fn returned<T: Send + 'static>(what: &str, call: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) fn returned<T: Send + 'static>(
+    what: &str,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> T {
     let (sender, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(call()));
     done.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("this never ends: {what}"))

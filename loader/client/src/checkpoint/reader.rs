@@ -12,6 +12,9 @@ use super::{CheckpointPlace, Line, unexpected};
 /// (256 KiB of L2 at least, in servers of the last ten years).
 const AT_ONCE: usize = 64 << 10;
 
+/// Reason in the error of a disk that did not answer in time, as daemons give it.
+const NO_ANSWER: &str = "no-answer";
+
 /// Slots that stay for blocks out of order: torch's archives are described at their end, that of
 /// the tensor that is read and that of the next.
 const OUT_OF_ORDER: usize = 2;
@@ -28,6 +31,8 @@ pub struct CheckpointReader {
     here: HashMap<u64, Here>,
     /// Blocks that could not be read, each until it is wanted; no more than slots.
     failed: HashMap<u64, Error>,
+    /// Reason that nothing can be read any more.
+    ended: Option<Error>,
     /// Counts uses.
     uses: u64,
     /// Block that was read last, apart from those that came out of order.
@@ -59,7 +64,8 @@ impl CheckpointReader {
         }
         let url = format!("{}/{}", place.url, place.name);
         let (reading, here, failed) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Ok(Self { line, url, len, blocks, reading, here, failed, uses: 0, last: None })
+        let (uses, last, ended) = (0, None, None);
+        Ok(Self { line, url, len, blocks, reading, here, failed, ended, uses, last })
     }
 
     /// Length of the file.
@@ -233,9 +239,17 @@ impl CheckpointReader {
     /// Waits for a block that comes or fails, and returns its number; none if there is more memory
     /// instead.
     fn hear(&mut self) -> Result<Option<u64>> {
+        if let Some(error) = &self.ended {
+            return Err(error.clone());
+        }
         let (number, error) = match self.line.hear()? {
             None => return Ok(None),
             Some(Reply::Done { number }) => (number, None),
+            Some(Reply::Unread { error, .. }) if error.place("reason") == Some(NO_ANSWER) => {
+                // The disk may still write to the slot: no other block may have it.
+                self.ended = Some(error.clone());
+                return Err(error);
+            }
             Some(Reply::Unread { number, error }) => (number, Some(error)),
             Some(_) => return Err(unexpected()),
         };

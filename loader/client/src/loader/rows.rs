@@ -311,9 +311,7 @@ impl Work {
         lease: &Arc<Lease>,
     ) -> Result<Made> {
         let mut brought = Vec::new();
-        if let Some((device, _)) = &self.device
-            && decoder.copies_members()
-        {
+        if let Some((device, _)) = &self.device {
             let start_ns = now_ns();
             device.copy_from(lease.slab());
             brought.push(start_ns..now_ns());

@@ -13,8 +13,12 @@ use forebay_wire::message::{self, Progress, Reply};
 use super::maps::Maps;
 use super::{Question, RawBatch, Rest, Shared, Wanted, register};
 use crate::connection::Connection;
-use crate::deadline::Deadline;
+use crate::deadline::{Deadline, TIMEOUT_MAX};
 use crate::outage::Outage;
+
+/// Daemons whose batches may wait in the queue: that of the present, and those lost while the
+/// consumer paused.
+const QUEUED_DAEMONS: usize = 4;
 
 /// The receiving thread: daemon after daemon until the session closes or none is to be had.
 pub(super) fn receive(shared: &Shared, first: Arc<Connection>, batches: &Sender<RawBatch>) {
@@ -38,6 +42,13 @@ pub(super) fn receive(shared: &Shared, first: Arc<Connection>, batches: &Sender<
         shared.noted.notify_all();
         tracing::warn!(error = %lost, "lost the daemon; looking for another");
         let (closing, timeout) = (&shared.closing, shared.config.timeout);
+        // A consumer that takes nothing needs no other daemon, and its batches keep slabs mapped.
+        let most = QUEUED_DAEMONS * shared.config.open.prefetch as usize;
+        let has_place = || Ok((batches.len() <= most).then_some(()));
+        if closing.or_after(TIMEOUT_MAX).retry(has_place).is_err() {
+            // The loader closes.
+            return;
+        }
         let limit = outage.begin(connected, has_delivered, closing, timeout);
         let next = match limit {
             // The loader closes.

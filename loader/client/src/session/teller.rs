@@ -20,9 +20,13 @@ impl Teller {
         let mut wanted = self.0.wanted();
         // Counted behind the lock: what was counted later is not told earlier.
         wanted.progress = progress();
-        if let Some(connection) = wanted.connection.as_ref().filter(|one| one.has_room()) {
-            // If it is gone, the next one is told when it is found.
-            let _ = connection.tell_progress(&wanted.progress);
+        let Some(connection) = wanted.connection.clone().filter(|one| one.has_room()) else {
+            return;
+        };
+        // If it is gone, the next one is told when it is found.
+        let _ = connection.tell_progress(&wanted.progress);
+        if std::mem::take(&mut wanted.owes_bad) {
+            let _ = connection.tell(&wanted.bad);
         }
     }
 
@@ -30,10 +34,10 @@ impl Teller {
     pub(crate) fn ask_awaited(&self) {
         let mut wanted = self.0.wanted();
         let run = wanted.run;
-        let connection = wanted.connection.as_ref().filter(|one| one.has_room());
-        let Some(connection) = connection else { return };
-        // If it is gone, that is the reason of the wait.
-        if connection.explains() && connection.explain(run).is_ok() {
+        let Some(connection) = &wanted.connection else { return };
+        // If it is gone, that is the reason of the wait. One that reads nothing is asked in vain.
+        let is_asked = || !connection.has_room() || connection.explain(run).is_ok();
+        if connection.explains() && is_asked() {
             // An earlier answer is good until the next.
             if matches!(wanted.question, Question::None) {
                 wanted.question = Question::Asked;

@@ -98,22 +98,41 @@ impl Device {
     }
 
     /// Registers `slab` for direct copies, in place of the slab before. If the device cannot, bytes
-    /// go through pinned memory, with a warning.
+    /// go through pinned memory, with a warning. Images that are decoded from host memory take the
+    /// same way: the engines were only measured with files in memory that is registered.
     pub fn copy_from(&self, slab: &Arc<Slab>) {
         let mut registered = self.registered();
         if registered.as_ref().is_some_and(|now| now.is_of(slab)) {
             return;
+        }
+        if self.unregister(&mut registered) {
+            *registered = Some(Registered::new(&self.driver, slab));
+        }
+    }
+
+    /// Gives back the slab that it copies from, once nothing is copied from it. A forked child has
+    /// none.
+    pub fn copy_from_none(&self) {
+        if self.driver.is_ours() {
+            self.unregister(&mut self.registered());
+        }
+    }
+
+    /// Drops the registered slab, if there is one; false if copies may still be under way.
+    fn unregister(&self, registered: &mut Option<Registered>) -> bool {
+        if registered.is_none() {
+            return true;
         }
         // Another thread's call may read files of the old slab now, and copies from it be queued.
         let _pause = self.decoder.as_ref().map(Decoder::pause);
         if self.copies.done().and_then(|copied| copied.wait()).is_err() {
             // The error reaches the batches that wait for the copies. It does not tell that they
             // are over, so the old slab stays.
-            return;
+            return false;
         }
-        // The old slab first: there may be room for only one.
+        // Before the next is registered: there may be room for only one.
         *registered = None;
-        *registered = Some(Registered::new(&self.driver, slab));
+        true
     }
 
     /// True if it was opened for images.

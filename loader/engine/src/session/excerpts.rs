@@ -120,14 +120,11 @@ impl Excerpts {
     /// Places of a shard; none if the whole shard is read.
     async fn of(&self, shard: u32) -> Result<Option<Arc<ExcerptPlaces>>> {
         loop {
-            // Room first: a run that ends while it waits for room must leave no question unasked.
-            let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
-            let room = self.events.reserve().await.map_err(gone)?;
-            let (mut answer, is_new) = self.question(shard);
-            match is_new {
-                true => room.send(Event::Locate { shard }),
-                false => drop(room),
-            }
+            let known = self.asked().shards.get(&shard).map(|known| known.answer.subscribe());
+            let mut answer = match known {
+                Some(answer) => answer,
+                None => self.ask(shard).await?,
+            };
             // Ends without an answer if other shards took its place meanwhile.
             if let Ok(found) = answer.wait_for(Option::is_some).await {
                 return found
@@ -145,15 +142,19 @@ impl Excerpts {
         answer.as_ref()?.as_ref().ok()?.estimate
     }
 
-    /// The answer to come about a shard, and true if the trainer was not asked yet.
-    fn question(&self, shard: u32) -> (watch::Receiver<Answer>, bool) {
+    /// Asks the trainer about a shard, unless that was done meanwhile; returns the answer to come.
+    async fn ask(&self, shard: u32) -> Result<watch::Receiver<Answer>> {
+        // Room first: a run that ends while it waits for room must leave no question unasked.
+        let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
+        let room = self.events.reserve().await.map_err(gone)?;
         let mut asked = self.asked();
         if let Some(known) = asked.shards.get(&shard) {
-            return (known.answer.subscribe(), false);
+            return Ok(known.answer.subscribe());
         }
         let (sender, answer) = watch::channel(None);
         asked.shards.put(shard, Question { answer: sender, bytes: 0 });
-        (answer, true)
+        room.send(Event::Locate { shard });
+        Ok(answer)
     }
 }
 
