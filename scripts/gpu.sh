@@ -12,7 +12,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Seconds of the steps: nine minutes with the grace of all, since a command on a lent machine has ten. The tenth
-# is for wheels and the first import.
+# is for wheels and the first import. In a visit a step also has what those before it left of theirs.
+readonly COMMAND=595
 readonly FACTS=30 MEASURE=185 TESTS=120 MEMCHECK=60 PROBE=105
 # Seconds of the probe's questions; the rest is for its daemon's end.
 readonly PROBE_ASKS=100
@@ -26,8 +27,10 @@ readonly GRACE=8
 readonly INSTALL=30 INSTALL_ONE=15 IMPORT=30
 # Lines of a step that are shown at its end; its file has all of them.
 readonly SHOWN=60
-# One test of the GPU, which takes seconds; one under compute-sanitizer.
-readonly ONE_TEST=60 ONE_CHECKED=45
+# One test of the GPU, which takes seconds. One under compute-sanitizer may take all but this of its step.
+readonly ONE_TEST=60 CHECKED_REST=10
+# Seconds that compute-sanitizer waits for the first use of a GPU: Python imports torch before.
+readonly LAUNCH=120
 # A test that resets a context.
 readonly RESETS=destroyed_cuda_context
 # Requirements that a lent GPU may lack; `gpu` itself is none of them.
@@ -45,13 +48,25 @@ usage() {
 step() {
     local name=$1 limit=$2 code=0 begin=$SECONDS
     shift 2
-    timeout -k "$GRACE" "$limit" "$@" >"$results/$name.txt" 2>&1 </dev/null || code=$?
+    if [ "$what" = visit ]; then limit=$(limit_of "$limit"); fi
+    timeout -k "$GRACE" -s "$ends_by" "$limit" "$@" >"$results/$name.txt" 2>&1 </dev/null || code=$?
+    if [ "$what" = visit ]; then spare=$((limit - SECONDS + begin)); fi
+    if [ "$spare" -lt 0 ]; then spare=0; fi
     # The second is that of a step that did not end in its grace, and was killed.
     case "$code" in 124 | 137) printf 'ended at its limit of %s s\n' "$limit" >>"$results/$name.txt" ;; esac
     printf '\n==> %s: code %s after %s s; the end of %s:\n' "$name" "$code" $((SECONDS - begin)) "$results/$name.txt"
     tail -n "$SHOWN" "$results/$name.txt" | cut -c 1-240
     steps+=("$name: code $code, $((SECONDS - begin)) s")
     [ "$code" = 0 ] || failed=1
+}
+
+# Prints the limit of a step in a visit: its own and what is spare, as far as the command lasts.
+limit_of() { # seconds of its own
+    local limit=$(($1 + spare)) left=$((COMMAND - SECONDS - GRACE))
+    if [ "$limit" -gt "$left" ]; then limit=$left; fi
+    # `timeout` takes zero for no limit.
+    if [ "$limit" -lt 1 ]; then limit=1; fi
+    printf '%s' "$limit"
 }
 
 # Notes a step that failed whatever its code.
@@ -67,11 +82,13 @@ fail() { # name, why
 pytest_with() { # seconds of one test, arguments …
     local one=$1
     shift
-    pytest=("$python" -m pytest -rs "$@")
+    pytest=("$python" -m pytest -v --tb=short -rs "$@")
     if "$python" -c 'import pytest_timeout' 2>/dev/null; then pytest+=(--timeout "$one"); fi
 }
 
 run_tests() {
+    # Tests that are ended by Ctrl-C print what they know.
+    local ends_by=INT
     if [ "$what" = visit ]; then
         # A visit wants answers: what a library of the machine warns of fails no test, and no test resets a
         # context that others of the machine might share.
@@ -89,7 +106,7 @@ run_tests() {
 # the driver for what it may lack; such an answer is no fault. Torch's own cache of memory would hide accesses
 # past a tensor's end.
 run_memcheck() {
-    local sanitizer found said
+    local sanitizer found said limit ends_by=INT
     sanitizer=$(command -v compute-sanitizer || true)
     for found in /usr/local/cuda*/bin/compute-sanitizer; do
         if [ -z "$sanitizer" ] && [ -x "$found" ]; then sanitizer=$found; fi
@@ -98,9 +115,10 @@ run_memcheck() {
         fail memcheck 'compute-sanitizer is not installed: accesses of the kernels were not checked'
         return
     fi
-    pytest_with "$ONE_CHECKED" -q -W default
+    limit=$(limit_of "$MEMCHECK")
+    pytest_with $((limit > CHECKED_REST ? limit - CHECKED_REST : limit)) -W default
     step memcheck "$MEMCHECK" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$sanitizer" --tool memcheck \
-        --report-api-errors no --error-exitcode 9 "${pytest[@]}" bindings/python/tests/test_gpu.py \
+        --launch-timeout "$LAUNCH" --report-api-errors no --error-exitcode 9 "${pytest[@]}" bindings/python/tests/test_gpu.py \
         -k 'reason or bad_image'
     said=$(<"$results/memcheck.txt")
     case "$said" in
@@ -118,7 +136,7 @@ run_step() {
     tests) run_tests ;;
     measure)
         local limit=$ALONE rounds=5
-        if [ "$what" = visit ]; then limit=$MEASURE rounds=2; fi
+        if [ "$what" = visit ]; then limit=$MEASURE rounds=3; fi
         step measure "$limit" "$python" benches/gpu/measure.py --rounds "${ROUNDS:-$rounds}" \
             --json "$results/gpu.json"
         ;;
@@ -130,7 +148,7 @@ run_step() {
 # Installs the wheels beside each other; where pip refuses them together, each in a folder of its own, so that one
 # that does not fit costs no other.
 install() {
-    local wheels wheel number=0 folders=$site
+    local wheels wheel number=0 folders=$site libraries=
     # Blanks and patterns are the user's.
     # shellcheck disable=SC2206
     wheels=($FOREBAY_WHEEL)
@@ -142,12 +160,17 @@ install() {
             number=$((number + 1))
             if timeout "$INSTALL_ONE" "${pip[@]}" "$site/$number" "$wheel"; then
                 folders+=${folders:+:}$site/$number
+                # Wheels look for NVIDIA's libraries beside themselves.
+                libraries+=:$site/$number/nvidia/cu13/lib
             else
                 printf 'gpu: not installed: %s\n' "$wheel"
             fi
         done
     fi
     folders=${folders:-$site}
+    if [ -n "$libraries" ]; then
+        export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}${libraries#:}"
+    fi
     export PYTHONPATH="$folders${PYTHONPATH:+:$PYTHONPATH}"
     export PATH="${folders//://bin:}/bin:$PATH"
 }
@@ -190,6 +213,9 @@ if [ -n "${OUT:-}" ] && [ -d "${OUT:-}" ]; then results=$OUT; fi
 results=${FOREBAY_GPU_RESULTS:-$results}
 mkdir -p "$results"
 failed=0
+# Seconds that steps before left of theirs, and the signal that ends a step.
+spare=0
+ends_by=TERM
 steps=()
 for name in "${chosen[@]}"; do run_step "$name"; done
 printf '\n==> results in %s\n' "$results"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import mmap
 import os
@@ -22,7 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,9 @@ DELIVERY = "delivery: forebay, files as they are"
 # Threads below so many cores are not named.
 NAMED_CORES = 0.02
 # Decoders of others, as they are installed.
-RIVALS = ("torchvision", "TorchCodec", "nvImageCodec")
+# Decoders of others in this package's environment, and those in wheels of their own. The second
+# come in a part of their own behind what is wanted most: their libraries share the process.
+HERE_ANYWAY, APART = ("torchvision",), ("TorchCodec", "nvImageCodec")
 ONE_THREAD = "one Python thread calls the rival"
 # Figures of a loader that grow: percentiles have no difference.
 GROWING = ("count", "total_seconds", "by_cause")
@@ -72,7 +75,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     parser.add_argument("--json", type=Path, help="file for the figures")
-    names = ("decode", "pixels", "training", "starvation", "copies")
+    names = ("decode", "pixels", "training", "rivals", "starvation", "copies", "kernels")
     parser.add_argument("parts", nargs="*", help=", ".join(names))
     arguments = parser.parse_args()
     import own_daemon
@@ -83,9 +86,11 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("gpu-bench: torch sees no GPU here; nothing was measured")
         return 0
+    # A library that crashes says where.
+    faulthandler.enable()
     # A limit ends the daemon, and removes what lies in memory, as an error does.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    gpu = {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
+    gpu = {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)} | releases()
     with (
         own_daemon.storage() as place,
         tempfile.TemporaryDirectory(prefix="forebay-gpu-", dir=place.folder) as name,
@@ -96,6 +101,20 @@ def main() -> int:
         report = Report(arguments.rounds, arguments.json, gpu, place)
         measure(report, Path(name), arguments.parts or names)
     return report.code()
+
+
+def releases() -> dict[str, str]:
+    """Return the releases that rates depend on, as far as they can be asked for."""
+    import cuda_driver
+    import nvjpeg
+
+    found: dict[str, str] = {}
+    with contextlib.suppress(Exception):
+        found["driver_cuda"] = str(cuda_driver.Device().version())
+    with contextlib.suppress(Exception):
+        library = nvjpeg.Library()
+        found |= {"nvjpeg": library.version(), "nvjpeg_path": str(library.path)}
+    return found
 
 
 def measure(report: Report, folder: Path, chosen: Sequence[str]) -> None:
@@ -120,8 +139,10 @@ def measure(report: Report, folder: Path, chosen: Sequence[str]) -> None:
         "decode": lambda: decoding(report, urls, files),
         "pixels": lambda: pixel_steps.pixels(report, folder, files),
         "training": training,
+        "rivals": lambda: rivals(report, files),
         "starvation": lambda: starvation(report, urls),
         "copies": lambda: copies(report),
+        "kernels": lambda: kernels(report, urls),
     }
     for part, work in parts.items():
         if part in chosen:
@@ -235,7 +256,7 @@ def files_loader(urls: list[str]) -> Any:
 
 
 def decoding(report: Report, urls: list[str], files: list[bytes]) -> None:
-    """Images per second, delivered; and their ratios to bare loops and to other decoders."""
+    """Images per second, delivered; and their ratios to bare loops and to torchvision."""
     loaders: dict[str, Any] = {}
     for name, maker in ((FOREBAY, forebay_loader), (DELIVERY, files_loader)):
         try:
@@ -246,26 +267,44 @@ def decoding(report: Report, urls: list[str], files: list[bytes]) -> None:
         try:
             _take_turns(report, loaders, _contenders(report, loaders, files))
         finally:
-            _compare(report)
+            _compare(report, HERE_ANYWAY)
             report.write()
-        if FOREBAY in loaders and FOREBAY in report.figures:
-            report.part("kernels", lambda: kernels(report, loaders[FOREBAY]))
     finally:
         for one in loaders.values():
             one.close()
         gc.collect()
 
 
+def rivals(report: Report, files: list[bytes]) -> None:
+    """Images per second of decoders in wheels of their own, and the ratios to them."""
+    import decoders
+
+    found = _started(report, lambda out: decoders.rivals(files, BATCH, APART, out))
+    try:
+        _take_turns(report, {}, found)
+    finally:
+        _compare_rivals(report, APART)
+
+
 def _contenders(
     report: Report, loaders: dict[str, Any], files: list[bytes]
 ) -> dict[str, Callable[[float], int]]:
-    """Return the loaders and every decoder that starts; others are failed lines."""
+    """Return the loaders, the bare loops and torchvision, as far as they start."""
     import decoders
 
     found = {name: _epochs(loader) for name, loader in loaders.items()}
+    found |= _started(report, lambda out: decoders.bare(files, out))
+    return found | _started(report, lambda out: decoders.rivals(files, BATCH, HERE_ANYWAY, out))
+
+
+def _started(
+    report: Report, makers: Callable[[Any], Iterable[tuple[str, Callable[[float], int]]]]
+) -> dict[str, Callable[[float], int]]:
+    """Return the decoders that start, by their rows' names; others are failed lines."""
+    found: dict[str, Callable[[float], int]] = {}
     try:
-        for name, contender in decoders.contenders(
-            files, BATCH, lambda name, error: report.leave_out(f"decode: {name}", error)
+        for name, contender in makers(
+            lambda name, error: report.leave_out(f"decode: {name}", error)
         ):
             found[f"decode: {name}"] = contender
     except Exception as error:
@@ -282,6 +321,8 @@ def _take_turns(
         for name, contender in list(contenders.items()):
             loader = loaders.get(name)
             try:
+                # A library that hangs is known by the last name.
+                print(f"turn {turn}: {name}", flush=True)
                 daemon = None if loader is None else loader.stats()["daemon_pid"]
                 _round(report, name, contender, is_counted=turn > 0, daemon=daemon)
                 if loader is not None and not turn:
@@ -386,33 +427,44 @@ def _round(
     figure.more["cores"] = statistics.median(figure.more["rounds_cores"])
 
 
-def _compare(report: Report) -> None:
+def _rates(report: Report) -> dict[str, float]:
+    return {name: one.median() for name, one in report.figures.items() if one.rounds}
+
+
+def _compare(report: Report, names: Sequence[str]) -> None:
     """Add the share of the best bare loop's rate that Forebay reaches, and ratios to rivals."""
-    if FOREBAY not in report.figures:
-        return
-    ours = report.figures[FOREBAY].median()
-    rates = {name: one.median() for name, one in report.figures.items() if one.rounds}
+    rates = _rates(report)
     bare = {name: rate for name, rate in rates.items() if name.startswith(BARE)}
-    if bare:
+    ours = rates.get(FOREBAY)
+    if bare and ours:
         best = max(bare, key=lambda name: bare[name])
         share = report.add("decode: forebay by the best bare loop", "%", 100 * ours / bare[best])
         share.more["best"] = best
         print(f"best bare loop: {best}", flush=True)
-    for rival in RIVALS:
+    _compare_rivals(report, names)
+
+
+def _compare_rivals(report: Report, names: Sequence[str]) -> None:
+    """Add how many times a rival's rate Forebay reaches, in rounds of one run."""
+    rates = _rates(report)
+    ours = rates.get(FOREBAY)
+    for rival in names:
         for way in ("alone", "with transforms"):
-            if rate := rates.get(f"decode: {rival} {way}"):
+            if (rate := rates.get(f"decode: {rival} {way}")) and ours:
                 ratio = report.add(f"decode: forebay by {rival} {way}", "x", ours / rate)
                 ratio.more["note"] = ONE_THREAD
                 print(f"{rival} {way}: {ONE_THREAD}", flush=True)
 
 
-def kernels(report: Report, loader: Any) -> None:
-    """Milliseconds that the pixel kernel and torch's copy take the device per batch."""
+def kernels(report: Report, urls: list[str]) -> None:
+    """Milliseconds that the pixel kernel takes the device per batch."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-        for _ in zip(range(PROFILED), loader, strict=False):
-            pass
+    with contextlib.closing(forebay_loader(urls)) as loader:
+        _renew(loader)
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            for _ in zip(range(PROFILED), loader, strict=False):
+                pass
     events = [one for one in profiled.key_averages() if str(one.device_type).endswith("CUDA")]
     if not events:
         print("kernels: the profiler gave no events of the device: not measured", flush=True)

@@ -18,7 +18,17 @@ from importlib import metadata
 from pathlib import Path
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
-PACKAGES = ("forebay", "webdataset", "torch", "torchvision", "numpy", "pillow")
+PACKAGES = (
+    "forebay",
+    "webdataset",
+    "torch",
+    "torchvision",
+    "numpy",
+    "pillow",
+    "torchcodec",
+    "nvidia-nvimgcodec-cu13",
+    "nvidia-nvjpeg",
+)
 
 
 def cpu() -> str:

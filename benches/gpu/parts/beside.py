@@ -76,6 +76,10 @@ def slower(report: Report, loader: Any, products: Callable[[], None]) -> None:
         report.add("training: photos beside it", "images/s", used / seconds)
         ratios.append(seconds / alone)
         images, spent = images + used, spent + seconds
+        print(
+            f"training: {ratios[-1]:.4f} of its time alone, {used / seconds:,.0f} images/s beside"
+        )
+        report.write()
     figure = report.add("training: slower by", "%", 100 * (statistics.median(ratios) - 1))
     figure.more["ratios"] = ratios
     if images / spent < ENOUGH * DEMAND:

@@ -40,15 +40,14 @@ LeftOut = Callable[[str, Exception], None]
 NVIMAGECODEC = ("HW_GPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU")
 
 
-def contenders(
-    photos: Sequence[bytes], batch: int, left_out: LeftOut
+def rivals(
+    photos: Sequence[bytes], batch: int, names: Sequence[str], left_out: LeftOut
 ) -> Iterator[tuple[str, Contender]]:
-    """Yield every decoder that starts here, with its name."""
-    yield from bare(photos, left_out)
+    """Yield those of the named decoders that start here, with their names."""
     makers = {"torchvision": _torchvision, "TorchCodec": _torchcodec, "nvImageCodec": _nvimagecodec}
-    for name, maker in makers.items():
+    for name in names:
         try:
-            decode = maker(photos)
+            decode = makers[name](photos)
         # A library that misses another of its own raises what it likes.
         except Exception as error:
             left_out(name, error)

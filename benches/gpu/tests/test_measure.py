@@ -113,7 +113,8 @@ def decoded(monkeypatch, tmp_path, files, contenders, rounds=2):
     shrink(monkeypatch)
     target = tmp_path / "gpu.json"
     turns = Turns(monkeypatch, target)
-    monkeypatch.setattr(decoders, "contenders", lambda *of: contenders(turns))
+    monkeypatch.setattr(decoders, "bare", lambda photos, left_out: contenders(turns))
+    monkeypatch.setattr(decoders, "rivals", lambda *of: iter(()))
     urls = photo_shards.write(tmp_path, files, SAMPLES, 2)
     report = gpu_report.Report(rounds, target, {"gpu": "none"})
     measure.decoding(report, urls, files)
@@ -151,7 +152,8 @@ def test_every_decoder_has_its_rounds_and_only_the_bad_one_fails(
     assert cold == {}
     assert first == dict.fromkeys(before, 1)
     assert second == dict.fromkeys(before, 2) | {"decode: torchvision alone": 1}
-    assert "gave no events" in capsys.readouterr().out
+    # A library that hangs is known by its name.
+    assert "turn 0: decode: bare, bad" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("no_device", "daemon")
@@ -197,6 +199,37 @@ def test_end_at_a_limit_leaves_rounds_and_ratios(monkeypatch, tmp_path, files):
     kept = json.loads((tmp_path / "gpu.json").read_text())
     assert len(kept["figures"]["decode: bare, ended"]["rounds"]) == 1
     assert "decode: forebay by the best bare loop" in kept["figures"]
+
+
+@pytest.mark.usefixtures("no_device")
+def test_rivals_in_wheels_of_their_own_have_ratios_to_the_rounds_before(monkeypatch):
+    asked = []
+
+    def started(photos, batch, names, left_out):
+        asked.append(names)
+        left_out("nvImageCodec", ModuleNotFoundError("nvidia.nvimgcodec"))
+        yield "TorchCodec alone", good
+
+    monkeypatch.setattr(decoders, "rivals", started)
+    monkeypatch.setattr(measure, "ROUND_SECONDS", 0.0)
+    report = gpu_report.Report(3, None, {})
+    report.add(measure.FOREBAY, "images/s", 10.0)
+    measure.rivals(report, [])
+    assert asked == [measure.APART]
+    rate = report.figures["decode: TorchCodec alone"]
+    assert len(rate.rounds) == 3
+    ratio = report.figures["decode: forebay by TorchCodec alone"]
+    assert ratio.rounds == [10.0 / rate.median()]
+    assert (list(report.failed), report.code()) == (["decode: nvImageCodec"], 0)
+
+
+@pytest.mark.usefixtures("no_device", "daemon")
+def test_kernels_without_events_are_said(monkeypatch, tmp_path, files, capsys):
+    shrink(monkeypatch)
+    report = gpu_report.Report(1, None, {})
+    measure.kernels(report, photo_shards.write(tmp_path, files, SAMPLES, 2))
+    assert "gave no events" in capsys.readouterr().out
+    assert not report.figures
 
 
 @pytest.mark.usefixtures("no_device")
@@ -297,7 +330,6 @@ def test_torchcodec_decodes_the_named_photos(modules):
 
 
 def test_decoder_that_does_not_start_leaves_the_others(monkeypatch):
-    monkeypatch.setattr(decoders, "bare", lambda photos, left_out: iter(()))
     for name in ("_torchvision", "_nvimagecodec"):
         monkeypatch.setattr(decoders, name, lambda photos: lambda numbers: [])
 
@@ -306,7 +338,8 @@ def test_decoder_that_does_not_start_leaves_the_others(monkeypatch):
 
     monkeypatch.setattr(decoders, "_torchcodec", absent)
     left = {}
-    found = [name for name, _ in decoders.contenders([b"1"], 1, left.__setitem__)]
+    every = measure.HERE_ANYWAY + measure.APART
+    found = [name for name, _ in decoders.rivals([b"1"], 1, every, left.__setitem__)]
     assert set(left) == {"TorchCodec"}
     assert {name.split()[0] for name in found} == {"torchvision", "nvImageCodec"}
 

@@ -327,11 +327,11 @@ def test_forked_child_is_rejected_with_advice_to_spawn(make, photos):
     assert len(next(iter(loader))["image"]) == 64
 
 
-def test_the_slab_is_registered(make, photos, caplog, monkeypatch):
+@pytest.mark.parametrize("backend", ["", CORES])
+def test_the_slab_is_registered(make, photos, caplog, monkeypatch, backend):
     if not _registers():
         pytest.skip("needs gpu-registration: this one registers no memory that is read-only")
-    # Files of the default backend stay in host memory, for which nothing is copied.
-    monkeypatch.setenv("FOREBAY_NVJPEG_BACKEND", CORES)
+    monkeypatch.setenv("FOREBAY_NVJPEG_BACKEND", backend)
     loader = make(photos, fields=fields(), batch_size=64, device="cuda", framework="torch")
     list(loader)
     loader.close()
