@@ -202,7 +202,7 @@ def test_end_at_a_limit_leaves_rounds_and_ratios(monkeypatch, tmp_path, files):
 
 
 @pytest.mark.usefixtures("no_device")
-def test_rivals_in_wheels_of_their_own_have_ratios_to_the_rounds_before(monkeypatch):
+def test_rivals_of_other_wheels_have_ratios_to_earlier_rounds(monkeypatch):
     asked = []
 
     def started(photos, batch, names, left_out):
