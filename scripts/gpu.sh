@@ -118,8 +118,8 @@ run_memcheck() {
     limit=$(limit_of "$MEMCHECK")
     pytest_with $((limit > CHECKED_REST ? limit - CHECKED_REST : limit)) -W default
     step memcheck "$MEMCHECK" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$sanitizer" --tool memcheck \
-        --launch-timeout "$LAUNCH" --report-api-errors no --error-exitcode 9 "${pytest[@]}" bindings/python/tests/test_gpu.py \
-        -k 'reason or bad_image'
+        --launch-timeout "$LAUNCH" --report-api-errors no --error-exitcode 9 \
+        "${pytest[@]}" bindings/python/tests/test_gpu.py -k 'reason or bad_image'
     said=$(<"$results/memcheck.txt")
     case "$said" in
     *' passed'*'ERROR SUMMARY: 0 errors'*) ;;

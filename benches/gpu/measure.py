@@ -61,7 +61,6 @@ FOREBAY, BARE = "decode: forebay", "decode: bare"
 DELIVERY = "delivery: forebay, files as they are"
 # Threads below so many cores are not named.
 NAMED_CORES = 0.02
-# Decoders of others, as they are installed.
 # Decoders of others in this package's environment, and those in wheels of their own. The second
 # come in a part of their own behind what is wanted most: their libraries share the process.
 HERE_ANYWAY, APART = ("torchvision",), ("TorchCodec", "nvImageCodec")
