@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use forebay_client::{Address, Next};
 use forebay_error::{Doing, Result};
+use forebay_testkit::pause;
 use forebay_wire::message::{Begin, Open};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
@@ -164,8 +165,11 @@ impl Reader {
     }
 
     /// Stops it by SIGSTOP: it keeps everything it holds.
+    ///
+    /// # Panics
+    /// If it ended.
     pub fn pause(&self) {
-        self.0.signal(Signal::STOP);
+        pause(self.0.child.id()).expect("it runs until now");
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod in_memory;
 mod origin;
+mod pause;
 mod power;
 mod proxy;
 mod random;
@@ -21,6 +22,7 @@ pub use forebay_skip::{Requirement, is_root, skip};
 
 pub use in_memory::InMemory;
 pub use origin::{ACCESS_KEY, Counts, S3Server, SECRET_KEY};
+pub use pause::pause;
 pub use power::Power;
 pub use proxy::{Fault, FaultProxy, RetryAfter, Traffic, When};
 pub use random::{Random, for_seeds, say};

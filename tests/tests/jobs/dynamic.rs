@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_client::{Address, Batch, Loader, Next};
 use forebay_error::{Error, ErrorKind};
-use forebay_testkit::Redis;
+use forebay_testkit::{Redis, pause};
 use forebay_tests::{Daemon, Origin, UserHome, eventually, job, kill, loader, next};
 use forebay_wire::leases::{LogPosition, Sharing};
 use forebay_wire::message::{Open, Shuffle};
@@ -345,8 +345,7 @@ fn ended_run_has_no_state_once_its_daemon_is_lost() {
                 kill(pid);
                 return rank.no_place();
             }
-            let process = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-            rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
+            pause(pid).unwrap();
             let asked = scope.spawn(|| rank.no_place());
             // Asked, most likely, and never answered.
             std::thread::yield_now();
@@ -385,11 +384,7 @@ fn assignments_of_a_dead_node_move_to_another() {
     assert!(here.step());
     // Its trainer never comes back, and its daemon cannot say so.
     let pid = there.stats().daemon_pid.unwrap();
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(),
-        rustix::process::Signal::STOP,
-    )
-    .unwrap();
+    pause(pid).unwrap();
     while here.step() {}
     assert_once(&here.done);
     kill(pid);

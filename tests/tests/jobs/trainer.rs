@@ -11,6 +11,7 @@ use forebay_client::{
 };
 use forebay_decode::{DType, FieldKind, FieldSpec, Ragged, RawSpec};
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_testkit::pause;
 use forebay_tests::{
     Origin, PATIENCE, ScriptedDaemon, TrainerConnection, UserHome, config, eventually, job, next,
 };
@@ -463,7 +464,7 @@ fn stopped_daemon_is_an_error_in_time() {
     let loader = open(home.address(), PATIENCE).unwrap();
     let pid = loader.stats().daemon_pid.unwrap();
     let process = Pid::from_raw(pid.try_into().unwrap()).unwrap();
-    kill_process(process, Signal::STOP).unwrap();
+    pause(pid).unwrap();
     assert_silent("it was stopped", home.address());
     kill_process(process, Signal::CONT).unwrap();
     drop(open(home.address(), PATIENCE).unwrap());

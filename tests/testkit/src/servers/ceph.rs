@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::service::{Service, free_port, missing};
-use crate::Requirement;
+use crate::{Requirement, pause};
 
 /// Script that starts everything, prints `ready`, and waits for the end.
 const SCRIPT: &str = include_str!("ceph.sh");
@@ -83,15 +84,15 @@ impl Ceph {
     /// # Errors
     /// If a daemon cannot be signalled.
     pub fn freeze(&self, frozen: bool) -> Result<()> {
+        let none = || Error::new(ErrorKind::Invalid, "there is no process id");
         let pid = std::fs::read_to_string(self.folder.path().join("osd.pid"))
             .doing("find the daemon that serves data")?;
-        let pid = pid.trim().parse().ok().and_then(rustix::process::Pid::from_raw);
-        let pid = pid.ok_or_else(|| Error::new(ErrorKind::Invalid, "there is no process id"))?;
-        let signal = rustix::process::Signal::STOP;
-        let signal = if frozen { signal } else { rustix::process::Signal::CONT };
-        rustix::process::kill_process(pid, signal)
-            .map_err(std::io::Error::from)
-            .doing("stop a daemon")
+        let pid: i32 = pid.trim().parse().map_err(|_| none())?;
+        if frozen {
+            return pause(pid.unsigned_abs());
+        }
+        let pid = Pid::from_raw(pid).ok_or_else(none)?;
+        kill_process(pid, Signal::CONT).map_err(std::io::Error::from).doing("continue a daemon")
     }
 }
 
