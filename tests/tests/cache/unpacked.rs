@@ -390,7 +390,9 @@ fn shard_larger_than_the_tier_is_rejected() {
     bench.origin.put("0.tar.gz", &form);
     let error = bench.fails("0.tar.gz");
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
-    assert_eq!(error.place("limit"), Some((40 << 20).to_string().as_str()));
+    // The fill names the limit. Asked for after a fill that failed, its size alone is too large.
+    let limit = error.place("limit").or(error.place("capacity"));
+    assert_eq!(limit, Some((40 << 20).to_string().as_str()), "{error}");
     eventually("it has left", || bench.used() == 0);
     let served = bench.origin.served("0.tar.gz");
     let error = bench.fails("0.tar.gz");
