@@ -8,6 +8,7 @@
 
 mod device;
 mod driver;
+mod flight;
 mod memory;
 mod nvjpeg;
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod rows;
 mod slowest;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::clock::now_ns;
@@ -34,6 +35,10 @@ use slowest::Slowest;
 /// Largest number of threads: more than any node has cores is a mistake in a unit.
 const THREADS_MAX: usize = 1024;
 
+/// Batches in a row that the GPU's decoder may fail on. Each is decoded twice. A file that it fails
+/// on is rare; a decoder that fails so often fails always.
+const FAILURES_MAX: u32 = 8;
+
 /// Decoder of batches by a fixed list of fields. Shared by reference; batches are independent.
 #[derive(Debug)]
 pub struct Decoder {
@@ -41,6 +46,8 @@ pub struct Decoder {
     threads: ThreadPool,
     buffers: BufferPool,
     device: Option<Arc<Device>>,
+    /// Batches in a row that the device's decoder failed on.
+    failures: AtomicU32,
 }
 
 /// Inputs of one batch.
@@ -117,7 +124,8 @@ impl Decoder {
                 .at("field", field.name())
                 .advise("open it with nvJPEG"));
         }
-        Ok(Self { fields, threads, buffers: buffers.clone(), device })
+        let failures = AtomicU32::new(0);
+        Ok(Self { fields, threads, buffers: buffers.clone(), device, failures })
     }
 
     /// Decodes `records` with the augmentation of (`seed`, `epoch`). A sample that cannot be
@@ -141,10 +149,20 @@ impl Decoder {
         let (buffers, threads) = (&self.buffers, &self.threads);
         let batch = Batch { records, seed, epoch, buffers, threads, slowest: &slowest };
         let mut errors: Vec<Option<Error>> = vec![None; records.len()];
-        let mut outcome = self.outputs(&batch, around, None, &mut errors);
-        if let Err(Failure::Decoder(error)) = outcome {
-            tracing::warn!(%error, "the GPU's decoder failed on a batch: the CPU decodes it");
-            outcome = self.outputs(&batch, around, Some(Reason::Failed), &mut errors);
+        let all_here = self.fails_always().then_some(Reason::Failed);
+        let mut outcome = self.outputs(&batch, around, all_here, &mut errors);
+        match outcome {
+            Ok(_) if all_here.is_none() => self.failures.store(0, Ordering::Relaxed),
+            Err(Failure::Decoder(error)) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                let batches = if self.fails_always() { "this and all later ones" } else { "it" };
+                tracing::warn!(
+                    %error,
+                    "the GPU's decoder failed on a batch: the CPU decodes {batches}"
+                );
+                outcome = self.outputs(&batch, around, Some(Reason::Failed), &mut errors);
+            }
+            _ => {}
         }
         let mut decoded = match outcome {
             Ok(decoded) => decoded,
@@ -165,6 +183,11 @@ impl Decoder {
         decoded.bad = bad.collect();
         decoded.slowest = slowest.into_list();
         Ok(decoded)
+    }
+
+    /// True once the device's decoder failed on so many batches in a row that it is left alone.
+    fn fails_always(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) >= FAILURES_MAX
     }
 
     /// Returns the columns of `batch` and the records that have a row.

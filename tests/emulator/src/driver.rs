@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::line::{Device, Mark, Side, Work, current, device, set_current};
@@ -17,6 +17,7 @@ const INVALID_DEVICE: Status = 101;
 const INVALID_CONTEXT: Status = 201;
 const NOT_FOUND: Status = 500;
 const NOT_READY: Status = 600;
+const LAUNCH_FAILED: Status = 719;
 const NOT_SUPPORTED: Status = 801;
 
 /// Way of a thread to treat calls that a capture of a graph forbids.
@@ -246,10 +247,23 @@ pub extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint)
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventCreate(event: *mut usize, _flags: c_uint) -> Status {
+    if EVENTS_FAIL.load(Ordering::Relaxed) {
+        return LAUNCH_FAILED;
+    }
     call(|device| {
         unsafe { *event = device.new_event() };
         SUCCESS
     })
+}
+
+/// No event is made.
+static EVENTS_FAIL: AtomicBool = AtomicBool::new(false);
+
+/// Work whose end is unknown, for tests: until it is called again, no event is made. No driver has
+/// this.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_emulator_fail_events(fail: bool) {
+    EVENTS_FAIL.store(fail, Ordering::Relaxed);
 }
 
 #[unsafe(no_mangle)]
@@ -306,7 +320,7 @@ fn free(at: u64, side: Side) -> Status {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemHostAlloc(at: *mut u64, len: usize, _flags: c_uint) -> Status {
-    take(at, len, Side::Host, usize::MAX)
+    take(at, len, Side::Host, asked("PINNED").unwrap_or(usize::MAX))
 }
 
 #[unsafe(no_mangle)]

@@ -91,8 +91,9 @@ pub(crate) struct Device {
     /// Copies so far from there.
     registered_copies: u64,
     next: usize,
-    /// Bytes of the device in use.
+    /// Bytes of the device in use, and of pinned memory.
     used: usize,
+    pinned: usize,
     /// Time of the host, and of the JPEG decoder.
     host: u64,
     decoder: u64,
@@ -269,16 +270,24 @@ impl Device {
         self.events.get(&event).copied().flatten()
     }
 
+    fn used_of(&mut self, side: Side) -> &mut usize {
+        match side {
+            Side::Device => &mut self.used,
+            Side::Host => &mut self.pinned,
+        }
+    }
+
     /// Takes memory; nothing where there is none, of which `limit` says how much.
     pub(crate) fn take(&mut self, len: usize, side: Side, limit: usize) -> Option<u64> {
-        if side == Side::Device && self.used + len > limit {
+        let used = self.used_of(side);
+        if *used + len > limit {
             return None;
         }
+        *used += len;
         // As aligned as CUDA's.
         let mut bytes = vec![u64::from_ne_bytes([FRESH; 8]); (len + GUARD).div_ceil(8) + 32];
         let at = (bytes.as_ptr() as u64).next_multiple_of(256);
         unsafe { std::ptr::write_bytes((at as usize + len) as *mut u8, GUARDED, GUARD - 1) };
-        self.used += if side == Side::Device { len } else { 0 };
         bytes.shrink_to_fit();
         self.blocks.insert(at, Block { bytes, len, side, context: current() });
         Some(at)
@@ -299,7 +308,7 @@ impl Device {
         if guard.iter().any(|byte| *byte != GUARDED) {
             fault("something was written past the end of a block");
         }
-        self.used -= if side == Side::Device { block.len } else { 0 };
+        *self.used_of(side) -= block.len;
         block.bytes.fill(u64::from_ne_bytes([FRESH; 8]));
         true
     }

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier, Mutex};
 
 use forebay_decode::{
     Backend, BufferPool, Column, Crop, DType, Decoded, Decoder, Device, DeviceTensor, FieldKind,
@@ -213,6 +213,11 @@ impl Framework {
         type Copy = extern "C" fn(u64, u64, usize, u64) -> i32;
         let status = self.call("cuMemcpyDtoDAsync_v2", |copy: &Copy| copy(to, from, len, stream));
         assert_eq!(status, 0);
+    }
+
+    fn fail_events(&self, fail: bool) {
+        let name = "forebay_emulator_fail_events";
+        self.call(name, |fail_events: &extern "C" fn(bool)| fail_events(fail));
     }
 
     /// Copies so far from memory that was registered.
@@ -515,6 +520,108 @@ fn replaced_slab_is_unregistered_after_its_copies() {
         let (at, len) = framework.take(on_device(found.outputs.into_iter().next().unwrap().column));
         assert!(framework.read(at, len) == on_host(&expected.outputs[0].column));
     }
+}
+
+/// The end of copies is unknown after an error: the slab that they read stays.
+#[test]
+fn slab_stays_registered_if_the_end_of_its_copies_is_unknown() {
+    let name = "slab_stays_registered_if_the_end_of_its_copies_is_unknown";
+    if !is_emulated(name, &[]) {
+        return;
+    }
+    let (device, framework) = (Device::open(0, None).unwrap(), Framework::new());
+    let gpu = decoder(vec![array("wide", "npy", Ragged::List, None)], Some(&device));
+    let slab = |byte| {
+        let array = npy("|u1", "False", "(4096,)", &[byte; 4096]);
+        Samples::new(&[vec![("npy", array)]])
+    };
+    let (first, second) = (slab(1), slab(2));
+    device.copy_from(&first.slab);
+    let copied = first.decode(&gpu, 0);
+    framework.fail_events(true);
+    device.copy_from(&second.slab);
+    device.copy_from_none();
+    framework.fail_events(false);
+    let tensor = on_device(copied.outputs.into_iter().next().unwrap().column);
+    let (at, len) = framework.take(tensor);
+    assert_eq!(framework.read(at, len), [1; 4096]);
+    // The second slab went through pinned memory if at all; now it takes the place of the first.
+    assert_eq!(framework.registered_copies(), 1);
+    drop(first.decode(&gpu, 1));
+    assert_eq!(framework.registered_copies(), 2, "the first is still registered");
+    device.copy_from(&second.slab);
+    drop(second.decode(&gpu, 2));
+    assert_eq!(framework.registered_copies(), 3);
+}
+
+/// A device has no more batches in flight than overlap, however many threads begin them.
+#[test]
+fn batches_in_flight_are_bounded() {
+    if !is_emulated("batches_in_flight_are_bounded", &[]) {
+        return;
+    }
+    // One each of the copies, the engines and the kernels.
+    const IN_FLIGHT: usize = 3;
+    const THREADS: usize = 8;
+    let device = Device::open(0, None).unwrap();
+    let gpu = decoder(vec![array("wide", "npy", Ragged::List, None)], Some(&device));
+    let array = npy("|u1", "False", "(4096,)", &[1; 4096]);
+    let samples = Samples::new(&[vec![("npy", array)]]);
+    let begun: Vec<Decoded> = (0..6).map(|batch| samples.decode(&gpu, batch)).collect();
+    let is_over = |decoded: &Decoded| decoded.done.as_ref().unwrap().is_over();
+    let over: Vec<bool> = begun.iter().map(is_over).collect();
+    assert_eq!(over, [true, true, true, false, false, false], "and as many overlap");
+
+    let begun = Mutex::new(begun);
+    let begin = Barrier::new(THREADS);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS as u64 {
+            let (begun, begin, samples, gpu) = (&begun, &begin, &samples, &gpu);
+            scope.spawn(move || {
+                begin.wait();
+                for batch in 0..16 {
+                    let decoded = samples.decode(gpu, thread * 100 + batch);
+                    let mut begun = begun.lock().unwrap();
+                    begun.push(decoded);
+                    let in_flight = begun.iter().filter(|decoded| !is_over(decoded)).count();
+                    assert!(in_flight <= IN_FLIGHT, "{in_flight}");
+                }
+            });
+        }
+    });
+}
+
+/// A decoder that fails on every batch is left alone in the end.
+#[test]
+fn decoder_that_always_fails_is_left_alone() {
+    if !is_emulated("decoder_that_always_fails_is_left_alone", &[]) {
+        return;
+    }
+    // As documented for decoders of a GPU.
+    const FAILURES: u64 = 8;
+    let (device, framework) = (open(), Framework::new());
+    let gpu = decoder(vec![image(crops())], Some(&device));
+    let (good, bad) = (data("wide-420.jpg"), saying("wide-420.jpg", "nvjpeg: fail"));
+    let [good, bad] = [good, bad].map(|file| Samples::new(&[vec![("jpg", file)]]));
+    let route = |samples: &Samples| {
+        let found = samples.decode(&gpu, 0);
+        assert_eq!(found.kept, [0]);
+        framework.take(on_device(found.outputs.into_iter().next().unwrap().column));
+        found.routes.into_keys().next().unwrap()
+    };
+    let failed = ("cpu", "failed");
+    // Rare failures have no such end.
+    for _ in 0..FAILURES {
+        assert_eq!([route(&bad), route(&good)], [failed, (FIRST, "plain")]);
+    }
+    for _ in 1..FAILURES {
+        assert_eq!(route(&bad), failed);
+    }
+    assert_eq!(route(&good), (FIRST, "plain"), "one too few in a row");
+    for _ in 0..FAILURES {
+        assert_eq!(route(&bad), failed);
+    }
+    assert_eq!(route(&good), failed, "the decoder is asked no more");
 }
 
 #[test]
@@ -966,6 +1073,21 @@ fn full_device_fails_samples_as_full_not_as_bad() {
     let small = Samples::new(&mixed()[8..9]);
     let spec = ImageSpec { size: Some((4, 4)), ..crops() };
     assert_eq!(small.decode(&decoder(vec![image(spec)], Some(&device)), 0).kept, [0]);
+}
+
+/// Memory of the node, which a user frees by other means than memory of the GPU.
+#[test]
+fn lack_of_pinned_memory_is_reported_as_such() {
+    if !is_emulated("lack_of_pinned_memory_is_reported_as_such", &[("PINNED", "4096")]) {
+        return;
+    }
+    let (device, samples) = (open(), Samples::new(&mixed()));
+    let found = samples.decode(&decoder(vec![image(crops())], Some(&device)), 0);
+    assert_eq!((found.kept.len(), found.bad.len()), (0, 11));
+    for bad in &found.bad {
+        assert_eq!(bad.error.kind(), ErrorKind::Full);
+        assert_eq!(bad.error.place("memory"), Some("pinned"), "{}", bad.error);
+    }
 }
 
 #[test]

@@ -3,7 +3,6 @@
 //! Files are copied on one stream and decoded on another, and no batch waits for memory of the
 //! batch before, so that copies, decoding and kernels of up to three batches overlap.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,9 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use forebay_error::Result;
 use forebay_wire::slab::Slab;
 
-use super::driver::{Done, Driver, Stream};
+use super::driver::{Driver, Stream};
+use super::flight::Flight;
 use super::memory::{Memory, Pool, Side};
-use super::nvjpeg::{BATCHES, Backend, Decoder};
+use super::nvjpeg::{Backend, Decoder};
 use super::registered::Registered;
 use super::returns::Returns;
 use super::submission::Submission;
@@ -38,8 +38,7 @@ pub struct Device {
     /// Present if the GPU was opened for images.
     decoder: Option<Decoder>,
     registered: Mutex<Option<Registered>>,
-    /// Ends of the batches in flight, the oldest first.
-    flight: Mutex<VecDeque<Done>>,
+    flight: Arc<Flight>,
 }
 
 impl fmt::Debug for Device {
@@ -80,7 +79,7 @@ impl Device {
             returns: Returns::new(&driver, idle_max),
             decoder,
             registered: Mutex::default(),
-            flight: Mutex::default(),
+            flight: Arc::default(),
             driver,
         }))
     }
@@ -184,27 +183,8 @@ impl Device {
     /// batches are in flight as overlap: more would take memory and save no time.
     pub(crate) fn begin<'a>(&'a self, around: &'a [u8]) -> Result<Submission<'a>> {
         let entered = self.driver.enter()?;
-        while let Some(oldest) = self.oldest_of_many() {
-            // Other threads may note ends meanwhile.
-            oldest.wait()?;
-        }
-        Ok(Submission::new(self, around, entered))
-    }
-
-    /// Takes the end of the oldest batch in flight if there are as many as overlap.
-    fn oldest_of_many(&self) -> Option<Done> {
-        let mut flight = self.flight();
-        if flight.len() < BATCHES { None } else { flight.pop_front() }
-    }
-
-    /// Notes the end of a batch in flight.
-    pub(super) fn fly(&self, done: Done) {
-        self.flight().push_back(done);
-    }
-
-    fn flight(&self) -> MutexGuard<'_, VecDeque<Done>> {
-        // Each change is one step.
-        self.flight.lock().unwrap_or_else(PoisonError::into_inner)
+        let place = self.flight.begin()?;
+        Ok(Submission::new(self, around, place, entered))
     }
 
     pub(super) fn registered(&self) -> MutexGuard<'_, Option<Registered>> {
@@ -219,8 +199,7 @@ impl Drop for Device {
             return;
         }
         // Nothing copies from the slab any more once it is unregistered.
-        let flight = self.flight.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let ends = flight.drain(..).chain(self.copies.done().ok());
+        let ends = self.flight.take_ends().into_iter().chain(self.copies.done().ok());
         // Errors reach those that wait for the batches.
         ends.for_each(|done| drop(done.wait()));
     }

@@ -88,7 +88,8 @@ impl Done {
     }
 
     /// True once it is done; false also for a device that failed.
-    pub(super) fn is_over(&self) -> bool {
+    #[must_use]
+    pub fn is_over(&self) -> bool {
         let Ok(_entered) = self.0.driver.enter() else { return false };
         // SAFETY: the event lives.
         unsafe { result::event::query(self.0.raw) }.is_ok()

@@ -196,7 +196,7 @@ fn failed_host(DriverError(code): DriverError) -> Error {
         return failed("pin memory", DriverError(code));
     }
     let what = "the node has no memory left that the GPU can copy from";
-    Error::new(ErrorKind::Full, what).advise(
+    Error::new(ErrorKind::Full, what).at("memory", "pinned").advise(
         "use a smaller batch_size or prefetch, give the job more memory (a cgroup's limit counts \
          pinned memory), or use device=\"cpu\"",
     )

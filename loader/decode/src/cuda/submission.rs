@@ -13,6 +13,7 @@ use forebay_error::{Error, Result};
 
 use super::device::{Device, Staging};
 use super::driver::{Done, Entered, Stream};
+use super::flight::Place;
 use super::memory::Memory;
 use super::nvjpeg::{JpegTask, PLANES_MAX};
 use super::runs::runs;
@@ -64,6 +65,7 @@ pub(crate) struct Submission<'a> {
     around: &'a [u8],
     used: Vec<Memory>,
     ready: Arc<OnceLock<Done>>,
+    place: Place,
     // Dropped last: the rest is dropped on its device.
     _entered: Entered,
 }
@@ -84,9 +86,14 @@ struct Rows<'p> {
 }
 
 impl<'a> Submission<'a> {
-    pub(super) fn new(device: &'a Device, around: &'a [u8], entered: Entered) -> Self {
+    pub(super) fn new(
+        device: &'a Device,
+        around: &'a [u8],
+        place: Place,
+        entered: Entered,
+    ) -> Self {
         let (used, ready) = (Vec::new(), Arc::default());
-        Self { device, around, used, ready, _entered: entered }
+        Self { device, around, used, ready, place, _entered: entered }
     }
 
     /// Makes `rows` rows of images: `pictures` by the device, from `files`; those in `staging` as
@@ -254,7 +261,7 @@ impl<'a> Submission<'a> {
         for memory in &mut self.used {
             memory.used_until(&done);
         }
-        self.device.fly(done.clone());
+        self.place.ends_at(done.clone());
         // Set once: this takes `self`.
         let _ = self.ready.set(done.clone());
         Ok(done)
