@@ -112,11 +112,10 @@ impl Inner {
                 || Error::new(ErrorKind::Invalid, "another file with this identity is here");
             return is_same.then_some(()).ok_or_else(|| other().at("id", id));
         }
-        let tiers = self.check_rule(&url, record.len).await?;
-        let file = self.stage(id, record.len, &tiers).await?;
+        let file = self.stage(&url, id, record.len).await?;
         self.copy(self.peers()?, (home, &record), &file).await?;
-        let file = file.seal(record.len, record.encode()?).await?;
-        self.keeping.files.add(file, record, Options::from(request.origin));
+        let (len, bytes, options) = (record.len, record.encode()?, Options::from(request.origin));
+        file.seal(len, bytes, |file| self.keeping.files.add(file, record, options)).await?;
         Ok(())
     }
 
@@ -203,16 +202,19 @@ impl Inner {
         let Some(tasks) = tasks.upgrade() else { return Err(Error::shutting_down()) };
         let own = Record { home: None, ..(*record).clone() };
         let bytes = own.encode()?;
+        // It counts while neither list has it.
+        let claim = self.claims.begin(&record.url, record.len);
         if !self.keeping.files.take(file).await {
             return Ok(());
         }
+        let (staged, options) = (file.file.clone(), file.options());
         if let Err(error) = file.file.save_record(bytes).await {
-            self.keeping.files.add(file.file.clone(), (*record).clone(), file.options());
+            claim.end_with(|| self.keeping.files.add(staged, (*record).clone(), options));
             return Err(error);
         }
         let (url, name, home) = (shown(&record.url), record.name.as_str(), record.home.as_deref());
         tracing::warn!(url, name, home, "this node brings the file of another one to the store");
-        let tracked = self.registry.add(file.file.clone(), own, file.options());
+        let tracked = claim.end_with(|| self.registry.add(staged, own, options));
         tasks.upload(self, tracked);
         Ok(())
     }

@@ -9,6 +9,7 @@
 //! A trainer waits for its node's disk only. What it was told is durable, and goes on after any
 //! restart: the record of each file names its destination.
 
+mod claims;
 mod clock;
 mod counts;
 mod keeping;
@@ -47,6 +48,7 @@ pub use load::Loading;
 pub use report::{CheckpointReport, CheckpointsReport};
 pub use save::{Saving, Writer};
 
+use claims::Claims;
 use counts::Counts;
 use keeping::Keeping;
 use lanes::Lanes;
@@ -96,6 +98,7 @@ pub(crate) struct Inner {
     /// Objects that are being written.
     places: Places,
     saves: Saves,
+    claims: Arc<Claims>,
     /// Set once the registry has what was staged before.
     resumed: SetOnce<()>,
 }
@@ -115,6 +118,7 @@ impl Checkpoints {
             lanes: Lanes::new(slabs),
             places: Places::default(),
             saves: Saves::default(),
+            claims: Arc::default(),
             resumed: SetOnce::new(),
         });
         let checkpoints = Self { inner, tasks: Arc::default() };
@@ -185,35 +189,6 @@ impl Checkpoints {
 }
 
 impl Inner {
-    /// Names of the tiers for a file, by the rule of its URL. Local copies of what is in the store
-    /// make room below the rule's `max`.
-    pub(crate) async fn check_rule(&self, url: &str, bytes: u64) -> Result<Vec<String>> {
-        let Some(rule) = self.store.checkpoint_rule(url) else { return Ok(Vec::new()) };
-        let Some(max) = rule.max_bytes else { return Ok(rule.tiers) };
-        let is_its = |record: &Record| {
-            let its = self.store.checkpoint_rule(&record.url);
-            its.is_some_and(|other| other.matches == rule.matches)
-        };
-        loop {
-            let own = self.registry.select(is_its).into_iter();
-            let staged = own.chain(self.keeping.files().select(is_its));
-            let held: u64 = staged.map(|file| file.record().len).sum();
-            if held.saturating_add(bytes) <= max {
-                return Ok(rule.tiers);
-            }
-            // A file larger than the rule allows frees nothing.
-            if bytes > max || !self.free_of(is_its).await {
-                let what = "checkpoints of this rule take their `max`";
-                return Err(Error::new(ErrorKind::Full, what)
-                    .at("url", shown(url))
-                    .at("max", max)
-                    .at("staged", held)
-                    .at("bytes", bytes)
-                    .advise("wait until uploads are done, or raise `max` of the [[checkpoint]]"));
-            }
-        }
-    }
-
     /// Finds what was staged before, and goes on with its uploads.
     async fn resume(self: &Arc<Self>, tasks: &Weak<Tasks>) {
         let (found, failed) = self.store.staged().await;

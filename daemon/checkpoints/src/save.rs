@@ -69,9 +69,8 @@ impl Checkpoints {
         }
         // Rejects a place before room is made for it.
         self.inner.sink(&url, &options)?;
-        let tiers = self.inner.check_rule(&url, expected).await?;
         let under_way = self.inner.saves.begin();
-        let file = self.inner.stage(id, expected, &tiers).await?;
+        let file = self.inner.stage(&url, id, expected).await?;
         Ok(Saving {
             inner: self.inner.clone(),
             file,
@@ -88,11 +87,13 @@ impl Checkpoints {
     /// `Invalid` if blocks are missing; those of the device.
     pub async fn seal(&self, saving: Arc<Saving>, len: u64, commit: Option<Commit>) -> Result<()> {
         let record = saving.record(len, commit)?;
-        let file = saving.file.seal(len, record.encode()?).await?;
-        let options = saving.draft.options.clone();
-        self.inner.counts.saved.add(record.len);
-        self.inner.supply(&record.url, &options);
-        let tracked = self.inner.registry.add(file, record, options);
+        let (bytes, options) = (record.encode()?, saving.draft.options.clone());
+        let add = |file| {
+            self.inner.counts.saved.add(record.len);
+            self.inner.supply(&record.url, &options);
+            self.inner.registry.add(file, record, options)
+        };
+        let tracked = saving.file.seal(len, bytes, add).await?;
         self.tasks.upload(&self.inner, tracked);
         Ok(())
     }
@@ -117,6 +118,7 @@ impl Saving {
         let span = || lent.span(memory..memory.saturating_add(padded));
         // Rejects memory that is none before room is made.
         span()?;
+        self.inner.count(&self.file, start + len).await?;
         self.make_room(start + padded).await?;
         // A disk that others fill has less room than the tier may use.
         while let Err(error) = self.file.write(start, span()?).await {

@@ -115,11 +115,7 @@ impl Inner {
 
     /// The same among the files that `is_its` names.
     pub(crate) async fn free_of(&self, is_its: impl Fn(&Record) -> bool) -> bool {
-        let expendable = self.registry.select(|record| match record.progress {
-            Progress::Uploaded { .. } => record.is_lone && is_its(record),
-            Progress::Published { .. } => is_its(record),
-            _ => false,
-        });
+        let expendable = self.registry.select(|record| is_expendable(record) && is_its(record));
         let Some(oldest) = expendable.last() else { return false };
         match self.registry.remove(oldest).await {
             Ok(()) => true,
@@ -153,6 +149,15 @@ impl Inner {
             }
             self.abandon_upload(&record, &file.options()).await;
         }
+    }
+}
+
+/// Returns true for a local copy of what is in the store.
+pub(crate) fn is_expendable(record: &Record) -> bool {
+    match record.progress {
+        Progress::Uploaded { .. } => record.is_lone,
+        Progress::Published { .. } => true,
+        _ => false,
     }
 }
 

@@ -120,11 +120,7 @@ fn upload_of_a_replaced_file_is_aborted() {
 /// Local copies of what is in the store make room for the next save, below the `max` of its rule.
 #[test]
 fn published_copies_make_room_below_the_limit_of_their_rule() {
-    let mut bench = SavingNode::to_folder();
-    bench.daemon = None;
-    let mut config = saves_anywhere(Daemon::config(bench.cache.path(), 1 << 30));
-    config.checkpoints[0].max_bytes = Some(12 << 20);
-    bench.daemon = Some(Daemon::try_start(config).unwrap());
+    let mut bench = limited(12 << 20);
     let run = bench.url.strip_suffix("step-1").unwrap().to_owned();
     for id in [10, 20, 30] {
         bench.url = format!("{run}step-{id}");
@@ -136,6 +132,66 @@ fn published_copies_make_room_below_the_limit_of_their_rule() {
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert_eq!(error.place("max"), Some((12 << 20).to_string().as_str()));
     assert!(bench.load("a").unwrap() == bytes(9 * MIB, 30), "what cannot fit frees nothing");
+}
+
+/// Ranks begin their files at once, so files that are being written count for the `max` as well.
+#[test]
+fn files_begun_at_once_count_for_each_other() {
+    let bench = limited(12 << 20);
+    let assert_full = |error: Error| {
+        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        assert_eq!(error.place("max"), Some((12 << 20).to_string().as_str()), "{error}");
+    };
+    // Not whole blocks of anything: what a file takes is rounded up, what it counts is not.
+    let odd = 6 * MIB - 1;
+    let mut first = bench.writer("a", 1, odd as u64).unwrap();
+    assert_full(bench.writer("b", 2, odd as u64 + 3).err().unwrap());
+    let mut second = bench.writer("b", 3, odd as u64 + 2).unwrap();
+    for (writer, len) in [(&mut first, odd), (&mut second, odd + 2)] {
+        writer.write(&bytes(len, 1)).unwrap();
+    }
+    drop(first);
+    second.finish(None).unwrap();
+    eventually("an abandoned file counts no more", || bench.writer("c", 4, 5 << 20).is_ok());
+
+    // A file whose length nobody told counts as it grows, and meets the limit itself.
+    let bench = limited(12 << 20);
+    let mut unknown = bench.writer("a", 1, 0).unwrap();
+    unknown.write(&bytes(12 * MIB, 1)).unwrap();
+    let len_of = |path: &PathBuf| fs::metadata(path).map_or(0, |found| found.len());
+    eventually("it has room for all", || {
+        bench.staged().iter().map(len_of).sum::<u64>() >= 12 << 20
+    });
+    assert_full(bench.writer("b", 2, 1).err().unwrap());
+    let more = unknown.write(&bytes(4 * MIB, 1)).and_then(|()| unknown.finish(None).map(drop));
+    assert_full(more.unwrap_err());
+}
+
+/// Local copies are removed only where that makes enough room.
+#[test]
+fn save_that_cannot_fit_frees_nothing() {
+    let mut bench = limited(12 << 20);
+    bench.save("a", 1, &bytes(3 * MIB, 1));
+    bench.commit(2, &[1], false);
+    bench.wait(Level::Published).unwrap();
+    let staged = bench.staged().len();
+    let first = bench.url.clone();
+    bench.url = first.replace("step-1", "step-2");
+    let under_way = bench.writer("a", 3, 8 << 20).unwrap();
+    let error = bench.writer("b", 4, 8 << 20).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert_eq!(bench.staged().len(), staged + 1, "the copy, and the file that is being written");
+    drop(under_way);
+}
+
+/// A node whose checkpoints may take so many bytes.
+fn limited(max: u64) -> SavingNode {
+    let mut bench = SavingNode::to_folder();
+    bench.daemon = None;
+    let mut config = saves_anywhere(Daemon::config(bench.cache.path(), 1 << 30));
+    config.checkpoints[0].max_bytes = Some(max);
+    bench.daemon = Some(Daemon::try_start(config).unwrap());
+    bench
 }
 
 /// A store that is away delays uploads. A daemon that ends meanwhile goes on after its restart,
