@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// until the thread that receives it is scheduled, the others go on.
 ///
 /// # Errors
-/// If there is no such process, or a thread of it runs on.
+/// `NotFound` if the process ended, `Unavailable` if a thread of it runs on.
 pub fn pause(pid: u32) -> Result<()> {
     let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let process = process.ok_or_else(|| Error::new(ErrorKind::Invalid, "no process id"))?;
@@ -34,13 +34,17 @@ pub fn pause(pid: u32) -> Result<()> {
 
 /// True if all threads in a folder of `/proc` are stopped. One that ended meanwhile is.
 fn are_stopped(tasks: &Path) -> std::io::Result<bool> {
+    let mut lives = false;
     for task in std::fs::read_dir(tasks)? {
         let Ok(stat) = std::fs::read_to_string(task?.path().join("stat")) else { continue };
         // The program's name before the state may hold any character.
         let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-        if state != Some('T') {
-            return Ok(false);
+        match state {
+            Some('T') => lives = true,
+            // Nobody took its exit status yet.
+            Some('Z' | 'X') => {}
+            _ => return Ok(false),
         }
     }
-    Ok(true)
+    if lives { Ok(true) } else { Err(std::io::ErrorKind::NotFound.into()) }
 }
