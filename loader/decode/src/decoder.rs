@@ -35,9 +35,13 @@ use slowest::Slowest;
 /// Largest number of threads: more than any node has cores is a mistake in a unit.
 const THREADS_MAX: usize = 1024;
 
-/// Batches in a row that the GPU's decoder may fail on. Each is decoded twice. A file that it fails
-/// on is rare; a decoder that fails so often fails always.
+/// Batches in a row that the GPU's decoder may fail on before it is asked for few only. Each is
+/// decoded twice, and warned of.
 const FAILURES_MAX: u32 = 8;
+
+/// Batches of which a decoder that fails is asked for one: the lack of memory that it failed for
+/// may be over.
+const RETRY_EVERY: u32 = 256;
 
 /// Decoder of batches by a fixed list of fields. Shared by reference; batches are independent.
 #[derive(Debug)]
@@ -46,7 +50,7 @@ pub struct Decoder {
     threads: ThreadPool,
     buffers: BufferPool,
     device: Option<Arc<Device>>,
-    /// Batches in a row that the device's decoder failed on.
+    /// Batches in a row that the device's decoder failed on, or was not asked for.
     failures: AtomicU32,
 }
 
@@ -149,20 +153,19 @@ impl Decoder {
         let (buffers, threads) = (&self.buffers, &self.threads);
         let batch = Batch { records, seed, epoch, buffers, threads, slowest: &slowest };
         let mut errors: Vec<Option<Error>> = vec![None; records.len()];
-        let all_here = self.fails_always().then_some(Reason::Failed);
+        let failures = self.failures.load(Ordering::Relaxed);
+        let is_asked = failures < FAILURES_MAX || failures.is_multiple_of(RETRY_EVERY);
+        let all_here = (!is_asked).then_some(Reason::Failed);
         let mut outcome = self.outputs(&batch, around, all_here, &mut errors);
-        match outcome {
-            Ok(_) if all_here.is_none() => self.failures.store(0, Ordering::Relaxed),
-            Err(Failure::Decoder(error)) => {
-                self.failures.fetch_add(1, Ordering::Relaxed);
-                let batches = if self.fails_always() { "this and all later ones" } else { "it" };
-                tracing::warn!(
-                    %error,
-                    "the GPU's decoder failed on a batch: the CPU decodes {batches}"
-                );
-                outcome = self.outputs(&batch, around, Some(Reason::Failed), &mut errors);
-            }
-            _ => {}
+        if let Err(Failure::Decoder(error)) = outcome {
+            let batches = if failures + 1 < FAILURES_MAX { "it" } else { "it and the next ones" };
+            tracing::warn!(%error, "the GPU's decoder failed on a batch: the CPU decodes {batches}");
+            outcome = self.outputs(&batch, around, Some(Reason::Failed), &mut errors);
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        } else if !is_asked {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        } else if outcome.as_ref().is_ok_and(|decoded| self.is_by_device(decoded)) {
+            self.failures.store(0, Ordering::Relaxed);
         }
         let mut decoded = match outcome {
             Ok(decoded) => decoded,
@@ -185,9 +188,11 @@ impl Decoder {
         Ok(decoded)
     }
 
-    /// True once the device's decoder failed on so many batches in a row that it is left alone.
-    fn fails_always(&self) -> bool {
-        self.failures.load(Ordering::Relaxed) >= FAILURES_MAX
+    /// True if the device decoded images of a batch.
+    fn is_by_device(&self, decoded: &Decoded) -> bool {
+        let device = self.device.as_ref().filter(|device| device.decodes());
+        let name = device.map(|device| device.decoder_name());
+        name.is_some_and(|name| decoded.routes.keys().any(|(decoder, _)| *decoder == name))
     }
 
     /// Returns the columns of `batch` and the records that have a row.

@@ -42,7 +42,7 @@ pub(crate) enum Reason {
     End,
     /// Rejected by the GPU's decoder.
     Refused,
-    /// In a batch on which the GPU's decoder failed, or after too many of them.
+    /// In a batch on which the GPU's decoder failed, or was not asked for after many failures.
     Failed,
     /// Arrays of its batch differ in shape or type, or one is missing: each is a tensor of its own.
     Shapes,

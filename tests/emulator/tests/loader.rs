@@ -145,14 +145,14 @@ fn assert_slots_return(on: On, decoded_by: &str) {
 
 #[test]
 fn slots_return_when_the_device_is_done_with_them() {
-    if is_emulated("slots_return_when_the_device_is_done_with_them", &[]) {
+    if is_emulated(slots_return_when_the_device_is_done_with_them, &[]) {
         assert_slots_return(On::Gpu, "nvjpeg_engines");
     }
 }
 
 #[test]
 fn slots_return_once_files_are_copied_and_decoded() {
-    if is_emulated("slots_return_once_files_are_copied_and_decoded", &[]) {
+    if is_emulated(slots_return_once_files_are_copied_and_decoded, &[]) {
         assert_slots_return(On::GpuBy(Backend::Engines), "nvjpeg_engines");
         assert_slots_return(On::GpuBy(Backend::Cores), "nvjpeg_cores");
     }
@@ -161,7 +161,7 @@ fn slots_return_once_files_are_copied_and_decoded() {
 /// A run that is given up, and begun anew, leaves nothing in line that the next could stumble over.
 #[test]
 fn restarted_run_and_dropped_loader_leave_nothing_behind() {
-    if !is_emulated("restarted_run_and_dropped_loader_leave_nothing_behind", &[]) {
+    if !is_emulated(restarted_run_and_dropped_loader_leave_nothing_behind, &[]) {
         return;
     }
     let Stage { daemon, url, .. } = &Stage::new();
@@ -181,7 +181,7 @@ fn restarted_run_and_dropped_loader_leave_nothing_behind() {
 /// from.
 #[test]
 fn late_copies_are_charged_to_h2d() {
-    if !is_emulated("late_copies_are_charged_to_h2d", &[]) {
+    if !is_emulated(late_copies_are_charged_to_h2d, &[]) {
         return;
     }
     let Stage { daemon, url, .. } = &Stage::new();

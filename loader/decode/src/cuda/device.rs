@@ -38,7 +38,7 @@ pub struct Device {
     /// Present if the GPU was opened for images.
     decoder: Option<Decoder>,
     registered: Mutex<Option<Registered>>,
-    flight: Arc<Flight>,
+    flight: Flight,
 }
 
 impl fmt::Debug for Device {
@@ -79,7 +79,7 @@ impl Device {
             returns: Returns::new(&driver, idle_max),
             decoder,
             registered: Mutex::default(),
-            flight: Arc::default(),
+            flight: Flight::default(),
             driver,
         }))
     }

@@ -2,7 +2,7 @@
 //! no time.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use forebay_error::Result;
 
@@ -27,8 +27,8 @@ struct Batches {
 
 /// Place of a batch that is being queued. Dropped without an end, it is free again.
 #[derive(Debug)]
-pub(super) struct Place {
-    flight: Arc<Flight>,
+pub(super) struct Place<'f> {
+    flight: &'f Flight,
     end: Option<Done>,
 }
 
@@ -37,7 +37,7 @@ impl Flight {
     ///
     /// # Errors
     /// The error of the batch that had it before.
-    pub(super) fn begin(self: &Arc<Self>) -> Result<Place> {
+    pub(super) fn begin(&self) -> Result<Place<'_>> {
         let mut batches = self.batches();
         let before = loop {
             if batches.queueing + batches.ends.len() < BATCHES {
@@ -51,7 +51,7 @@ impl Flight {
         };
         batches.queueing += 1;
         drop(batches);
-        let place = Place { flight: self.clone(), end: None };
+        let place = Place { flight: self, end: None };
         before.map_or(Ok(()), |before| before.wait())?;
         Ok(place)
     }
@@ -67,14 +67,14 @@ impl Flight {
     }
 }
 
-impl Place {
+impl Place<'_> {
     /// Marks the batch's end: the place is free then.
     pub(super) fn ends_at(&mut self, done: Done) {
         self.end = Some(done);
     }
 }
 
-impl Drop for Place {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut batches = self.flight.batches();
         batches.queueing -= 1;

@@ -65,7 +65,7 @@ pub(crate) struct Submission<'a> {
     around: &'a [u8],
     used: Vec<Memory>,
     ready: Arc<OnceLock<Done>>,
-    place: Place,
+    place: Place<'a>,
     // Dropped last: the rest is dropped on its device.
     _entered: Entered,
 }
@@ -89,7 +89,7 @@ impl<'a> Submission<'a> {
     pub(super) fn new(
         device: &'a Device,
         around: &'a [u8],
-        place: Place,
+        place: Place<'a>,
         entered: Entered,
     ) -> Self {
         let (used, ready) = (Vec::new(), Arc::default());

@@ -9,11 +9,13 @@ use forebay_decode::WithNvjpeg;
 /// Set in the process that has the emulator: the folder where it lies.
 const EMULATED: &str = "FOREBAY_EMULATED";
 
-/// Runs this test again in a process for which the emulator is CUDA; true there.
-pub(crate) fn is_emulated(test: &str, wishes: &[(&str, &str)]) -> bool {
+/// Runs `test`, the calling one, again in a process for which the emulator is CUDA; true there.
+pub(crate) fn is_emulated<T: Fn()>(_test: T, wishes: &[(&str, &str)]) -> bool {
     if std::env::var_os(EMULATED).is_some() {
         return true;
     }
+    // A function's type has its path, which begins with the name of the program.
+    let test = std::any::type_name::<T>().split_once("::").unwrap().1;
     let program = std::env::current_exe().unwrap();
     let emulator = program.with_file_name("libforebay_emulator.so");
     let folder = tempfile::tempdir().unwrap();

@@ -49,7 +49,7 @@ impl Field {
         batch: &Batch<'a>,
         errors: &mut [Option<Error>],
     ) -> Result<Pictures<'a>> {
-        let all_here = all_here.or_else(|| plan.only_here());
+        let all_here = plan.only_here().or(all_here);
         let slots = batch.records.iter().map(|_| ());
         let files = self.each(false, batch, errors, slots, |record, ()| record.bytes(&self.spec));
         let looked = batch.records.par_iter().zip(&files).map(|(record, file)| {
