@@ -106,8 +106,9 @@ fn watch(admin: &Admin, name: &str) -> Done<TierReport> {
     let done = Deadline::after(DRAIN_TIMEOUT).retry(|| {
         let tier = look()?;
         bar.set_position(all.saturating_sub(tier.counters.used_bytes));
-        // Bytes without a shard belong to a newer release, and stay.
-        Ok((tier.counters.shards == 0).then_some(tier))
+        // Other bytes belong to a newer release, and stay.
+        let is_empty = tier.counters.shards == 0 && tier.counters.leaving == 0;
+        Ok(is_empty.then_some(tier))
     })?;
     bar.finish_and_clear();
     done.ok_or_else(|| {

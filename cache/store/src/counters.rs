@@ -101,6 +101,10 @@ pub struct Counters {
     /// Excerpts among them: members of shards that jobs want, without the rest.
     #[serde(default)]
     pub excerpts: usize,
+    /// Shards no more on the tier whose files are still there: they are being removed, or could
+    /// not be. Their bytes stay reserved.
+    #[serde(default)]
+    pub leaving: usize,
     /// Uses of shards by epochs of jobs that found them on the tier.
     pub hits: u64,
     /// Shards that had to be fetched, for their first use: each ends as one of the next three.
@@ -155,6 +159,7 @@ impl Add for Counters {
             used_bytes: sum(|c| c.used_bytes),
             shards: self.shards + other.shards,
             excerpts: self.excerpts + other.excerpts,
+            leaving: self.leaving + other.leaving,
             hits: sum(|c| c.hits),
             misses: sum(|c| c.misses),
             fills: sum(|c| c.fills),
@@ -214,7 +219,7 @@ impl Tally {
         &self,
         budget: &Budget,
         traffic: Sums,
-        (shards, excerpts): (usize, usize),
+        (shards, excerpts, leaving): (usize, usize, usize),
     ) -> Counters {
         let get = |count: &Count| count.0.load(Ordering::Relaxed);
         Counters {
@@ -223,6 +228,7 @@ impl Tally {
             used_bytes: budget.used(),
             shards,
             excerpts,
+            leaving,
             hits: get(&self.hits),
             misses: get(&self.misses),
             fills: get(&self.fills),

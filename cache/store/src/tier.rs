@@ -327,7 +327,7 @@ impl Tier {
     pub(crate) fn counters(&self) -> Counters {
         let shards = {
             let table = self.table();
-            (table.len(), table.excerpts())
+            (table.len(), table.excerpts(), table.leaving())
         };
         self.0.tally.read(&self.0.budget, self.0.traffic.sums(), shards)
     }

@@ -1,12 +1,16 @@
 //! Several tiers: where shards come to rest, move to, and are read from.
 
-use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{fs, io};
 
 use forebay_client::Loader;
 use forebay_config::settings::{NodeConfig, NodeTier};
 use forebay_error::{Error, ErrorKind};
-use forebay_store::{Class, Dataset, Evict, KeepFree, Mode, TierReport, Watermarks};
+use forebay_store::{
+    Class, Dataset, Evict, Extent, Files, KeepFree, LocalFiles, Mode, TierReport, Watermarks,
+};
 use forebay_tests::{
     Daemon, FRAMES, Origin, UserHome, cached_file, epoch, eventually, job, loader, play,
     reported_error,
@@ -205,6 +209,64 @@ fn drained_disk_promotes_nothing_to_memory() {
     bench.change("a", Mode::Draining).unwrap();
     eventually("the tier is empty", || bench.tier("a").counters.used_bytes == 0);
     assert_eq!(bench.tier("b").counters.shards, 5, "all of them, though memory has two");
+}
+
+/// A drained tier is empty once its files are gone, not once nothing reads them: its disk may be
+/// unmounted then.
+#[test]
+fn drained_tier_has_no_files_left() {
+    let files = Arc::new(GatedFiles::default());
+    let gate = files.clone();
+    let bench = Bench::with(&[("a", Class::Nvme, 10), ("b", Class::Nvme, 10)], |config, _| {
+        config.files = gate;
+    });
+    bench.play([0]);
+    let closed = files.0.lock().unwrap();
+    bench.change("a", Mode::Draining).unwrap();
+    eventually("the shard moved", || bench.tier("b").counters.moved_in == 1);
+    eventually("it has left", || bench.tier("a").counters.shards == 0);
+    let counters = bench.tier("a").counters;
+    assert_eq!(counters.leaving, 1);
+    assert!(counters.used_bytes >= bench.shard_bytes, "{counters:?}");
+    drop(closed);
+    eventually("its files are gone", || bench.tier("a").counters.leaving == 0);
+    assert_eq!(bench.tier("a").counters.used_bytes, 0);
+}
+
+/// Files of which those of tier `a` are removed while nobody holds the lock.
+#[derive(Debug, Default)]
+struct GatedFiles(Mutex<()>);
+
+impl Files for GatedFiles {
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        LocalFiles.write(path, bytes)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        LocalFiles.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let is_gated = path.components().any(|part| part.as_os_str() == "a");
+        let _open = is_gated.then(|| self.0.lock().unwrap());
+        LocalFiles.remove(path)
+    }
+
+    fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
+        LocalFiles.truncate(path, len)
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        LocalFiles.sync_directory(path)
+    }
+
+    fn extent(&self, path: &Path) -> io::Result<Extent> {
+        LocalFiles.extent(path)
+    }
+
+    fn identity(&self, path: &Path) -> io::Result<(u64, u64)> {
+        LocalFiles.identity(path)
+    }
 }
 
 /// A copy older than its `ttl` is stale wherever it moved.

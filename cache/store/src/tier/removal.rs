@@ -136,8 +136,10 @@ impl Tier {
             }
             let mut table = tier.table();
             table.leaving.remove(&of);
-            if removed.is_err() {
-                table.stuck.extend(entry);
+            // With its bytes, while the table is locked: who finds it gone finds them free.
+            match removed {
+                Ok(()) => drop(entry),
+                Err(_) => table.stuck.extend(entry),
             }
         });
         let gone = removal.map(|_| ()).boxed().shared();

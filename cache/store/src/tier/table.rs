@@ -261,6 +261,11 @@ impl ShardTable {
         others.map(|entry| entry.at.bytes).sum()
     }
 
+    /// Number of removed shards whose files are still there.
+    pub(super) fn leaving(&self) -> usize {
+        self.leaving.len() + self.stuck.len()
+    }
+
     /// Number of excerpts among the shards.
     pub(super) fn excerpts(&self) -> usize {
         self.excerpts
