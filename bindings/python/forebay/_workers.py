@@ -28,6 +28,10 @@ from forebay.errors import Closed, ForebayError, Invalid
 # Seconds before a worker that was asked to end is killed; normally it ends in milliseconds.
 _GRACE = 1.0
 
+# Seconds in which a worker that closed its connection has an exit code: a process that ends runs
+# its exit handlers, and may write a core dump.
+_EXIT = 10.0
+
 # Name of a worker process.
 _NAME = "forebay-worker"
 
@@ -285,10 +289,12 @@ class _AtWorker:
             self._answer = _sharing.receive(worker.connection)
             worker.has_served = True
         except (EOFError, OSError) as error:
+            # Another error than an end may be of this process, as a lack of descriptors.
+            has_ended = isinstance(error, (EOFError, ConnectionError)) or error.errno is None
             # A dead process has an exit code once it is joined.
-            worker.process.join(_GRACE)
+            worker.process.join(_EXIT if has_ended else _GRACE)
             lives = worker.process.exitcode is None
-            self._failure = error if lives else self._died(worker, error)
+            self._failure = self._died(worker, error) if has_ended or not lives else error
             self._pool.drop(worker)
         except Exception as error:
             # It arrived, but cannot be rebuilt here.
@@ -332,14 +338,18 @@ class _AtWorker:
         if code == _UNGUARDED and not worker.has_served:
             return unguarded()
         how = f"with exit code {code}"
-        if code is not None and code < 0:
+        if code is None:
+            how = "its connection, and lives on,"
+        elif code < 0:
             how = f"by signal {-code} ({_signal_name(-code)})"
         at = ", ".join(f"{name}={value}" for name, value in self._places.items())
         died = Closed(
             f"a worker process ended {how} while it ran your code ({at}); SIGKILL usually means "
             "lack of memory, and exit code 1 at the first batch a script that lacks `if "
             '__name__ == "__main__":`; see its standard error',
-            self._places | {"pid": str(process.pid), "exit_code": str(code)},
+            self._places
+            | {"pid": str(process.pid)}
+            | ({} if code is None else {"exit_code": str(code)}),
         )
         died.__cause__ = how_known
         return died

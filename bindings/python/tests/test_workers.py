@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -100,6 +101,15 @@ def killing(batch):
 
 def leaving(batch):
     sys.exit(7)
+
+
+def silent(batch):
+    # Closes its connection without an end of the process.
+    for file in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(file).st_mode):
+                os.close(file)
+    signal.pause()
 
 
 def unsendable(batch):
@@ -242,6 +252,17 @@ def test_exited_worker_is_reported_with_its_exit_code(make):
     with pytest.raises(forebay.Closed, match="exit code 7") as caught:
         list(loader)
     assert caught.value.places["exit_code"] == "7"
+
+
+def test_worker_that_closes_its_connection_is_reported_and_ended(make, monkeypatch):
+    monkeypatch.setattr(_workers, "_EXIT", 0.1)
+    loader = make(fields={"label": forebay.Int("cls")}, transform=silent, **PROCESSES)
+    with pytest.raises(forebay.Closed) as caught:
+        list(loader)
+    assert "exit_code" not in caught.value.places
+    pid = int(caught.value.places["pid"])
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_unpicklable_result_is_an_error_and_workers_survive(make):
