@@ -196,17 +196,24 @@ pub(crate) struct ProcessStat {
 
 /// Reads the state of a process, if there is one.
 pub(crate) fn stat_of(pid: u32) -> Option<ProcessStat> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat_at(Path::new(&format!("/proc/{pid}")))
+}
+
+/// Reads the state of a process or thread from its folder.
+fn stat_at(folder: &Path) -> Option<ProcessStat> {
+    let stat = fs::read_to_string(folder.join("stat")).ok()?;
     // The program's name before it may hold any character.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let (state, parent) = (fields.next()?.chars().next()?, fields.next()?.parse().ok()?);
     Some(ProcessStat { state, parent })
 }
 
-/// True if a process runs. A zombie does not.
+/// True if a thread of a process runs. A zombie does not; the others may still hold files.
 #[must_use]
 pub fn alive(pid: u32) -> bool {
-    stat_of(pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut states = threads.filter_map(|thread| stat_at(&thread.path()));
+    states.any(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
 /// Targets of a process's open descriptors.
