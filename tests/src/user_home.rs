@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use forebay_client::{Address, Launch, RuntimeDirectory};
+use forebay_testkit::living_threads;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -196,12 +197,7 @@ pub(crate) struct ProcessStat {
 
 /// Reads the state of a process, if there is one.
 pub(crate) fn stat_of(pid: u32) -> Option<ProcessStat> {
-    stat_at(Path::new(&format!("/proc/{pid}")))
-}
-
-/// Reads the state of a process or thread from its folder.
-fn stat_at(folder: &Path) -> Option<ProcessStat> {
-    let stat = fs::read_to_string(folder.join("stat")).ok()?;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The program's name before it may hold any character.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let (state, parent) = (fields.next()?.chars().next()?, fields.next()?.parse().ok()?);
@@ -211,9 +207,7 @@ fn stat_at(folder: &Path) -> Option<ProcessStat> {
 /// True if a thread of a process runs. A zombie does not; the others may still hold files.
 #[must_use]
 pub fn alive(pid: u32) -> bool {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let mut states = threads.filter_map(|thread| stat_at(&thread.path()));
-    states.any(|stat| !matches!(stat.state, 'Z' | 'X'))
+    !living_threads(pid).is_empty()
 }
 
 /// Targets of a process's open descriptors.

@@ -118,7 +118,7 @@ impl Saving {
         let span = || lent.span(memory..memory.saturating_add(padded));
         // Rejects memory that is none before room is made.
         span()?;
-        self.inner.count(&self.file, start + len).await?;
+        self.inner.raise(&self.file.claim, start + len).await?;
         self.make_room(start + padded).await?;
         // A disk that others fill has less room than the tier may use.
         while let Err(error) = self.file.write(start, span()?).await {

@@ -1,6 +1,7 @@
 //! A file of a tier that is not whole yet.
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_checkpoint::FileId;
@@ -13,8 +14,8 @@ use crate::claims::Claim;
 /// A file that is being written. Dropped before it is sealed, it is removed.
 pub(crate) struct Unsealed {
     file: StagedFile,
-    /// Its bytes; none once they are those of a removal.
-    claim: Option<Claim>,
+    /// Bytes below the rule's `max`. A removal shares them, as they count until it is done.
+    pub(crate) claim: Arc<Claim>,
     is_sealed: AtomicBool,
 }
 
@@ -25,7 +26,7 @@ impl Inner {
     /// # Errors
     /// `Full` if there is no room, or the rule's `max` is reached.
     pub(crate) async fn stage(&self, url: &str, id: FileId, bytes: u64) -> Result<Unsealed> {
-        let claim = Some(self.claim(url, bytes).await?);
+        let claim = Arc::new(self.claim(url, bytes).await?);
         let rule = self.store.checkpoint_rule(url);
         let tiers = rule.map(|rule| rule.tiers).unwrap_or_default();
         loop {
@@ -39,17 +40,6 @@ impl Inner {
                     });
                 }
             }
-        }
-    }
-
-    /// Counts `bytes` of the file at least.
-    ///
-    /// # Errors
-    /// `Full` if the rule's `max` is reached.
-    pub(crate) async fn count(&self, file: &Unsealed, bytes: u64) -> Result<()> {
-        match &file.claim {
-            Some(claim) => self.raise(claim, bytes).await,
-            None => Ok(()),
         }
     }
 }
@@ -67,11 +57,7 @@ impl Unsealed {
     ) -> Result<T> {
         self.file.seal(len, record).await?;
         self.is_sealed.store(true, Ordering::Relaxed);
-        let add = || add(self.file.clone());
-        Ok(match &self.claim {
-            Some(claim) => claim.end_with(add),
-            None => add(),
-        })
+        Ok(self.claim.end_with(|| add(self.file.clone())))
     }
 }
 
@@ -87,7 +73,7 @@ impl Drop for Unsealed {
     fn drop(&mut self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if !self.is_sealed.load(Ordering::Relaxed) {
-            let (file, claim) = (self.file.clone(), self.claim.take());
+            let (file, claim) = (self.file.clone(), self.claim.clone());
             runtime.spawn(async move {
                 if let Err(error) = file.remove().await {
                     let what = "an unfinished file of a checkpoint stays until the next start";

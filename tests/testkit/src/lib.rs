@@ -22,7 +22,7 @@ pub use forebay_skip::{Requirement, is_root, skip};
 
 pub use in_memory::InMemory;
 pub use origin::{ACCESS_KEY, Counts, S3Server, SECRET_KEY};
-pub use pause::pause;
+pub use pause::{living_threads, pause};
 pub use power::Power;
 pub use proxy::{Fault, FaultProxy, RetryAfter, Traffic, When};
 pub use random::{Random, for_seeds, say};

@@ -1,6 +1,5 @@
-//! Processes stopped by SIGSTOP.
+//! Processes stopped by SIGSTOP, and the states of threads.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
@@ -21,30 +20,31 @@ pub fn pause(pid: u32) -> Result<()> {
     let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let process = process.ok_or_else(|| Error::new(ErrorKind::Invalid, "no process id"))?;
     kill_process(process, Signal::STOP).map_err(std::io::Error::from).doing("stop a process")?;
-    let tasks = format!("/proc/{pid}/task");
     let deadline = Instant::now() + PATIENCE;
-    while !are_stopped(Path::new(&tasks)).doing("read the states of a process's threads")? {
+    loop {
+        let states = living_threads(pid);
+        if states.is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, "the process ended"));
+        }
+        if states.iter().all(|state| *state == 'T') {
+            return Ok(());
+        }
         if Instant::now() > deadline {
             return Err(Error::new(ErrorKind::Unavailable, "a process does not stop"));
         }
         std::thread::park_timeout(LOOK);
     }
-    Ok(())
 }
 
-/// True if all threads in a folder of `/proc` are stopped. One that ended meanwhile is.
-fn are_stopped(tasks: &Path) -> std::io::Result<bool> {
-    let mut lives = false;
-    for task in std::fs::read_dir(tasks)? {
-        let Ok(stat) = std::fs::read_to_string(task?.path().join("stat")) else { continue };
+/// Returns the states of a process's threads, as letters of `proc(5)`; none once it ended. Zombies
+/// are left out: nobody took their exit status yet.
+#[must_use]
+pub fn living_threads(pid: u32) -> Vec<char> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let states = threads.filter_map(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).ok()?;
         // The program's name before the state may hold any character.
-        let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-        match state {
-            Some('T') => lives = true,
-            // Nobody took its exit status yet.
-            Some('Z' | 'X') => {}
-            _ => return Ok(false),
-        }
-    }
-    if lives { Ok(true) } else { Err(std::io::ErrorKind::NotFound.into()) }
+        stat.rsplit_once(')')?.1.trim_start().chars().next()
+    });
+    states.filter(|state| !matches!(state, 'Z' | 'X')).collect()
 }
